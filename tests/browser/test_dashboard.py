@@ -15,8 +15,8 @@ PAGES = {
     "Communication": ("Who sends to whom", "Sent by all ranks", "Message sizes", "Where time in MPI goes"),
     "Cores": ("Every core now", "over time", "Nodes"),
     "Training": ("Fits", "Time of each step"),
-    "Waiting": ("Does anything stand still?", "What ranks are in", "Stragglers"),
-    "Dask": ("Dask's own pages",),
+    "Waiting": ("Stalled operations", "Current operations", "Stragglers"),
+    "Dask": ("Dask's dashboard",),
 }
 FIGURES = "[...Bokeh.documents[0]._all_models.values()].filter(its => its.type == 'Figure').length"
 
@@ -58,12 +58,12 @@ def test_every_page_of_512_ranks_moves_asks_nobody_else_for_anything_and_says_wh
     viewer.page.locator("iframe").wait_for()
 
     assert_nothing_went_wrong(viewer, dashboard)
-    assert not viewer.page.get_by_text("not connected any more").is_visible()
+    assert not viewer.page.get_by_text("connection to the dashboard was lost").is_visible()
     assert stat.S_IMODE(dashboard.socket.stat().st_mode) == 0o600, "it is for this user alone"
 
     assert dashboard.end() == 0
 
-    viewer.sees("This page is not connected any more: reload it.")
+    viewer.sees("The connection to the dashboard was lost. Reload the page.")
     assert not dashboard.socket.exists()
 
 

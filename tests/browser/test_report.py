@@ -17,7 +17,7 @@ HEADINGS = (
     "One pair over time",
     "Every core now",
     "Time of each step",
-    "Does anything stand still?",
+    "Stalled operations",
     "Stragglers",
 )
 PAINTED = "() => window.Bokeh?.documents.length === 5 && Bokeh.documents.every(its => its.is_idle)"

@@ -32,7 +32,7 @@ def test_ranks_that_count_nothing_have_no_report_and_neither_has_a_cluster_that_
     file = tmp_path / "report.html"
     with MPICluster(1, quiet=True) as cluster:
         record = cluster.record
-        with pytest.raises(InvalidRequest, match="there is nothing to report"):
+        with pytest.raises(InvalidRequest, match="has no data for a report"):
             report(str(file), record.name)
     with pytest.raises(ClusterNotFound, match="A report is made while its cluster runs"):
         report(str(file), record.name)

@@ -1,4 +1,4 @@
-"""What every rank does, in a browser: a Panel app that polls the head twice a second and draws the answers."""
+"""The dashboard of a cluster: a Panel app that polls the head twice per second and draws the metrics of all ranks."""
 
 PREFIX = "WORKBENCH_DASHBOARD_PREFIX"
-"""Variable with the path of the dashboard in the browser, which may be secret: everybody can read command lines."""
+"""Environment variable with the path of the dashboard in the browser, which may be secret, unlike a command line."""

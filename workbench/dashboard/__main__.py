@@ -1,7 +1,7 @@
 """``python -m workbench.dashboard NAME --socket PATH``: serve the dashboard of a cluster on a Unix socket.
 
-The variable `workbench.dashboard.PREFIX` has the path of the dashboard in the browser, e.g. ``/user/x/dashboard/``.
-Dask's own pages are led through this process, too, on a socket beside: it has the connection to the head.
+The variable `workbench.dashboard.PREFIX` has the path of the dashboard in the browser, for example
+``/user/x/dashboard/``. The process also forwards Dask's dashboard on another socket, since it is connected to the head.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from workbench.errors import WorkbenchError
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Serve until whoever has started this ends it; return the exit code."""
+    """Serve until the parent process ends this one; return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m workbench.dashboard")
     parser.add_argument("name", help="the cluster")
-    parser.add_argument("--socket", type=Path, required=True, help="path of the Unix socket; it must not be there yet")
-    parser.add_argument("--dask", help="address of Dask's own pages, relative to that of the dashboard")
-    parser.add_argument("--dask-socket", type=Path, required=True, help="path of a socket that leads to these pages")
+    parser.add_argument("--socket", type=Path, required=True, help="path of the Unix socket; must not exist")
+    parser.add_argument("--dask", help="address of Dask's dashboard, relative to this one")
+    parser.add_argument("--dask-socket", type=Path, required=True, help="path of the socket for Dask's dashboard")
     options = parser.parse_args(arguments)
     try:
         asyncio.run(_serve(options))

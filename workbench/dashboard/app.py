@@ -1,4 +1,4 @@
-"""The app: what a browser that comes is given."""
+"""The Panel app: a page for each browser."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from workbench.dashboard.view_state import ViewState
 
 
 def make_app(store: DataStore, name: str, dask: str | None = None) -> Callable[[], Any]:
-    """Return what makes the page of each browser that comes.
+    """Return the function that makes the page of each browser.
 
     Parameters
     ----------
     store
-        What is known of the cluster; all browsers share it.
+        The data of the cluster; all browsers share it.
     name
-        Of the cluster.
+        Name of the cluster.
     dask
-        Address of Dask's own pages, relative to that of the app; None if there are none.
+        Address of Dask's dashboard, relative to that of the app; None without one.
     """
 
     def app() -> Any:
@@ -43,7 +43,7 @@ def make_app(store: DataStore, name: str, dask: str | None = None) -> Callable[[
         template.add_panel("trouble", session.trouble)
         template.add_panel("main", session.main)
         template.add_panel("pace", session.backpressure.view)
-        # The line says so while there is no connection; whose session has gone meanwhile needs another page.
+        # A browser that reconnects has lost its session, so it loads the page again.
         document: Any = pn.state.curdoc
         document.js_on_event("connection_lost", CustomJS(code='document.getElementById("cut").hidden = false'))
         document.js_on_event("client_reconnected", CustomJS(code="location.reload()"))

@@ -10,62 +10,62 @@ from typing import Any
 
 import panel as pn
 
-# Seconds without a report after which a browser is sent more all the same.
+# Seconds without an acknowledgement after which the browser is sent more nevertheless.
 _ANSWER_TIMEOUT_S = 10.0
 
 
 class Backpressure:
-    """Two numbers on the page that nobody sees: what was sent last, and what the browser has of it.
+    """Two hidden numbers on the page: that of the last update, and that which the browser has acknowledged.
 
     Parameters
     ----------
     arrived
-        Called when the browser has all that it was sent.
+        Called when the browser has received all updates.
 
     Attributes
     ----------
     view
-        Panel object that has to be on the page.
+        Panel object that must be on the page.
 
     Notes
     -----
-    Panel and Bokeh send in ways of their own, so that on a machine that has other work a change to a chart may overtake
-    the chart: nothing is changed on a page that is still on its way. An answer vouches for what is on the page, not for
-    the last data: Bokeh's own changes of data go out after the number.
+    On a busy machine Panel's and Bokeh's messages may overtake each other, a change to a chart the chart itself. So
+    nothing is changed on a page that is still being sent. An acknowledgement covers the objects on the page, not the
+    latest data: Bokeh sends changes of data after the number.
     """
 
     def __init__(self, arrived: Callable[[], None]) -> None:
-        self._then = arrived
-        self._there = asyncio.Event()
-        self._there.set()
-        self._since = 0.0
+        self._arrived = arrived
+        self._acknowledged = asyncio.Event()
+        self._acknowledged.set()
+        self._sent_at = 0.0
         self._sent: Any = pn.widgets.IntInput(value=0)
         self._has: Any = pn.widgets.IntInput(value=0)
         self._sent.jscallback(args={"has": self._has}, value="has.value = cb_obj.value")
-        self._heard = self._has.param.watch(self._hear, "value")
+        self._watcher = self._has.param.watch(self._acknowledge, "value")
         self.view = pn.Row(self._sent, self._has, visible=False)
 
     @property
     def is_ready(self) -> bool:
         """Whether more may be sent."""
-        return self._there.is_set() or time.monotonic() - self._since > _ANSWER_TIMEOUT_S
+        return self._acknowledged.is_set() or time.monotonic() - self._sent_at > _ANSWER_TIMEOUT_S
 
     def mark_sent(self) -> None:
-        """Note that something was sent."""
-        self._there.clear()
-        self._since = time.monotonic()
+        """Count an update that was sent."""
+        self._acknowledged.clear()
+        self._sent_at = time.monotonic()
         self._sent.value += 1
 
     async def wait_ready(self) -> None:
         """Wait until more may be sent."""
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._there.wait(), _ANSWER_TIMEOUT_S)
+            await asyncio.wait_for(self._acknowledged.wait(), _ANSWER_TIMEOUT_S)
 
     def close(self) -> None:
-        """Stop watching: Panel keeps the callbacks of a browser, and with them their objects."""
-        self._has.param.unwatch(self._heard)
+        """Remove the watcher, because Panel keeps the callbacks of a browser and their objects."""
+        self._has.param.unwatch(self._watcher)
 
-    def _hear(self, event: Any) -> None:
+    def _acknowledge(self, event: Any) -> None:
         if event.new == self._sent.value:
-            self._there.set()
-            self._then()
+            self._acknowledged.set()
+            self._arrived()

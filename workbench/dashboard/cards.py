@@ -1,4 +1,4 @@
-"""Cards: what a page is made of, each with its title, and with its numbers to take along."""
+"""Cards, the parts of a page: each with a title, and charts with their numbers as CSV."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _ICON = (
     "<text x='12' y='21' font-size='9' font-family='sans-serif' text-anchor='middle' fill='%23888' stroke='none' "
     "font-weight='bold'>CSV</text></svg>"
 )
-# Hands a table that has come over to the browser's own way of saving files.
+# Lets the browser save a table that it has received.
 _SAVE = """
 const link = document.createElement("a")
 link.href = URL.createObjectURL(new Blob([cb_obj.data.text[0]], {type: "text/csv"}))
@@ -54,14 +54,14 @@ _CARD = {
     "box-sizing": "border-box",
     "min-width": "0",
 }
-# Pixels of a card, at least, that is beside others.
+# Minimum width of a card beside others.
 _MIN_WIDTH_PX = 420
 
 Table = Callable[[], pd.DataFrame]
 
 
 def html(text: str = "") -> Any:
-    """Return a pane of text that may be changed."""
+    """Return a pane of HTML."""
     return pn.pane.HTML(text, sizing_mode="stretch_width", margin=0, stylesheets=[_TEXT])
 
 
@@ -71,7 +71,7 @@ def heading(title: str, note: str = "") -> str:
 
 
 def rows(heads: Sequence[str], cells: Sequence[Sequence[str]], right: Sequence[int] = (), wide: int = -1) -> str:
-    """Return a table whose cells are markup; columns may be set to the right, or take all room that is left."""
+    """Return a table whose cells are markup; columns may be aligned right, or take the remaining width."""
 
     def kind(column: int) -> str:
         return " class=right" if column in right else " class=wide" if column == wide else ""
@@ -84,7 +84,7 @@ def rows(heads: Sequence[str], cells: Sequence[Sequence[str]], right: Sequence[i
 
 
 def bar(part: float) -> str:
-    """Return a bar that is filled to a part."""
+    """Return a bar that is filled to a fraction."""
     return f"<span class=bar><i style='width:{100 * min(max(part, 0.0), 1.0):.0f}%'></i></span>"
 
 
@@ -94,14 +94,14 @@ def column(*cards: Any) -> Any:
 
 
 def row(*cards: Any, widths: Sequence[int] = ()) -> Any:
-    """Return cards beside each other, below each other where there is less room than their widths in pixels."""
+    """Return cards beside each other, or below each other where the page is narrower than their widths in pixels."""
     for card, width in zip(cards, widths or [_MIN_WIDTH_PX] * len(cards), strict=True):
         card.styles = {**card.styles, "flex": f"1 1 {width}px"}
     return pn.FlexBox(*cards, sizing_mode="stretch_width", margin=0, gap="14px", align_items="stretch")
 
 
 def unique_name(name: str, others: Container[str], mark: str) -> str:
-    """Return a name that none of the others is, with a mark and a number behind it if need be."""
+    """Return a name that is not among the others, with a mark and a number appended if necessary."""
     return next(each for each in chain([name], (f"{name}{mark}{at}" for at in count(2))) if each not in others)
 
 
@@ -113,15 +113,15 @@ class CardFactory:
     theme
         Colours.
     live
-        Whether somebody answers what is asked on the page: of a file nobody does, and no numbers are to be had.
+        Whether a server answers requests of the page; a report has no server, and no tables for download.
     """
 
     def __init__(self, theme: Theme, *, live: bool = True) -> None:
         self.theme, self.live = theme, live
         self._tables: dict[str, Table] = {}
-        self._wanted = ColumnDataSource({"name": []})
+        self._requested = ColumnDataSource({"name": []})
         self._saved = ColumnDataSource({"name": [], "text": []})
-        self._wanted.on_change("data", self._save)
+        self._requested.on_change("data", self._save)
         self._saved.js_on_change("data", CustomJS(code=_SAVE))
 
     def text(self, title: str, content: Any, note: str = "") -> Any:
@@ -134,25 +134,25 @@ class CardFactory:
         Parameters
         ----------
         title
-            What is drawn.
+            Title of the card.
         figure
             The Bokeh figure.
         table
-            Returns its numbers.
+            Returns the numbers of the figure.
         note
-            Units, and how to read it.
+            Units and explanation.
         above
-            What stands between heading and figure.
+            Panel object between heading and figure.
         """
         slug = "".join(letter if letter.isalnum() else " " for letter in title.lower()).split()
         name = unique_name("-".join(slug), self._tables, "-")
         self._tables[name] = table
         if self.live:
-            ask = CustomJS(
-                args={"wanted": self._wanted, "saved": self._saved},
+            request = CustomJS(
+                args={"wanted": self._requested, "saved": self._saved},
                 code=f"wanted.data = {{name: ['{name}'], at: [Date.now()]}}",
             )
-            figure.add_tools(CustomAction(icon=_ICON, description="Save as CSV", callback=ask))
+            figure.add_tools(CustomAction(icon=_ICON, description="Save as CSV", callback=request))
         shown = pn.pane.Bokeh(figure, sizing_mode="stretch_width", margin=0)
         return self._card(title, note, [shown] if above is None else [above, shown])
 
@@ -163,7 +163,7 @@ class CardFactory:
     def _save(self, attribute: str, before: Any, now: Any) -> None:
         for name in now["name"]:
             if name in self._tables:
-                # with what makes it another one when it is asked for twice
+                # The time makes a second request for the same table a change.
                 self._saved.data = {"name": [f"{name}.csv"], "text": [self.csv(name)], "at": now["at"]}
 
     def _card(self, title: str, note: str, content: list[Any]) -> Any:

@@ -1,4 +1,4 @@
-"""Figures: alike in looks, and cheap to draw twice a second."""
+"""Figures in one style, cheap enough to draw twice per second."""
 
 from __future__ import annotations
 
@@ -32,21 +32,21 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 Figure = Any
-"""A Bokeh figure: what it is made of is set by names that its types do not know."""
+"""A Bokeh figure; its properties are set by names that Bokeh's types do not know."""
 
 _CLOCK = "%H:%M:%S"
-# Pixels left of an axis of time, for the longest words of its figure: charts below each other have their moments there.
+# Pixels left of an axis of time, for the longest label: so the axes of charts below each other are aligned.
 _LEFT_BORDER_PX = 64
-# Rows and columns of a heat map that has its numbers written in its cells, at most.
+# Maximum of rows and columns of a heat map that shows its numbers in the cells.
 _NUMBERS_SHOWN = 8
-# In the colour bar: codes of the colour that is apart from the ramp, of the space between, and pixels of a figure that
-# has room for both.
+# In the colour bar: codes of the color apart from the ramp, codes of the gap, and the minimum height of a figure in
+# pixels for both.
 _APART_CODES, _SPACE_CODES, _ROOM_FOR_BOTH_PX = 18, 10, 300
 
-# What a heat map is decoded with in the browser, by what its numbers are.
+# JavaScript that decodes a cell of a heat map.
 _DECODE = """
 const [low, high] = [scale.data.low[0], scale.data.high[0]]
-if (value == 255) return "not known"
+if (value == 255) return "no data"
 const part = (value - 1) / 253
 const number = value == 0 ? 0 : low == 0 ? part * high : low * Math.pow(high / low, part)
 """
@@ -67,21 +67,11 @@ const small = 0 < number && number < 1
 return Number((number * (small ? 1000 : 1)).toPrecision(3)) + (small ? " ms" : " s")
 """,
 }
-"""What words a number in the browser, by what it is of; to be read after ``const number``."""
+"""JavaScript that formats a number, by its unit; runs after ``const number``."""
 
 
 def plot(theme: Theme, height: int, **options: Any) -> Figure:
-    """Return an empty figure as wide as there is room.
-
-    Parameters
-    ----------
-    theme
-        Its colours.
-    height
-        Pixels.
-    options
-        Of ``bokeh.plotting.figure``.
-    """
+    """Return an empty figure of a height in pixels, with options of ``bokeh.plotting.figure``."""
     chart: Figure = figure(
         height=height,
         sizing_mode="stretch_width",
@@ -106,7 +96,7 @@ def plot(theme: Theme, height: int, **options: Any) -> Figure:
 
 
 def style_axis(axis: Any, theme: Theme) -> None:
-    """Give an axis, or a colour bar, the looks of the theme."""
+    """Style an axis by a theme."""
     axis.update(
         axis_line_color=None,
         major_tick_line_color=theme.line,
@@ -124,7 +114,7 @@ def style_axis(axis: Any, theme: Theme) -> None:
 
 
 def over_time(chart: Figure) -> None:
-    """Make the horizontal axis one of times of day, see `local`."""
+    """Make the horizontal axis an axis of times of day, see `local`."""
     chart.xaxis.formatter = DatetimeTickFormatter(
         seconds=_CLOCK, minsec=_CLOCK, minutes=_CLOCK, hourmin=_CLOCK, hours=_CLOCK, days=_CLOCK
     )
@@ -133,13 +123,13 @@ def over_time(chart: Figure) -> None:
     chart.x_range = Range1d()
 
 
-def local(moments: Any) -> Any:
-    """Return moments, in seconds since the epoch, as milliseconds that Bokeh shows in the time zone of here."""
-    return (np.asarray(moments) + time.localtime().tm_gmtoff) * 1000
+def local(times: Any) -> Any:
+    """Return times, in seconds since the epoch, as milliseconds that Bokeh shows in the local time zone."""
+    return (np.asarray(times) + time.localtime().tm_gmtoff) * 1000
 
 
 def show_span(chart: Figure, begin: float, end: float) -> None:
-    """Have an axis of `over_time` go from a moment to another one."""
+    """Set the begin and end of an axis of `over_time`."""
     start, stop = local([begin, end])
     chart.x_range.update(start=start, end=stop)
     # whole minutes, or a part of one
@@ -147,7 +137,7 @@ def show_span(chart: Figure, begin: float, end: float) -> None:
 
 
 def name_ticks(axis: Any, names: Sequence[str]) -> None:
-    """Label an axis of indices by names, as many as there is room for."""
+    """Label an axis of indices by names, as many as fit."""
     axis.formatter = CustomJSTickFormatter(
         args={"names": list(names)}, code="return Number.isInteger(tick) ? names[tick] ?? '' : ''"
     )
@@ -156,12 +146,12 @@ def name_ticks(axis: Any, names: Sequence[str]) -> None:
 
 
 def tick_format(unit: str) -> CustomJSTickFormatter:
-    """Return what words the numbers of an axis, by a key of `WORDS`."""
+    """Return the formatter of an axis for a unit, a key of `WORDS`."""
     return CustomJSTickFormatter(code=f"const number = tick\n{WORDS[unit]}")
 
 
 def numbers(chart: Figure, unit: str) -> None:
-    """Have the vertical axis show numbers from 0 on, worded by a key of `WORDS`."""
+    """Let the vertical axis begin at 0, with labels in a unit, a key of `WORDS`."""
     chart.yaxis.formatter = tick_format(unit)
     chart.yaxis.ticker = BasicTicker(base=2, mantissas=[1]) if unit == "bytes" else BasicTicker()
     chart.yaxis.ticker.desired_num_ticks = 5
@@ -170,7 +160,7 @@ def numbers(chart: Figure, unit: str) -> None:
 
 
 def legend(chart: Figure, theme: Theme) -> None:
-    """Put the legend of a figure above it, in one line."""
+    """Place the legend in one line above the figure."""
     legend_model = chart.legend[0]
     chart.add_layout(legend_model, "above")
     legend_model.update(
@@ -191,7 +181,7 @@ def legend(chart: Figure, theme: Theme) -> None:
 
 
 def hover(chart: Figure, renderers: Sequence[Any], tooltips: Sequence[tuple[str, str]]) -> None:
-    """Have the figure tell numbers of what is under the pointer."""
+    """Add a tooltip to renderers of the figure."""
     chart.add_tools(HoverTool(renderers=list(renderers), tooltips=list(tooltips)))
 
 
@@ -201,19 +191,19 @@ class HeatMap:
     Parameters
     ----------
     theme
-        Its colours.
+        Colors.
     height
-        Pixels.
+        Height in pixels.
     rows
-        Names of the rows, from the top down.
+        Names of the rows, from top to bottom.
     columns
         Names of the columns, from left to right; None for an axis of time.
     unit
-        What the numbers are, a key of `WORDS`.
+        Unit of the numbers, a key of `WORDS`.
     hover_titles
-        Titles under the pointer: of a row, of a column, and of a number.
+        Titles in the tooltip: of the row, the column, and the number.
     logarithmic
-        Whether `draw` gets a scale by `ColourScale.logarithms`: the colour bar names that, and has the colour of 0.
+        Whether `draw` gets a scale of `ColourScale.logarithms`; the color bar then says so, and has a color for 0.
     """
 
     def __init__(
@@ -276,7 +266,7 @@ class HeatMap:
         self._written: ColumnDataSource | None = None
         if columns is not None and max(len(rows), len(columns)) <= _NUMBERS_SHOWN:
             self._written = ColumnDataSource({"x": [], "y": [], "text": [], "ink": []})
-            # in two lines where a cell is high and narrow
+            # Cells that are high and narrow have two lines.
             self._between = "\n" if len(columns) > _NUMBERS_SHOWN // 2 and height > 48 * len(rows) else " "
             chart.text(
                 "x", "y", "text", source=self._written, text_color="ink", text_font=value(FONT), text_font_size="11px",
@@ -296,13 +286,13 @@ class HeatMap:
         Parameters
         ----------
         values
-            Of shape (rows, columns); NaN where nothing is known.
+            Shape (rows, columns); NaN without data.
         scale
-            How they become colours.
+            Maps numbers to colors.
         describe
-            Words a number for the colour bar.
+            Formats a number for the color bar.
         times, tick
-            For an axis of time: the end of each column, and how long it is, in seconds.
+            For an axis of time: the end of each column, and its length in seconds.
         """
         x, dw = -0.5, float(values.shape[1])
         if times is not None and len(times):
@@ -324,7 +314,7 @@ class HeatMap:
         if labels != self._labels:
             self._labels = labels
             self._scale.data = {"low": [scale.low], "high": [scale.high]}
-            # in order: the browser leaves out labels that come too close to the one before
+            # Sorted, because the browser omits a label that is too close to the previous one.
             self._ticks.ticks = sorted(labels)
             self._bar.update(major_label_overrides=labels)
 

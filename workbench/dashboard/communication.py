@@ -1,4 +1,4 @@
-"""Who sends how much to whom."""
+"""Traffic between ranks or nodes."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 _TITLES = ("Dask", "MPI")
 _OPERATIONS_SHOWN = 8
-# Draws between two questions for the history of a pair.
-_DRAWS_PER_QUESTION = 4
+# Draws between two requests for the history of a pair.
+_DRAWS_PER_REQUEST = 4
 
 
 class Communication(Page):
@@ -36,13 +36,13 @@ class Communication(Page):
         """Make all cards."""
         view_state, theme, between = self.view_state, self.theme, self.snapshot.between
         by = self.snapshot.update.by
-        what = "bytes" if view_state.measure == "bytes" else "count"
+        unit = "bytes" if view_state.measure == "bytes" else "count"
         self._matrix = charts.HeatMap(
             theme,
             502,
             between,
             between,
-            unit=what,
+            unit=unit,
             hover_titles=(f"from {by}", f"to {by}", view_state.measure),
             logarithmic=True,
         )
@@ -56,14 +56,14 @@ class Communication(Page):
         self._pair = ColumnDataSource({"time": [], **{kind: [] for kind in KINDS}})
         self._past_of_pair = _by_kind(np.empty(0), np.empty((0, len(KINDS))))
         self._sizes = ColumnDataSource({"bin": [], "name": [], **{kind: [] for kind in KINDS}})
-        self._spent = ColumnDataSource({"name": [], "busy": [], "waiting": [], "told": []})
-        self._asked = 0
-        # Which pair and minutes were asked for last.
-        self._wanted: tuple[tuple[int, int], int] | None = None
+        self._spent = ColumnDataSource({"name": [], "busy": [], "waiting": [], "tooltip": []})
+        self._draws = 0
+        # The pair and the minutes of the last request.
+        self._requested: tuple[tuple[int, int], int] | None = None
         self._busiest: tuple[int, int] | None = None
         self._heading = cards.html()
         rate, pair = self._rate_chart(self._rate), self._rate_chart(self._pair, 205)
-        # what each kind has sent is known from when somebody has looked, what all have sent from before that
+        # The rates by kind begin with the first viewer, those of all kinds earlier.
         rate.line("time", "sent", source=self._sent, line_color=theme.muted, line_width=1.5, legend_label="both")
         if not self.cards.live:
             rate.legend[0].items = rate.legend[0].items[-1:]
@@ -71,20 +71,20 @@ class Communication(Page):
         since = "in the last ten seconds" if view_state.span == "recent" else "since the start"
         kind = {"both": "Dask and MPI", "dask": "Dask", "mpi": "MPI"}[view_state.kind]
         click = " Click a cell for its history." if self.cards.live else ""
-        noted = f"Sent {view_state.measure} {since}, {kind}, on a logarithmic scale.{click}"
-        sizes = "Messages since the start, by size"
+        note = f"Sent {view_state.measure} {since}, {kind}, on a logarithmic scale.{click}"
+        sizes = "Messages since the start by size"
         spent = (
             "Seconds of all ranks since the start, in the operation and waiting for others. mpi4py's operations with a "
             "capital letter send buffers, the others send pickled objects."
         )
         return cards.column(
             cards.row(
-                self.cards.chart(f"Who sends to whom, by {by}", self._matrix.figure, self._matrix_table, noted),
+                self.cards.chart(f"Who sends to whom, by {by}", self._matrix.figure, self._matrix_table, note),
                 cards.column(
                     self.cards.chart(
-                        "One pair over time", pair, self._pair_table, "Bytes a second", above=self._heading
+                        "One pair over time", pair, self._pair_table, "Bytes per second", above=self._heading
                     ),
-                    self.cards.chart("Sent by all ranks", rate, self._rate_table, "Bytes a second"),
+                    self.cards.chart("Sent by all ranks", rate, self._rate_table, "Bytes per second"),
                 ),
             ),
             cards.row(
@@ -94,7 +94,7 @@ class Communication(Page):
         )
 
     def draw(self) -> None:
-        """Show the moment."""
+        """Show the snapshot."""
         snapshot, describe = self.snapshot, size if self.view_state.measure == "bytes" else short
         matrix = self._numbers()
         self._matrix.draw(matrix, ColourScale.logarithms(matrix), describe)
@@ -107,22 +107,22 @@ class Communication(Page):
             charts.show_span(chart, *self.span)
         self._draw_sizes()
         self._draw_operations()
-        self._heading.object = self._pair_words(matrix)
-        if (pair := self._looked_at(matrix)) is not None:
+        self._heading.object = self._pair_text(matrix)
+        if (pair := self._shown_pair(matrix)) is not None:
             self._ask_pair(pair)
 
     def _ask_pair(self, pair: tuple[int, int]) -> None:
-        wanted = pair, self.view_state.minutes
+        request = pair, self.view_state.minutes
 
         def take(times: NDArray[np.float64], rates: NDArray[np.float64]) -> None:
-            if wanted == self._wanted:  # no other one was chosen meanwhile
+            if request == self._requested:  # the user has chosen no other pair meanwhile
                 self._take_pair(times, rates)
 
-        if wanted != self._wanted:
-            self._asked, self._wanted = 0, wanted
-        if self._asked % _DRAWS_PER_QUESTION == 0:
+        if request != self._requested:
+            self._draws, self._requested = 0, request
+        if self._draws % _DRAWS_PER_REQUEST == 0:
             self.context.ask_pair(*pair, take)
-        self._asked += 1
+        self._draws += 1
 
     def _numbers(self) -> NDArray[np.float64]:
         update = self.snapshot.update
@@ -139,8 +139,8 @@ class Communication(Page):
         if min(source, target) >= 0 and max(source, target) < len(between):
             self.view_state.pair = f"{between[source]},{between[target]}"
 
-    def _looked_at(self, matrix: NDArray[np.float64]) -> tuple[int, int] | None:
-        """Return the pair that was chosen, or else the one that was busiest when this page was opened."""
+    def _shown_pair(self, matrix: NDArray[np.float64]) -> tuple[int, int] | None:
+        """Return the chosen pair, or else the pair that was the busiest when the page was opened."""
         if (cell := self.view_state.cell(self.snapshot.between)) is not None:
             return cell
         if self._busiest is None and matrix.any():
@@ -148,26 +148,26 @@ class Communication(Page):
             self._busiest = int(source), int(target)
         return self._busiest
 
-    def _pair_words(self, matrix: NDArray[np.float64]) -> str:
-        pair, between = self._looked_at(matrix), self.snapshot.between
-        lacking = self._lacking()
+    def _pair_text(self, matrix: NDArray[np.float64]) -> str:
+        pair, between = self._shown_pair(matrix), self.snapshot.between
+        missing = self._missing()
         if pair is None:
-            return f"{lacking}<p class=note>Nothing has been sent.</p>"
+            return f"{missing}<p class=note>Nothing has been sent.</p>"
         source, target = pair
         number, noun = matrix[source, target], "rank " if self.snapshot.update.by == "rank" else ""
         sent = size(number) if self.view_state.measure == "bytes" else f"{short(number)} messages"
         click = "; click a cell of the matrix for another" if self.cards.live else ""
         chosen = "" if pair == self.view_state.cell(between) else f" (the busiest pair{click})"
         names = f"<b>From {noun}{escape(between[source])} to {noun}{escape(between[target])}</b>"
-        return f"{lacking}<p>{names}: {sent}<span class=note>{chosen}</span></p>"
+        return f"{missing}<p>{names}: {sent}<span class=note>{chosen}</span></p>"
 
-    def _lacking(self) -> str:
-        """Say that what the address asks for is not there: its ranks have gone, or nothing was ever called that."""
+    def _missing(self) -> str:
+        """Return an error for an address with a pair that does not exist, or no longer."""
         pair, between, by = self.view_state.pair, self.snapshot.between, self.snapshot.update.by
         if not pair or self.view_state.cell(between) is not None:
             return ""
-        like = f"{between[0]},{between[-1]}"
-        return f"<p class=bad>There is no pair {escape(pair)}: pairs of {by}s are named like {escape(like)}.</p>"
+        example = f"{between[0]},{between[-1]}"
+        return f"<p class=bad>There is no pair {escape(pair)}: pairs of {by}s have names like {escape(example)}.</p>"
 
     def _take_pair(self, times: NDArray[np.float64], rates: NDArray[np.float64]) -> None:
         shown = (times >= self.span[0]) & (times <= self.span[1])
@@ -203,7 +203,7 @@ class Communication(Page):
         charts.legend(chart, self.theme)
         charts.numbers(chart, "count")
         charts.name_ticks(chart.xaxis[0], [size(begin) for begin in SIZE_BEGINS])
-        chart.xaxis.axis_label, chart.yaxis.axis_label = "bytes of a message, at least", "messages"
+        chart.xaxis.axis_label, chart.yaxis.axis_label = "minimum bytes of a message", "messages"
         tooltips = [
             ("from", "@name"),
             *((title, f"@{kind}{{0,0}}") for title, kind in zip(_TITLES, KINDS, strict=True)),
@@ -229,7 +229,7 @@ class Communication(Page):
         chart.xaxis.ticker.desired_num_ticks = 4
         chart.x_range.start = 0
         chart.ygrid.visible, chart.xgrid.visible = False, True
-        charts.hover(chart, bars, [("", "@name"), ("", "@told")])
+        charts.hover(chart, bars, [("", "@name"), ("", "@tooltip")])
         return chart
 
     def _draw_sizes(self) -> None:
@@ -252,7 +252,7 @@ class Communication(Page):
             "name": names,
             "busy": (table["seconds"] - table["waiting"]).to_numpy(),
             "waiting": table["waiting"].to_numpy(),
-            "told": tooltips,
+            "tooltip": tooltips,
         }
 
     def _operation_table(self) -> pd.DataFrame:
@@ -280,11 +280,11 @@ class Communication(Page):
 
 
 def _steps(times: NDArray[np.float64], rates: dict[str, Any]) -> dict[str, Any]:
-    """Return the corners of steps: a rate holds from the tick before to its own.
+    """Return the corners of steps, where each rate lasts from the previous tick to its own.
 
     Notes
     -----
-    Bokeh's own areas of steps hang the browser where there are no ticks yet.
+    Bokeh's areas of steps hang the browser before the first tick.
     """
     corners = {name: np.repeat(rate, 2)[1:] for name, rate in rates.items()}
     return {"time": charts.local(np.repeat(times, 2)[:-1]), **corners}

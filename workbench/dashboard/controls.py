@@ -1,4 +1,4 @@
-"""What is chosen at the top of every page: the page, the traffic, the time."""
+"""The controls at the top of every page: page, traffic, time."""
 
 from __future__ import annotations
 
@@ -37,19 +37,19 @@ _SLIDER = """
 
 
 class Controls:
-    """Widgets that change what is looked at, and follow it.
+    """Widgets that change the view, and follow it.
 
     Parameters
     ----------
     view_state
-        What is looked at.
+        The view.
     latest
-        Tells the last moment there is.
+        Returns the latest snapshot.
 
     Attributes
     ----------
     pages, choices
-        Panel objects: the choice between pages, and all else.
+        Panel objects: the choice of the page, and all other controls.
     """
 
     def __init__(self, view_state: ViewState, latest: Callable[[], Snapshot | None]) -> None:
@@ -81,7 +81,7 @@ class Controls:
         )
 
     def show(self, snapshot: Snapshot | None, last: Snapshot | None) -> None:
-        """Tell which moment is shown."""
+        """Show the time of the snapshot."""
         if snapshot is None or last is None or not len(last.times):
             self._moment.object = ""
             return
@@ -100,7 +100,7 @@ class Controls:
         last = self._latest()
         if event.new or last is None or not len(last.times):
             self._view_state.until = None
-            self._live.value = True  # there is nothing to stay at
+            self._live.value = True  # without data there is no time to pause at
         else:
             self._view_state.until = last.time
 
@@ -111,7 +111,7 @@ class Controls:
 
 
 def _choice(view_state: ViewState, name: str, options: dict[str, Any], *, small: bool = True) -> Any:
-    """Return buttons of which one is down, bound to something that is chosen."""
+    """Return radio buttons that are bound to a parameter of the view."""
     return pn.widgets.RadioButtonGroup.from_param(
         view_state.param[name], options=options, margin=0, name="", stylesheets=[_BUTTONS + _SMALL * small]
     )

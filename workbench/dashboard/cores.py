@@ -1,4 +1,4 @@
-"""Every core of every node, as htop shows them."""
+"""Every core of every node, like htop."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from workbench.text import count
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-# More cores than these have no line each in the chart over time, but their nodes do; nodes that the table names.
+# Maximum of cores with a row each in the chart over time (above, the rows are nodes), and of nodes in the table.
 _CORES_SHOWN, _NODES_SHOWN = 128, 64
 
 
 class Cores(Page):
-    """Cores now, cores or nodes over time, and a line for each node."""
+    """Cores now, cores or nodes over time, and a row for each node."""
 
     def build(self) -> Any:
         """Make all cards."""
@@ -39,22 +39,22 @@ class Cores(Page):
             hover_titles=("node", "core", "CPU"),
         )
         self._lines = self._cores() if self._by_core else list(layout.nodes)
-        what = "core" if self._by_core else "node"
+        kind = "core" if self._by_core else "node"
         high = min(max(160, 16 * len(self._lines) + 60), 420)
-        self._past = charts.HeatMap(theme, high, self._lines, None, unit="percent", hover_titles=(what, "time", "CPU"))
+        self._past = charts.HeatMap(theme, high, self._lines, None, unit="percent", hover_titles=(kind, "time", "CPU"))
         self._table = cards.html()
         return cards.column(
             self.cards.chart(
-                "Every core now", self._now.figure, self._now_table, "Percent; a row is a node, a cell is a core"
+                "Every core now", self._now.figure, self._now_table, "Percent; one row per node, one cell per core"
             ),
             self.cards.chart(
-                f"CPU of each {what} over time", self._past.figure, self._past_table, "Percent, each half second"
+                f"CPU of each {kind} over time", self._past.figure, self._past_table, "Percent, two samples per second"
             ),
-            self.cards.text("Nodes", self._table, "Means of the last five seconds, the busiest first"),
+            self.cards.text("Nodes", self._table, "Means of the last five seconds, sorted by CPU"),
         )
 
     def draw(self) -> None:
-        """Show the moment."""
+        """Show the snapshot."""
         self._now.draw(self._grid(), ColourScale.even(100.0), _percent)
         times, values, tick = self.over_time(self._numbers())
         self._past.draw(values, ColourScale.even(100.0), _percent, times, tick)
@@ -71,7 +71,7 @@ class Cores(Page):
         cores = self.snapshot.layout.cores
         grid = np.full((len(cores), max(cores, default=1)), np.nan, np.float32)
         if len(self.snapshot.core):
-            # row by row, which is the order of the cores
+            # The mask is filled row by row, in the order of the cores.
             grid[np.arange(grid.shape[1]) < np.array(cores)[:, None]] = self.snapshot.core[-1]
         return grid
 
@@ -80,7 +80,7 @@ class Cores(Page):
         if self._by_core:
             return core
         begins = np.concatenate([[0], np.cumsum(cores)[:-1]])
-        # no more than is drawn: all ticks of thousands of cores take long
+        # Only the ticks that are drawn: all ticks of thousands of cores would take long.
         means: NDArray[Any] = np.full((len(core), len(cores)), np.nan, np.float32)
         means[self.ticks] = np.add.reduceat(core[self.ticks], begins, axis=1, dtype=np.float32) / cores
         return means

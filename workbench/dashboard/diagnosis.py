@@ -1,4 +1,4 @@
-"""Which ranks wait for which, in words."""
+"""Sentences about ranks that wait for other ranks."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from workbench.text import duration
 
 # Seconds in one operation after which a rank counts as waiting.
 PATIENCE = 2.0
-# Operations that all ranks of a communicator take part in come before this one.
+# Collective operations come before this operation.
 _COLLECTIVES = frozenset(OPERATIONS[1 : OPERATIONS.index("Send")])
 
 
 @dataclass(frozen=True)
 class Wait:
-    """Ranks that are in an operation for long.
+    """Ranks that have been in one operation for a long time.
 
     Attributes
     ----------
     operation, what : str
-        The MPI operation, and the function or cell that they are in.
+        The MPI operation, and the running function or cell.
     waiting, awaited : tuple of int
-        Indices of `Layout.ranks`: who is in it, and who of their world is not; nobody is awaited in an operation that
-        is not of all ranks.
+        Indices of `Layout.ranks`: the ranks in the operation, and the other ranks of their world; none is awaited
+        if the operation is not collective.
     seconds : float
-        For how long the first of them.
+        Time since the first rank has entered the operation.
     """
 
     operation: str
@@ -39,18 +39,18 @@ class Wait:
 
 
 def rank_names(layout: Layout, ranks: Sequence[int]) -> str:
-    """Return the names of ranks in words."""
+    """Return the names of ranks as text."""
     worlds = sorted({layout.ranks[rank].world for rank in ranks})
     names = []
     for world in worlds:
-        of_world = [layout.ranks[rank].rank for rank in ranks if layout.ranks[rank].world == world]
-        noun = "rank" if len(of_world) == 1 else "ranks"
-        names.append(f"{noun} {ranges(of_world)}" + (f" of world {world}" if len(worlds) > 1 or world else ""))
+        numbers = [layout.ranks[rank].rank for rank in ranks if layout.ranks[rank].world == world]
+        noun = "rank" if len(numbers) == 1 else "ranks"
+        names.append(f"{noun} {ranges(numbers)}" + (f" of world {world}" if len(worlds) > 1 or world else ""))
     return ", ".join(names)
 
 
 def describe_activity(now: RankActivity, moment: float) -> str:
-    """Return what a rank does, in words."""
+    """Return the activity of a rank as text."""
     if now.is_lost:
         return f"lost ({time_ago(now, moment)})"
     if now.silent > 0:
@@ -63,12 +63,12 @@ def describe_activity(now: RankActivity, moment: float) -> str:
 
 
 def time_ago(now: RankActivity, moment: float) -> str:
-    """Return how long before a moment a rank has begun its activity, in words."""
+    """Return the time since a rank has begun its activity, as text."""
     return f"{duration(max(0.0, moment - now.since))} ago"
 
 
 def waits(layout: Layout, now: Sequence[RankActivity], moment: float) -> list[Wait]:
-    """Find who is in an operation for long, and who of the same world is not in it; the longest first."""
+    """Return the ranks in operations that last long, and the other ranks of their worlds; the longest wait first."""
     groups: dict[tuple[int, str, str], list[int]] = {}
     worlds: dict[int, list[int]] = {}
     for rank, (place, activity) in enumerate(zip(layout.ranks, now, strict=True)):
@@ -86,15 +86,17 @@ def waits(layout: Layout, now: Sequence[RankActivity], moment: float) -> list[Wa
 
 
 def describe_wait(layout: Layout, now: Sequence[RankActivity], moment: float, wait: Wait) -> str:
-    """Return a sentence: which ranks wait for which, and what those do."""
-    one = len(wait.waiting) == 1
-    sentence = f"{rank_names(layout, wait.waiting).capitalize()} {'has' if one else 'have'} been in {wait.operation}"
+    """Return a sentence about the waiting ranks, the awaited ranks, and the activity of these."""
+    is_single = len(wait.waiting) == 1
+    sentence = (
+        f"{rank_names(layout, wait.waiting).capitalize()} {'has' if is_single else 'have'} been in {wait.operation}"
+    )
     sentence += f" of {wait.what}" if wait.what else ""
     sentence += f" for {duration(wait.seconds)}"
     if not wait.awaited:
         return f"{sentence}."
-    sentence += f" and {'waits' if one else 'wait'} for {rank_names(layout, wait.awaited)}"
-    acts = [describe_activity(now[rank], moment) for rank in wait.awaited]
-    if len(set(acts)) > 1:
-        return f"{sentence}; the first of these is {acts[0]}."
-    return f"{sentence}, which {'is' if len(acts) == 1 else 'are'} {acts[0]}."
+    sentence += f" and {'waits' if is_single else 'wait'} for {rank_names(layout, wait.awaited)}"
+    activities = [describe_activity(now[rank], moment) for rank in wait.awaited]
+    if len(set(activities)) > 1:
+        return f"{sentence}; the first of these is {activities[0]}."
+    return f"{sentence}, which {'is' if len(activities) == 1 else 'are'} {activities[0]}."

@@ -1,4 +1,4 @@
-"""Numbers in words of few letters."""
+"""Numbers as short text."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import math
 import time
 
 UNKNOWN = "?"
-"""What is not known."""
+"""Text of a missing number."""
 
 _SIZES = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 _THOUSANDS = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
 def size(number: float) -> str:
-    """Word a number of bytes.
+    """Format a number of bytes.
 
     Examples
     --------
@@ -28,12 +28,12 @@ def size(number: float) -> str:
 
 
 def rate(number: float) -> str:
-    """Word bytes a second."""
+    """Format bytes per second."""
     return f"{size(number)}/s"
 
 
 def short(number: float) -> str:
-    """Word a large number.
+    """Format a large number.
 
     Examples
     --------
@@ -44,14 +44,14 @@ def short(number: float) -> str:
         return UNKNOWN
     if abs(number) < 9999.5:
         return f"{number:.4g}"
-    # first, since it may be a unit more by that
+    # Rounded before the choice of the unit, because rounding may reach the next unit.
     rounded = float(f"{number:.3g}")
     limit, letter = next(unit for unit in _THOUSANDS if abs(rounded) >= unit[0])
     return f"{rounded / limit:.3g} {letter}"
 
 
 def number(value: float) -> str:
-    """Word a number with five digits.
+    """Format a number with five digits.
 
     Examples
     --------
@@ -63,13 +63,13 @@ def number(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 9999.95 else f"{value:.5g}"
 
 
-def percent(part: float) -> str:
-    """Word a part of a whole."""
-    return f"{100 * part:.0f} %" if math.isfinite(part) else UNKNOWN
+def percent(fraction: float) -> str:
+    """Format a fraction as a percentage."""
+    return f"{100 * fraction:.0f} %" if math.isfinite(fraction) else UNKNOWN
 
 
 def span(seconds: float) -> str:
-    """Word a short time.
+    """Format a short time.
 
     Examples
     --------
@@ -82,5 +82,5 @@ def span(seconds: float) -> str:
 
 
 def second(moment: float) -> str:
-    """Word a moment of today, to the second."""
+    """Format a time of day, to the second."""
     return time.strftime("%H:%M:%S", time.localtime(moment))

@@ -1,4 +1,4 @@
-"""Numbers of a cluster from its head, over its TLS."""
+"""Metrics of a cluster from its head, over the cluster's TLS."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _Answer = TypeVar("_Answer")
-# Seconds for an answer, and for the first one, which has ten minutes of all ranks in it.
+# The first answer contains ten minutes of all ranks.
 _ANSWER_TIMEOUT_S, _FIRST_ANSWER_TIMEOUT_S = 5.0, 60.0
 
 
 class HeadSource:
-    """A `workbench.dashboard.source.Source` of a running cluster of this user; an asynchronous context.
+    """A `workbench.dashboard.source.Source` of a running cluster; an asynchronous context.
 
     Parameters
     ----------
     name
-        The cluster.
+        Name of the cluster.
 
     Raises
     ------
@@ -52,32 +52,32 @@ class HeadSource:
         await self.connection.close()
 
     async def ask(self, since: int) -> Update:
-        """As `Source.ask`."""
+        """See `Source.ask`."""
         return await self._request(
             Update.unpack, "workbench_metrics", _ANSWER_TIMEOUT_S if since else _FIRST_ANSWER_TIMEOUT_S, since=since
         )
 
     async def pair(self, source: int, target: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """As `Source.pair`."""
+        """See `Source.pair`."""
         return await self._request(
             _unpack_pair, "workbench_metrics_pair", _ANSWER_TIMEOUT_S, source=source, target=target
         )
 
     async def _request(
-        self, unpack: Callable[[Any], _Answer], operation: str, patience: float, **arguments: int
+        self, unpack: Callable[[Any], _Answer], operation: str, timeout: float, **arguments: int
     ) -> _Answer:
         try:
-            return unpack(await self.connection.call(operation, patience, **arguments))
+            return unpack(await self.connection.call(operation, timeout, **arguments))
         except HeadUnreachable as error:
             if not await asyncio.to_thread(self._job.runs):
                 raise await asyncio.to_thread(self._ended) from error
-            # The page has words of its own for a connection that is lost.
+            # The page has its own text for a lost connection.
             raise (error.__cause__ or error) from None
         except (ValueError, KeyError, TypeError) as error:
-            # A ValueError is Dask's answer of a head that does not know the question, too.
+            # Dask also raises ValueError when the head does not know the operation.
             raise HeadUnreachable(
-                f"cluster {self._name!r} was started by another version of workbench than this one, {__version__}, "
-                f"and tells its numbers in another way or not at all: stop it and start it again ({error})"
+                f"Cluster {self._name!r} was started by another version of workbench than {__version__}, and its "
+                f"metrics cannot be read ({error}). Stop the cluster and start it again."
             ) from error
 
     def _ended(self) -> ClusterNotFound:
@@ -85,8 +85,10 @@ class HeadSource:
             record = registry.running(self._name)
         except ClusterNotFound as error:
             return error
-        # Another one has its name by now.
-        return ClusterNotFound(f"cluster {record.name!r} has ended, and another one of that name was started since")
+        # Another cluster has the name now.
+        return ClusterNotFound(
+            f"Cluster {record.name!r} has ended, and another cluster of that name was started since."
+        )
 
 
 def _unpack_pair(packed: tuple[bytes, bytes]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

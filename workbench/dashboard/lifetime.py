@@ -1,4 +1,4 @@
-"""The end of a process that another process has started."""
+"""Wait for the end of a process that serves another process."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import threading
 
 
 async def wait_for_shutdown() -> None:
-    """Wait for SIGTERM or Ctrl-C, or until the parent closes the standard input of this process or is gone."""
+    """Wait for SIGTERM or Ctrl-C, or until the parent closes the standard input of this process or ends."""
     loop, over = asyncio.get_running_loop(), asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, over.set)

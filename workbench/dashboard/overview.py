@@ -1,4 +1,4 @@
-"""Is all well, and if not, where to look."""
+"""The state of the cluster, and the ranks with problems."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from workbench.dashboard.snapshot import SHARES, means
 from workbench.metrics.schema import NODE
 from workbench.text import clock, count, duration
 
-# More ranks than these have no bar each, but their nodes do.
+# Maximum of ranks with a bar each; above, the bars are nodes.
 _RANKS_SHOWN = 64
-# Seconds of walltime that are few.
+# Remaining walltime that is shown as a warning.
 _SHORT_WALLTIME_S = 600
 
 
 class Overview(Page):
-    """State, the worst ranks, CPU over time, shares of time and memory."""
+    """State, suspect ranks, CPU over time, fractions of time, memory."""
 
     def build(self) -> Any:
         """Make all cards."""
@@ -36,7 +36,7 @@ class Overview(Page):
         self._memory = ColumnDataSource({"at": [], "name": [], "used": [], "total": []})
         self._by_rank = len(names) <= _RANKS_SHOWN
         memory = "Memory of each rank" if self._by_rank else "Memory of each node"
-        noted = "Resident bytes" if self._by_rank else "Used, of what the node has"
+        note = "Resident bytes" if self._by_rank else "Used and total bytes"
         return cards.column(
             cards.row(
                 self.cards.text("Cluster", self._tiles),
@@ -44,18 +44,21 @@ class Overview(Page):
                 widths=(620, 360),
             ),
             self.cards.chart(
-                "CPU of each rank", self._heat.figure, self._cpu_table, "Percent of one core, each half second"
+                "CPU of each rank", self._heat.figure, self._cpu_table, "Percent of one core, two samples per second"
             ),
             cards.row(
                 self.cards.chart(
-                    "Where time goes", self._share_chart(), self._share_table, "Parts of the last five seconds, by rank"
+                    "Where time goes",
+                    self._share_chart(),
+                    self._share_table,
+                    "Fractions of the last five seconds by rank",
                 ),
-                self.cards.chart(memory, self._memory_chart(), self._memory_table, noted),
+                self.cards.chart(memory, self._memory_chart(), self._memory_table, note),
             ),
         )
 
     def draw(self) -> None:
-        """Show the moment."""
+        """Show the snapshot."""
         snapshot = self.snapshot
         self._tiles.object = self._cluster()
         rows = [
@@ -80,7 +83,7 @@ class Overview(Page):
             "name": snapshot.names,
             **{share: np.nan_to_num(snapshot.recent_mean(share)) for share in SHARES},
         }
-        names, used, total = self._in_memory()
+        names, used, total = self._memory_usage()
         self._memory.data = {"at": np.arange(len(names)), "name": names, "used": used, "total": total}
 
     def _cluster(self) -> str:
@@ -93,15 +96,15 @@ class Overview(Page):
             (str(state.get("state", "unknown")).capitalize(), "state", state.get("state") not in ("ready", "starting")),
             (f"{present} of {wanted}", f"ranks on {count(len(snapshot.layout.nodes), 'node')}", present < wanted),
             *([(duration(left), f"left, until {clock(ends)}", left < _SHORT_WALLTIME_S)] if ends else []),
-            (percent(float(means(cpu)) / 100), "of a core, the mean rank", False),
+            (percent(float(means(cpu)) / 100), "mean CPU per rank (100 % = one core)", False),
             (percent(float(means(snapshot.recent_mean("compute")))), "of the time computing", False),
             (size(float(used)), f"node memory, of {size(float(total))}", bool(used > 0.9 * total)),
             (rate(float(np.nansum(snapshot.recent_mean("sent")))), "sent by all ranks", False),
-            (percent(snapshot.imbalance), "imbalance of computing", False),
+            (percent(snapshot.imbalance), "load imbalance", False),
         ]
         shown = "".join(
-            f"<div class=tile><b{' class=bad' if bad else ''}>{escape(str(value))}</b>{escape(what)}</div>"
-            for value, what, bad in tiles
+            f"<div class=tile><b{' class=bad' if bad else ''}>{escape(str(value))}</b>{escape(label)}</div>"
+            for value, label, bad in tiles
         )
         message = (
             f"<p class=note style='margin-top:8px'>{escape(str(state['message']))}</p>" if state.get("message") else ""
@@ -127,7 +130,7 @@ class Overview(Page):
         charts.hover(chart, [bars], [("", "@name"), ("used", "@used{0.[0] ib}"), *of_total])
         return chart
 
-    def _in_memory(self) -> tuple[list[str], Any, Any]:
+    def _memory_usage(self) -> tuple[list[str], Any, Any]:
         snapshot = self.snapshot
         if self._by_rank:
             used = np.nan_to_num(snapshot.recent_mean("memory"))
@@ -144,5 +147,5 @@ class Overview(Page):
         )
 
     def _memory_table(self) -> pd.DataFrame:
-        names, used, total = self._in_memory()
+        names, used, total = self._memory_usage()
         return pd.DataFrame({"name": names, "used_bytes": used, **({} if self._by_rank else {"total_bytes": total})})

@@ -19,29 +19,29 @@ from workbench.metrics.schema import TICK
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-# Columns that a heat map over time has at most: it is no wider.
+# Maximum of columns of a heat map over time.
 _HEAT_MAP_COLUMNS = 240
-# Ticks between two samples above which the time between them is unknown, and the second is not merely late.
+# With more ticks than this between two samples, data is missing between them.
 _GAP_TICKS = 4
 
 Take = Callable[["NDArray[np.float64]", "NDArray[np.float64]"], None]
-"""Takes the times and rates of `Source.pair`."""
+"""Receives the times and rates of `Source.pair`."""
 
 
 @dataclass(frozen=True)
 class PageContext:
-    """What a page needs of its session.
+    """The parts of a session that a page uses.
 
     Attributes
     ----------
     view_state : ViewState
-        What is chosen; when it changes, the page is drawn anew.
+        The view; when it changes, the page is drawn again.
     cards : CardFactory
         Makes the cards.
     ask_pair : callable
-        ``(source, target, take)``: asks for the history of a pair, and has ``take(times, rates)`` called with it.
+        ``(source, target, take)``: requests the history of a pair, and calls ``take(times, rates)``.
     dask : str or None
-        Address of Dask's own pages, relative to this one.
+        Address of Dask's dashboard, relative to this one.
     """
 
     view_state: ViewState
@@ -56,9 +56,9 @@ class Page(ABC):
     Parameters
     ----------
     snapshot
-        The first that is shown; ranks and nodes stay those.
+        The first snapshot; the ranks and nodes of the page do not change.
     context
-        What the page needs of its session.
+        The parts of the session that the page uses.
 
     Attributes
     ----------
@@ -68,7 +68,7 @@ class Page(ABC):
 
     view: Any
     chosen: tuple[str, ...] = ()
-    """What is chosen that the cards themselves depend on, not only what is in them."""
+    """Names of the view's parameters on which the cards depend, and not only their content."""
 
     def __init__(self, snapshot: Snapshot, context: PageContext) -> None:
         self.snapshot, self.context = snapshot, context
@@ -77,29 +77,29 @@ class Page(ABC):
 
     @property
     def theme(self) -> Theme:
-        """Colours."""
+        """Colors."""
         return self.cards.theme
 
     @abstractmethod
     def build(self) -> Any:
-        """Make all cards, for `self.snapshot`."""
+        """Return all cards, for the layout of `self.snapshot`."""
 
     @abstractmethod
     def draw(self) -> None:
         """Show `self.snapshot`."""
 
     def show(self, snapshot: Snapshot) -> None:
-        """Show a moment."""
+        """Show a snapshot."""
         self.snapshot = snapshot
         self.draw()
 
-    def leave(self) -> None:  # noqa: B027  (most have nothing to do)
-        """Stop what goes on in the browser: the page is hidden until it is shown again."""
+    def leave(self) -> None:  # noqa: B027  (optional)
+        """Stop activity in the browser before the page is hidden."""
 
     @property
     def ticks(self) -> slice:
         """The ticks that axes of time show."""
-        # a tick is of the time before its end
+        # A tick covers the time before its end.
         return slice(int(np.searchsorted(self.snapshot.times, self.span[0] + TICK / 2, "right")), None)
 
     @property
@@ -108,20 +108,20 @@ class Page(ABC):
         return self.snapshot.time - 60 * self.view_state.minutes, self.snapshot.time
 
     def over_time(self, numbers: NDArray[Any]) -> tuple[NDArray[np.float64], NDArray[np.float32], float]:
-        """Return numbers as a heat map over time has them.
+        """Return the columns of a heat map over time.
 
         Parameters
         ----------
         numbers
-            Of shape (f, k), one row for each tick of the moment.
+            Shape (f, k), one row for each tick of the snapshot.
 
         Returns
         -------
         times, values, tick
-            Ends of the columns, numbers of shape (k, columns), and the seconds of a column: means, if there are more
-            ticks than columns; NaN where for a while there were no ticks.
+            Ends of the columns, numbers of shape (k, columns), and the seconds of a column. With more ticks than
+            columns the numbers are means; columns without ticks are NaN.
         """
-        times, numbers = _evenly(self.snapshot.times[self.ticks], numbers[self.ticks])
+        times, numbers = _fill_gaps(self.snapshot.times[self.ticks], numbers[self.ticks])
         ticks_per_column = -(-round(60 * self.view_state.minutes / TICK) // _HEAT_MAP_COLUMNS)
         whole = len(times) // ticks_per_column * ticks_per_column
         if ticks_per_column > 1 and whole:
@@ -130,8 +130,8 @@ class Page(ABC):
         return times, numbers.T, ticks_per_column * TICK
 
 
-def _evenly(times: NDArray[np.float64], numbers: NDArray[Any]) -> tuple[NDArray[np.float64], NDArray[Any]]:
-    """Return ticks and their numbers with those that are lacking, as when a laptop has slept."""
+def _fill_gaps(times: NDArray[np.float64], numbers: NDArray[Any]) -> tuple[NDArray[np.float64], NDArray[Any]]:
+    """Return the ticks with NaN for missing ticks, for example while a laptop was suspended."""
     steps = np.diff(times) / TICK
     late = steps > _GAP_TICKS
     if not late.any():
@@ -142,6 +142,6 @@ def _evenly(times: NDArray[np.float64], numbers: NDArray[Any]) -> tuple[NDArray[
     return np.interp(np.arange(len(filled)), at, times), filled
 
 
-def long(times: NDArray[np.float64], names: list[str], numbers: NDArray[Any], of: str, what: str) -> pd.DataFrame:
-    """Return numbers of shape (f, k) as a table of one number a line."""
-    return pd.DataFrame({"time": np.repeat(times, len(names)), of: np.tile(names, len(times)), what: numbers.ravel()})
+def long(times: NDArray[np.float64], names: list[str], numbers: NDArray[Any], row: str, value: str) -> pd.DataFrame:
+    """Return numbers of shape (f, k) as a table with one number per row."""
+    return pd.DataFrame({"time": np.repeat(times, len(names)), row: np.tile(names, len(times)), value: numbers.ravel()})

@@ -1,6 +1,6 @@
 """``python -m workbench.dashboard.report NAME``: write all pages of a cluster as one file of HTML, to standard output.
 
-The file has what draws it in it, and opens without a server and without the cluster.
+The file contains its scripts, and opens without a server and without the cluster.
 """
 
 from __future__ import annotations
@@ -34,45 +34,44 @@ from workbench.errors import HeadUnreachable, InvalidRequest, WorkbenchError
 from workbench.text import count
 
 EXIT_REFUSED = 3
-"""The exit code if there can be no report; standard output then has the fields of the error."""
-# Fits that are shown, the last ones.
+"""Exit code of a failure; standard output then has the fields of the error."""
 _FITS_SHOWN = 5
 _TITLES = {page: title for page, title in PAGES.items() if page != "dask"}
-# Panel's own models want Bokeh's widgets and tables to be there, used or not.
+# Panel's models need Bokeh's widgets and tables, used or not.
 _COMPONENTS: list[Any] = ["bokeh", "bokeh-widgets", "bokeh-tables"]
 
 
 async def report(source: Source, name: str) -> str:
-    """Return all that is known of a cluster as HTML.
+    """Return all metrics of a cluster as HTML.
 
     Parameters
     ----------
     source
-        The source of the numbers.
+        The source of the metrics.
     name
-        Of the cluster.
+        Name of the cluster.
 
     Raises
     ------
     InvalidRequest
-        If the ranks have not sent any sample; also what `Source.ask` raises.
+        If the ranks have not sent a sample. `Source.ask` may raise other errors.
 
     Notes
     -----
-    Each page is in it twice, for its colours are in its numbers: a browser draws those of one theme. The history is
-    that of a live page, at most 240 columns of a heat map. With five fits there are 1.2 MB for 4 ranks and 1.4 MB for
-    512, beside the 2.7 MB of scripts.
+    The file contains each page twice, once per theme, because the colors are part of the data. The history is that of a
+    live page, at most 240 columns of a heat map. With five fits the data is 1.2 MB for 4 ranks and 1.4 MB for 512; the
+    scripts are 2.7 MB.
     """
     snapshot = Snapshot.of(await source.ask(0))
     if not np.isfinite(snapshot.rank).any():
         raise InvalidRequest(
-            f"cluster {name!r}: there is nothing to report, its ranks have not told anything. Ask again in a second, "
-            "or, if the setting workbench.metrics.enabled is false, set it to true and start the cluster again."
+            f"Cluster {name!r} has no data for a report, because its ranks have not sent metrics. Try again in a "
+            "second, or, if the setting workbench.metrics.enabled is false, set it to true and start the cluster again."
         )
     items = {}
     for theme in THEMES.values():
         drawn = {page: await _drawn(page, snapshot, theme, source) for page in _TITLES}
-        # no name of a host or of a function ends the script that has it
+        # Escaped, so that no name of a host or a function ends the script element.
         items[theme.name] = json.dumps(drawn, allow_nan=False).replace("<", "\\u003c")
     ranks, nodes = count(len(snapshot.names), "rank"), count(len(snapshot.layout.nodes), "node")
     when = time.strftime("%Y-%m-%d %H:%M:%S %Z", time.localtime(snapshot.time))
@@ -92,8 +91,8 @@ async def _drawn(name: str, snapshot: Snapshot, theme: Theme, source: Source) ->
     """Return a page as Bokeh embeds it."""
     pairs: list[tuple[int, int, Take]] = []
 
-    def ask_pair(one: int, other: int, take: Take) -> None:
-        pairs.append((one, other, take))
+    def ask_pair(pair_source: int, target: int, take: Take) -> None:
+        pairs.append((pair_source, target, take))
 
     fits = list(dict.fromkeys(record["fit"] for record in snapshot.fits))[-_FITS_SHOWN:] if name == "training" else []
     views = []
@@ -102,34 +101,34 @@ async def _drawn(name: str, snapshot: Snapshot, theme: Theme, source: Source) ->
         page = PAGE_CLASSES[name](snapshot, PageContext(view_state, CardFactory(theme, live=False), ask_pair))
         page.show(snapshot)
         views.append(page.view)
-    for one, other, take in pairs:
-        take(*await source.pair(one, other))
+    for pair_source, target, take in pairs:
+        take(*await source.pair(pair_source, target))
     with set_resource_mode("inline"):
         root = cards.column(*views).get_root(Document())
-    _bring_styles(root)
+    _inline_styles(root)
     return json_item(root)
 
 
 def _minutes(snapshot: Snapshot) -> int:
-    """Return how many minutes the axes of time have, of those that can be chosen: all that is remembered."""
+    """Return the shortest choice of minutes that covers the history."""
     choices: list[int] = ViewState.param.minutes.objects
     passed = (snapshot.time - float(snapshot.times[0])) / 60
     return next((choice for choice in choices if choice >= passed), choices[-1])
 
 
-def _bring_styles(root: Any) -> None:
-    """Put into the page what it would get from Panel's host."""
-    brought: dict[str, InlineStyleSheet] = {}
+def _inline_styles(root: Any) -> None:
+    """Replace the style sheets of Panel's server by their text."""
+    inlined: dict[str, InlineStyleSheet] = {}
 
     def inline(sheet: Any) -> Any:
         if not isinstance(sheet, ImportedStyleSheet):
             return sheet
         file = _file(sheet)
-        return brought.setdefault(file, InlineStyleSheet(css=_read_panel_asset(file)))
+        return inlined.setdefault(file, InlineStyleSheet(css=_read_panel_asset(file)))
 
     for model in root.references():
         if sheets := getattr(model, "stylesheets", None):
-            # of what turns while something loads there is no need, and its pictures are not here
+            # A report has no loading indicator, and its images are missing here.
             model.stylesheets = [inline(sheet) for sheet in sheets if _file(sheet) != "css/loading.css"]
 
 
@@ -142,16 +141,16 @@ def _read_panel_asset(file: str) -> str:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Write the report of the cluster that is named; return the exit code."""
+    """Write the report of a cluster; return the exit code."""
     (name,) = arguments
     try:
-        # the file says that it is UTF-8, wherever this runs
+        # The file declares UTF-8, whatever the locale.
         sys.stdout.buffer.write(asyncio.run(_of_cluster(name)).encode())
     except WorkbenchError as error:
         return _refuse(error)
     except OSError as error:
-        message = f"cluster {name!r}: its head does not answer ({error or 'in time'})."
-        return _refuse(HeadUnreachable(message, hint="Ask again."))
+        message = f"The head of cluster {name!r} does not answer ({error or 'timeout'})."
+        return _refuse(HeadUnreachable(message, hint="Try again."))
     return 0
 
 

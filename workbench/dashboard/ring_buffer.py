@@ -1,4 +1,4 @@
-"""Rows of numbers, of which the last are kept."""
+"""A ring buffer of rows of numbers."""
 
 from __future__ import annotations
 
@@ -11,20 +11,11 @@ if TYPE_CHECKING:
 
 
 class RingBuffer:
-    """Keeps the last rows that were added, one after the other in memory.
-
-    Parameters
-    ----------
-    rows
-        Number of rows to keep.
-    shape
-        Of a row.
-    dtype
-        Of the numbers.
+    """Keeps the last rows of one shape, contiguous in memory.
 
     Notes
     -----
-    A quarter more than the rows is allocated: what is kept moves to the front once in that many rows.
+    The buffer has a quarter more rows, so its rows move to the front only once in that many rows.
     """
 
     def __init__(self, rows: int, shape: tuple[int, ...], dtype: DTypeLike) -> None:
@@ -34,7 +25,7 @@ class RingBuffer:
 
     @property
     def view(self) -> NDArray[Any]:
-        """Rows that are kept, oldest first; valid until rows are added."""
+        """The rows, oldest first; valid until rows are added."""
         return self._kept[self._begin : self._end]
 
     def add(self, rows: NDArray[Any]) -> None:

@@ -1,4 +1,4 @@
-"""Serves the app on a socket that only this user can open."""
+"""Serves the app on a Unix socket of this user."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from workbench.dashboard.store import DataStore
 from workbench.errors import InvalidRequest
 from workbench.metrics.schema import TICK
 
-# Bytes that the path of a Unix socket may have, its end included.
+# Maximum length of the path of a Unix socket, including the terminating byte.
 _SOCKET_PATH_BYTES = 108
 
 
@@ -25,40 +25,42 @@ _SOCKET_PATH_BYTES = 108
 async def serving(
     source: Source, name: str, socket: Path, *, prefix: str = "", dask: str | None = None, every: float = TICK
 ) -> AsyncIterator[DataStore]:
-    """Serve the dashboard of a cluster on a Unix socket of mode 0600, which is removed in the end.
+    """Serve the dashboard of a cluster on a Unix socket of mode 0600 until the end of the block.
 
     Parameters
     ----------
     source
-        The source of the numbers.
+        The source of the metrics.
     name
-        Of the cluster.
+        Name of the cluster.
     socket
         Path of the socket.
     prefix
-        Path under which the app is served, as the browser has it: a proxy hands it on as it is.
+        Path of the app in the browser; a proxy forwards it unchanged.
     dask
-        Address of Dask's own pages, relative to that of the app.
+        Address of Dask's dashboard, relative to that of the app.
     every
-        Seconds between two questions to the source.
+        Seconds between two polls of the source.
 
     Yields
     ------
     store
-        What the app draws.
+        The data of the app.
 
     Raises
     ------
     InvalidRequest
-        If the path is too long for a socket, or exists; `OSError` if the socket cannot be made.
+        If the path is too long for a socket, or exists.
+    OSError
+        If the socket cannot be created.
 
     Notes
     -----
-    Whoever may open the socket is this user, or a proxy that has to have checked who asks and from which origin: here
-    every origin is taken. Scripts, styles and letters come from the server itself, and nothing from anywhere else.
+    Only this user can open the socket. A proxy in front of it must check the user and the origin: this server accepts
+    every origin. The server itself serves all scripts, styles and fonts.
     """
     _check(socket)
-    # It warns of the origins, see above.
+    # Bokeh would warn about the origins, see above.
     logging.getLogger("bokeh.server.util").setLevel(logging.ERROR)
     pn.extension()
     store = DataStore(source, every=every)
@@ -84,7 +86,8 @@ async def serving(
 def _check(socket: Path) -> None:
     if len(str(socket).encode()) >= _SOCKET_PATH_BYTES:
         raise InvalidRequest(
-            f"socket {str(socket)!r}: a path may have {_SOCKET_PATH_BYTES - 1} bytes; take a shorter folder."
+            f"The path of the socket {str(socket)!r} is too long: it may have {_SOCKET_PATH_BYTES - 1} bytes. Use a "
+            "shorter folder."
         )
     if socket.exists():
-        raise InvalidRequest(f"socket {str(socket)!r}: there is something already; take another path.")
+        raise InvalidRequest(f"The path of the socket {str(socket)!r} exists already. Use another path.")

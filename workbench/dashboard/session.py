@@ -1,4 +1,4 @@
-"""The session of one browser: a page, the controls above it, and what is chosen."""
+"""The session of one browser: a page, its controls, and the view."""
 
 from __future__ import annotations
 
@@ -34,37 +34,37 @@ PAGE_CLASSES: dict[str, type[Page]] = {
     "waiting": Waiting,
     "dask": DaskPage,
 }
-"""What draws a page, by the names of `workbench.dashboard.view_state.PAGES`."""
-# Pages that are dropped because other ranks have come, until the browser loads the page again: Bokeh keeps in the
-# browser all that was ever shown (bokeh#15289, bokeh#15290).
+"""The class of each page of `workbench.dashboard.view_state.PAGES`."""
+# After so many pages were dropped by changes of the layout, the browser loads the page again, because Bokeh keeps all
+# models in the browser (bokeh#15289, bokeh#15290).
 _HIDDEN_PAGES_KEPT = 30
 
 
 class Session:
-    """Draws the chosen page of one browser when there is something new.
+    """Draws the chosen page of one browser when the data or the view changes.
 
     Parameters
     ----------
     store
-        What is known.
+        The data of the cluster.
     view_state
-        What is chosen.
+        The view.
     dask
-        Address of Dask's own pages; None if there are none.
+        Address of Dask's dashboard; None without one.
     """
 
     def __init__(self, store: DataStore, view_state: ViewState, dask: str | None) -> None:
         self._store, self._view_state = store, view_state
         self._document: Any = pn.state.curdoc
         self._location = pn.state.location
-        # Pages of one layout: those that are not shown are hidden, and come back.
+        # All pages of the current layout; only one of them is visible.
         self._pages: dict[tuple[str, ...], Page] = {}
         self._page: Page | None = None
         self._number: int | None = None
         self._hidden = 0
         self._drawn: Snapshot | None = None
         self._due = self._missed = False
-        self._asking: set[asyncio.Task[None]] = set()
+        self._requests: set[asyncio.Task[None]] = set()
         self._make_context: Callable[[], PageContext] = lambda: PageContext(
             view_state, CardFactory(THEMES[view_state.theme or "light"]), self._ask_pair, dask
         )
@@ -77,14 +77,14 @@ class Session:
         self._draw()
         # Panel loses what changes while the browser still loads.
         pn.state.onload(self._load)
-        # the last: a session that fails before this would never leave the store
+        # Last, because a session that fails earlier would never leave the store.
         self._leave = store.listen(self._later)
 
     def close(self) -> None:
         """End the session."""
         self._leave()
         self.backpressure.close()
-        for task in self._asking:
+        for task in self._requests:
             task.cancel()
         self._page = self._drawn = None
         self._pages.clear()
@@ -93,7 +93,7 @@ class Session:
         self._loaded = True
 
     def _later(self) -> None:
-        # A browser that is slow is not sent more than it can take, and one that has gone nothing.
+        # A browser that has disconnected gets nothing.
         context = self._document.session_context
         connected = context is not None and context.session is not None and context.session.connection_count
         if self._loaded and connected and not self._due:
@@ -127,7 +127,7 @@ class Session:
         if not turned and not self._is_new(snapshot):
             return
         if self._view_state.until is not None:
-            snapshot = snapshot.copy()  # it stays on the screen, and its numbers may be asked for
+            snapshot = snapshot.copy()  # it stays on the screen, and its numbers can be downloaded
         self._missed = not self.backpressure.is_ready
         if self._page is None or turned:
             self._turn(key, snapshot)
@@ -143,7 +143,7 @@ class Session:
         return page, *(getattr(self._view_state, name) for name in PAGE_CLASSES[page].chosen)
 
     def _turn(self, key: tuple[str, ...], snapshot: Snapshot) -> None:
-        """Show another page, as of a snapshot."""
+        """Show another page with a snapshot."""
         if self._number != snapshot.layout.number:
             self._hidden += len(self._pages)
             self._pages.clear()
@@ -164,7 +164,7 @@ class Session:
             self.main.append(self._page.view)
 
     def _is_new(self, snapshot: Snapshot) -> bool:
-        """Return whether a snapshot differs from what is on the screen."""
+        """Return whether a snapshot differs from the one on the screen."""
         before = self._drawn
         return before is None or (
             before is not snapshot and (before.time, before.valid_at) != (snapshot.time, snapshot.valid_at)
@@ -180,5 +180,5 @@ class Session:
             self._document.add_next_tick_callback(lambda: take(times, rates))
 
         task = asyncio.get_running_loop().create_task(ask())
-        self._asking.add(task)
-        task.add_done_callback(self._asking.discard)
+        self._requests.add(task)
+        task.add_done_callback(self._requests.discard)

@@ -1,4 +1,4 @@
-"""Bars of what time is spent on."""
+"""Stacked bars of compute, MPI, waiting and idle time."""
 
 from __future__ import annotations
 
@@ -15,22 +15,20 @@ if TYPE_CHECKING:
 def share_bars(
     theme: Theme, source: ColumnDataSource, x: str, name: str, number_format: str, *, thin: bool = True, **options: Any
 ) -> charts.Figure:
-    """Return a figure of one bar for each place, made up of the shares.
+    """Return a figure of one stacked bar for each value of the column `x`.
 
     Parameters
     ----------
-    theme
-        Its colours.
     source
         Has a column for each of `SHARES`.
     x, name
-        Columns of the places, and of what they are called.
+        Columns of the positions, and of the names of the bars.
     number_format
-        How a share is told under the pointer, as in ``"{0 %}"``.
+        Format of a number in the tooltip, like ``"{0 %}"``.
     thin
-        Whether the bars touch one another.
+        Whether the bars touch each other.
     options
-        Of `charts.plot`.
+        Options of `charts.plot`.
     """
     chart = charts.plot(theme, 260, **options)
     bars = chart.vbar_stack(
@@ -39,7 +37,7 @@ def share_bars(
         width=1.0 if thin else 0.8,
         source=source,
         fill_color=list(theme.shares),
-        # apart from each other, and the idle part apart from the card; bars that touch have no room for that
+        # Lines separate the parts, and the idle part from the card; bars that touch have no space for lines.
         line_color=list(theme.shares) if thin else [*[theme.card] * (len(SHARES) - 1), theme.muted],
         legend_label=list(SHARE_TITLES),
     )

@@ -1,4 +1,4 @@
-"""The state of a cluster at a moment, with the ticks before."""
+"""The state of a cluster at one time, with the ticks before."""
 
 from __future__ import annotations
 
@@ -19,31 +19,31 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 SHARES = ("compute", "mpi", "waiting", "idle")
-"""Parts of the time of a rank."""
+"""Fractions of the time of a rank."""
 SHARE_TITLES = ("Compute", "MPI", "Waiting", "Idle")
 
-# Ticks of the recent means: single ticks vary too much to read.
+# Means over several ticks, because single ticks vary too much to read.
 _RECENT_TICKS = round(5 / TICK)
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """A moment that is shown: the last one, or one in the buffer.
+    """The latest state, or one in the buffer.
 
     Attributes
     ----------
     update : Update
         The state; its arrays of ticks are empty.
     valid_at : float
-        The time of that state, in seconds since the epoch: before the moment if that is not the last one.
+        Time of `update`, in seconds since the epoch: it may be earlier than the last tick of a state in the buffer.
     times : ndarray of float64, shape (f,)
-        Ends of the ticks up to then, oldest first.
+        Ends of the ticks until then, oldest first.
     rank, node, core : ndarray
-        Of these ticks, as in `Update`.
+        Numbers of these ticks, see `Update`.
     totals : ndarray of float64, shape (g, 1 + len(KINDS))
         Time, and bytes sent since the start, by kind: one row for each answer of the head.
     fits : list of dict
-        Records of fits up to then.
+        Records of fits until then.
     """
 
     update: Update
@@ -57,13 +57,13 @@ class Snapshot:
 
     @classmethod
     def of(cls, update: Update) -> Self:
-        """Return the last moment of the first answer of a head, with all its history."""
+        """Return the snapshot of the first answer of a head, with all its history."""
         moment = float(update.times[-1]) if len(update.times) else 0.0
         ticks = update.times, update.rank, update.node, update.core
         return cls(without_history(update), moment, *ticks, np.empty((0, 1 + len(KINDS))), update.fits)
 
     def copy(self) -> Snapshot:
-        """Return the same moment with numbers of its own: those of the buffer move on."""
+        """Return the snapshot with copies of the buffer's arrays, which will change."""
         kept: dict[str, Any] = {
             name: getattr(self, name).copy() for name in ("times", "rank", "node", "core", "totals")
         }
@@ -71,12 +71,12 @@ class Snapshot:
 
     @property
     def layout(self) -> Layout:
-        """Which ranks and nodes the columns are."""
+        """Ranks and nodes of the columns."""
         return self.update.layout
 
     @property
     def time(self) -> float:
-        """The moment, in seconds since the epoch by the clock of the head."""
+        """End of the last tick, in seconds since the epoch by the clock of the head."""
         return float(self.times[-1]) if len(self.times) else 0.0
 
     @cached_property
@@ -86,7 +86,7 @@ class Snapshot:
 
     @cached_property
     def between(self) -> list[str]:
-        """Names of what there is traffic between: ranks or nodes."""
+        """Names of the ranks or nodes between which traffic is counted."""
         return places(self.update)
 
     def of_ranks(self, field: str) -> NDArray[np.float32]:
@@ -96,7 +96,7 @@ class Snapshot:
 
     @cached_property
     def recent_means(self) -> NDArray[np.float32]:
-        """Means of the last five seconds, shape (ranks, len(RANK)); NaN where a rank has sent nothing."""
+        """Means of the last five seconds, shape (ranks, len(RANK)); NaN without samples of a rank."""
         return means(self.rank[-_RECENT_TICKS:])
 
     def recent_mean(self, field: str) -> NDArray[np.float32]:
@@ -110,20 +110,20 @@ class Snapshot:
 
     @cached_property
     def waits(self) -> list[Wait]:
-        """Which ranks wait for which for longer than `diagnosis.PATIENCE`."""
+        """Waits that last longer than `diagnosis.PATIENCE`."""
         return diagnosis.waits(self.layout, self.update.now, self.valid_at)
 
     @cached_property
     def imbalance(self) -> float:
-        """The part of the busiest rank's computing that the mean rank does not have: 0 if the work is even."""
+        """The load imbalance: 1 - mean / maximum of the compute time of ranks; 0 for an even load."""
         compute = self.recent_mean("compute")
         most = float(np.nanmax(compute)) if np.isfinite(compute).any() else 0.0
-        # what ranks do that have nothing to do is not uneven work
+        # Idle ranks have no load to balance.
         return 1 - float(np.nanmean(compute)) / most if most > 0.1 else 0.0
 
     @cached_property
     def rates(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Times, shape (g - 1,), and bytes a second that were sent between them, shape (g - 1, len(KINDS))."""
+        """Times, shape (g - 1,), and bytes per second sent between them, shape (g - 1, len(KINDS))."""
         if len(self.totals) < 2:
             return np.empty(0), np.empty((0, len(KINDS)))
         steps = np.diff(self.totals, axis=0)
@@ -132,13 +132,13 @@ class Snapshot:
 
 def without_history(update: Update) -> Update:
     """Return the state without the ticks and the records of fits."""
-    # copies of nothing: a view would keep all that it is of
+    # Copies, because an empty view would keep its whole array alive.
     ticks: dict[str, Any] = {name: getattr(update, name)[:0].copy() for name in ("times", "rank", "node", "core")}
     return replace(update, **ticks, fits=[])
 
 
 def means(numbers: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Return the mean over the first axis of what is not NaN, and NaN where nothing else is."""
+    """Return the mean over the first axis without NaN; NaN where all numbers are NaN."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)
         mean: NDArray[np.float32] = np.nanmean(numbers, axis=0)

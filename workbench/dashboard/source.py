@@ -1,4 +1,4 @@
-"""The source of the numbers of a dashboard."""
+"""The interface between a dashboard and the source of its metrics."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ class Source(Protocol):
     """The head of a cluster, or a simulation."""
 
     async def ask(self, since: int) -> Update:
-        """Return all that is new.
+        """Return all new metrics.
 
         Parameters
         ----------
         since
-            `Update.seq` of the last answer; 0 for all that there is.
+            `Update.seq` of the last answer; 0 for all metrics.
 
         Raises
         ------
         OSError
-            If there is no answer in time; one may ask again.
+            If the source does not answer in time; the caller may try again.
         ClusterNotFound
-            If the cluster has ended, with how it ended.
+            If the cluster has ended, with the reason.
         """
         ...
 
     async def pair(self, source: int, target: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return what one place has sent to another, as it is remembered.
+        """Return the history of the traffic from one place to another.
 
         Parameters
         ----------
@@ -44,11 +44,11 @@ class Source(Protocol):
         times : ndarray, shape (f,)
             Seconds since the epoch, oldest first.
         rates : ndarray, shape (f, len(KINDS))
-            Bytes a second.
+            Bytes per second.
 
         Raises
         ------
         OSError
-            If there is no answer.
+            If the source does not answer in time.
         """
         ...

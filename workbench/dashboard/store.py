@@ -1,4 +1,4 @@
-"""What the dashboard knows of a cluster, shared by all browsers."""
+"""The data of the dashboard, shared by all browsers."""
 
 from __future__ import annotations
 
@@ -27,21 +27,20 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("workbench.dashboard")
 
-# Seconds between two answers of which the matrices and activities are kept, and bytes of all that are kept.
+# Interval at which the matrices and activities of answers are kept, and the maximum of their bytes.
 _KEEP_INTERVAL_S, _KEPT_BYTES = 10.0, 64 << 20
-# Records of fits that are kept.
 _RECORDS_KEPT = 20_000
-# Seconds without an answer before the page reports it, and between two polls of a cluster that has ended.
+# Seconds without an answer after which the page says so, and between two polls of a cluster that has ended.
 _SILENT_AFTER_S, _ENDED_POLL_INTERVAL_S = 3.0, 5.0
 
 
 class DataStore:
-    """Polls a source twice a second while a browser listens, and keeps ten minutes of the answers.
+    """Polls a source twice per second while a browser listens, and keeps ten minutes of the answers.
 
     Parameters
     ----------
     source
-        What is polled.
+        The head of the cluster, or a simulation.
     now
         Returns the time in seconds, which need not agree with the clock of the head.
     every
@@ -50,12 +49,12 @@ class DataStore:
     Attributes
     ----------
     layout : Layout or None
-        Which ranks and nodes there are, once the head has answered.
+        The ranks and nodes, once the head has answered.
 
     Notes
     -----
-    For one event loop, with all browsers in it. When ranks or nodes come or go, all that was kept is dropped: its
-    columns are of other ranks.
+    For one event loop, with all browsers in it. When the layout changes the history is dropped, because its columns
+    belong to other ranks.
     """
 
     def __init__(self, source: Source, now: Callable[[], float] = time.monotonic, *, every: float = TICK) -> None:
@@ -63,7 +62,7 @@ class DataStore:
         self._poll_interval = every
         self.layout: Layout | None = None
         self._now = now
-        # When the last answer came: where nobody asks, none is missing.
+        # Time of the last answer; infinite while no browser listens, since then no answer is missing.
         self._answered_at = math.inf
         self._ended = self._reason = self._unreadable = ""
         self._logged: set[tuple[str, type]] = set()
@@ -75,11 +74,11 @@ class DataStore:
         self._fits: deque[dict[str, Any]] = deque(maxlen=_RECORDS_KEPT)
 
     def listen(self, listener: Callable[[], Any]) -> Callable[[], None]:
-        """Have a listener called after each answer, or each time that there is none; return what ends that."""
+        """Call a listener after each poll; return the function that ends that."""
         key = object()
         self._listeners[key] = listener
         if self._poll_task is None or self._poll_task.done():
-            self._answered_at = self._now()  # nobody has asked until now
+            self._answered_at = self._now()  # no poll is late yet
             self._poll_task = asyncio.get_running_loop().create_task(self._poll())
 
         def leave() -> None:
@@ -91,7 +90,7 @@ class DataStore:
         return leave
 
     async def refresh(self) -> None:
-        """Ask once."""
+        """Poll once."""
         try:
             self._take(await self.source.ask(self._seq))
         except ClusterNotFound as error:
@@ -99,9 +98,9 @@ class DataStore:
         except OSError as error:
             self._reason, self._unreadable = f" {error}" if isinstance(error, WorkbenchError) else "", ""
         except Exception as error:  # noqa: BLE001  (all browsers depend on this poll)
-            self._log("what the head tells cannot be read", error)
+            self._log("the answer of the head cannot be read", error)
             self._unreadable = f"{type(error).__name__}: {error}"
-            # half of it may have been taken: all that there is will be asked for
+            # A part of the answer may have been stored, so the next poll requests everything.
             self.layout, self._seq = None, 0
             self._fits.clear()
         else:
@@ -109,28 +108,27 @@ class DataStore:
 
     @property
     def trouble(self) -> str:
-        """What is wrong with what is shown, in words; empty if nothing is."""
+        """The problem with the data as text; empty without one."""
         if self._ended:
             return f"The cluster has ended: {self._ended}"
         data = f"; last data of {second(self._latest.time)}" if self._latest and len(self._latest.times) else ""
         if self._unreadable:
-            return f"What the head tells cannot be read ({self._unreadable}){data}."
+            return f"The answer of the head cannot be read ({self._unreadable}){data}."
         if (silent := self._now() - self._answered_at) >= _SILENT_AFTER_S:
             return f"No answer from the head for {duration(silent)}{data}.{self._reason}"
         if self._last is None:
-            return "The head is being asked."
-        ours = __version__
-        if (theirs := self._last.state.get("version", ours)) != ours:
-            return f"The cluster is of version {theirs}, this dashboard of {ours}: numbers may be missing."
-        return "" if self._latest and len(self._latest.times) else "The ranks have not told anything yet."
+            return "Waiting for the first answer of the head."
+        if (version := self._last.state.get("version", __version__)) != __version__:
+            return f"The cluster has version {version}, this dashboard has {__version__}: numbers may be missing."
+        return "" if self._latest and len(self._latest.times) else "The ranks have not sent any metrics yet."
 
     def at(self, until: float | None) -> Snapshot | None:
-        """Return the last moment, or one in the buffer; None before there is any.
+        """Return the latest snapshot, or one in the buffer; None before the first answer.
 
         Parameters
         ----------
         until
-            Seconds since the epoch by the clock of the head; None for the last one.
+            Seconds since the epoch by the clock of the head; None for the latest snapshot.
         """
         last = self._latest
         if last is None or until is None or until >= last.time:
@@ -158,15 +156,15 @@ class DataStore:
                 try:
                     listener()
                 except Exception as error:  # noqa: BLE001  (one browser must not stop the others)
-                    self._log("a page could not be told of what is new", error)
+                    self._log("a page could not be updated", error)
             pause = _ENDED_POLL_INTERVAL_S if self._ended or self._unreadable else self._poll_interval
             await asyncio.sleep(max(self._poll_interval / 10, pause - (time.monotonic() - begin)))
 
-    def _log(self, what: str, error: Exception) -> None:
-        """Log an error, but not twice a second."""
-        if (what, type(error)) not in self._logged:
-            self._logged.add((what, type(error)))
-            logger.error("%s", what, exc_info=error)
+    def _log(self, problem: str, error: Exception) -> None:
+        """Log an error once, not at each poll."""
+        if (problem, type(error)) not in self._logged:
+            self._logged.add((problem, type(error)))
+            logger.error("%s", problem, exc_info=error)
 
     def _take(self, update: Update) -> None:
         if self.layout is None or update.layout.number != self.layout.number:
@@ -176,13 +174,13 @@ class DataStore:
         for ring, rows in zip(self._rings, new, strict=True):
             ring.add(rows)
         times, rank, node, core = (ring.view for ring in self._rings)
-        self._last = stands = without_history(update)
-        moment = float(times[-1]) if len(times) else 0.0
+        self._last = state = without_history(update)
+        time_of_update = float(times[-1]) if len(times) else 0.0
         if len(update.times):
-            self._totals.add(np.array([[moment, *update.traffic.bytes.sum(axis=(1, 2))]]))
-            self._keep(moment, stands)
+            self._totals.add(np.array([[time_of_update, *update.traffic.bytes.sum(axis=(1, 2))]]))
+            self._keep(time_of_update, state)
         self._fits.extend(update.fits)
-        self._latest = Snapshot(stands, moment, times, rank, node, core, self._totals.view, list(self._fits))
+        self._latest = Snapshot(state, time_of_update, times, rank, node, core, self._totals.view, list(self._fits))
 
     def _begin(self, layout: Layout) -> None:
         rows, self.layout = round(KEPT / TICK), layout
@@ -195,11 +193,11 @@ class DataStore:
         self._totals = RingBuffer(rows, (1 + len(KINDS),), np.float64)
         self._kept: deque[tuple[float, Update]] = deque()
 
-    def _keep(self, moment: float, stands: Update) -> None:
-        if self._kept and moment - self._kept[-1][0] < _KEEP_INTERVAL_S:
+    def _keep(self, time_of_update: float, state: Update) -> None:
+        if self._kept and time_of_update - self._kept[-1][0] < _KEEP_INTERVAL_S:
             return
-        self._kept.append((moment, stands))
-        matrices = (stands.traffic, stands.recent)
+        self._kept.append((time_of_update, state))
+        matrices = (state.traffic, state.recent)
         nbytes = sum(traffic.bytes.nbytes + traffic.messages.nbytes for traffic in matrices)
-        while moment - self._kept[0][0] > KEPT or len(self._kept) > max(1, _KEPT_BYTES // max(1, nbytes)):
+        while time_of_update - self._kept[0][0] > KEPT or len(self._kept) > max(1, _KEPT_BYTES // max(1, nbytes)):
             self._kept.popleft()

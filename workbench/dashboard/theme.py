@@ -1,4 +1,4 @@
-"""Colours and letters of the dashboard, in light and in dark, and the files beside this one that use them."""
+"""Colors and font of the dashboard, light and dark, and the assets that use them."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ FONT = "system-ui, -apple-system, 'Segoe UI', 'Noto Sans', 'DejaVu Sans', sans-s
 
 @cache
 def read_asset(name: str) -> str:
-    """Return the text of a file of this folder."""
+    """Return the text of a file in this folder."""
     return Path(__file__).with_name(name).read_text(encoding="utf-8")
 
 
 STYLE = f"body {{ font-family: {FONT}; }}\n{read_asset('page.css')}"
-"""CSS of a whole page, but for the values of its colours."""
+"""CSS of a whole page without the values of its colors."""
 
 
 def _channels(colour: str) -> list[int]:
@@ -24,7 +24,7 @@ def _channels(colour: str) -> list[int]:
 
 
 def contrast(one: str, other: str) -> float:
-    """Return the contrast of two colours, from 1 to 21, as the Web Content Accessibility Guidelines 2.1 define it."""
+    """Return the contrast ratio of two colors, from 1 to 21 (Web Content Accessibility Guidelines 2.1)."""
 
     def luminance(colour: str) -> float:
         parts = (part / 255 for part in _channels(colour))
@@ -37,23 +37,23 @@ def contrast(one: str, other: str) -> float:
 
 @dataclass(frozen=True)
 class Theme:
-    """Colours of one theme; those of parts can be told apart by the colour-blind (after Okabe and Ito).
+    """Colors of one theme; those of `shares` are distinct for color-blind readers (after Okabe and Ito).
 
     Attributes
     ----------
     name : {"light", "dark"}
     page, card, line, text, muted : str
-        Of the page, of the cards on it, of lines and grids, of text and of text that matters less.
+        Page, cards, lines and grids, text, and secondary text.
     accent, chosen, bad : str
-        Of what is to be seen first, behind what is chosen, and of what is wrong.
+        Emphasis, background of a chosen option, and problems.
     shares : tuple of str
         Compute, MPI, waiting, idle.
     kinds : tuple of str
-        As `workbench.metrics.schema.KINDS`.
+        By `workbench.metrics.schema.KINDS`.
     ramp : tuple of str
-        From little to much.
+        From small to large numbers.
     nothing, missing : str
-        Of a cell that counted nothing, and of a cell of which nothing is known; neither is near a colour of the ramp.
+        A cell of zero, and a cell without data; neither is close to a color of the ramp.
     """
 
     name: str
@@ -73,27 +73,27 @@ class Theme:
 
     @cached_property
     def palette(self) -> list[str]:
-        """Colours by the codes of `workbench.dashboard.colour_scale`: 0 `nothing`, 1 to 254 `ramp`, 255 `missing`."""
+        """Colors by the codes of `workbench.dashboard.colour_scale`: 0 `nothing`, 1 to 254 `ramp`, 255 `missing`."""
         stops = [_channels(stop) for stop in self.ramp]
         colours = [self.nothing]
         for step in range(254):
             place = step / 253 * (len(stops) - 1)
             below = min(int(place), len(stops) - 2)
-            mixed = (
+            channels = (
                 round(low + (high - low) * (place - below))
                 for low, high in zip(stops[below], stops[below + 1], strict=True)
             )
-            colours.append("#" + "".join(f"{part:02x}" for part in mixed))
+            colours.append("#" + "".join(f"{channel:02x}" for channel in channels))
         return [*colours, self.missing]
 
     @cached_property
     def inks(self) -> list[str]:
-        """Colours of text on the colours of `palette`: black or white, whichever has more contrast."""
+        """Colors of text on the colors of `palette`: black or white, whichever has more contrast."""
         return [max("#000000", "#ffffff", key=lambda ink: contrast(ink, colour)) for colour in self.palette]
 
     @property
     def variables(self) -> str:
-        """The colours as CSS variables."""
+        """The colors as CSS variables."""
         named = {
             "page": self.page,
             "card": self.card,

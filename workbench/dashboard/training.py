@@ -1,4 +1,4 @@
-"""How a fit goes on, and what its iterations are spent on."""
+"""The progress of a fit, and the time of its iterations."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from workbench.metrics.training import RESERVED, is_number
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-# Numbers that are drawn, steps of each, fits that can be chosen.
+# Maximum of curves, of steps of each, and of fits to choose from.
 _CHARTS_SHOWN, _STEPS_SHOWN, _FITS_SHOWN = 4, 500, 20
-# Seconds within which records came in one message.
+# Records within this time came in one message.
 _SAME_MESSAGE_S = 0.01
-# Bokeh's own arrow is black, in the dark too.
+# Bokeh's arrow is black in the dark theme, too.
 _SELECT = """
 select.bk-input { background-color: var(--card); color: var(--text); border: 1px solid var(--line); border-radius: 8px;
   font-size: 13px; }
@@ -35,16 +35,14 @@ xmlns='http://www.w3.org/2000/svg'><path d='M0 0h25L12.5 20Z' fill='%23888'/></s
 
 
 class Training(Page):
-    """Numbers of each iteration, as they come, and the time of each."""
+    """Values of each iteration as curves, and the time of each."""
 
     def build(self) -> Any:
-        """Make all cards; those of the numbers are made when it is known which there are."""
-        self._words = cards.html()
-        self._choice = pn.widgets.Select(
-            options={"the last one": ""}, width=300, margin=(4, 0, 0, 0), stylesheets=[_SELECT]
-        )
+        """Make the card of fits; the cards of curves follow when their names are known."""
+        self._summary = cards.html()
+        self._choice = pn.widgets.Select(options={"latest": ""}, width=300, margin=(4, 0, 0, 0), stylesheets=[_SELECT])
         self._choice.link(self.view_state, value="fit")
-        # By the names of the numbers, a row of charts and the source of each.
+        # By the names of the values: a row of charts and the source of each.
         self._rows: dict[tuple[str, ...], tuple[Any, dict[str, Any]]] = {}
         self._spent: Any = ColumnDataSource({"step": [], **{share: [] for share in SHARES}})
         chart = share_bars(self.theme, self._spent, "step", "step", "{0.000} s")
@@ -54,25 +52,25 @@ class Training(Page):
             "Time of each step",
             chart,
             self._spent_table,
-            "Seconds, in the parts in which the ranks spent the time meanwhile",
+            "Seconds per step, divided like the time of the ranks during the step",
         )
-        self._fits = self.cards.text("Fits", cards.column(*[self._choice] * self.cards.live, self._words))
+        self._fits = self.cards.text("Fits", cards.column(*[self._choice] * self.cards.live, self._summary))
         return cards.column(self._fits)
 
     def draw(self) -> None:
-        """Show the moment."""
+        """Show the snapshot."""
         by_fit: dict[str, list[dict[str, Any]]] = {}
         for record in self.snapshot.fits:
             by_fit.setdefault(record["fit"], []).append(record)
-        # one that is told of again is the last one
+        # The latest fit is the fit with the latest record.
         latest = sorted(by_fit, key=lambda fit: by_fit[fit][-1]["time"])[-_FITS_SHOWN:]
         labels: dict[str, str] = {}
         for fit in latest:
             first = by_fit[fit][0]
             labels[cards.unique_name(f"{first['name']}, begun {second(first['time'])}", labels, " #")] = fit
-        options = {"the last one": "", **dict(reversed(labels.items()))}
+        options = {"latest": "", **dict(reversed(labels.items()))}
         if self.view_state.fit and self.view_state.fit not in latest:
-            options["one that is not remembered"] = self.view_state.fit
+            options["no longer available"] = self.view_state.fit
         if options != self._choice.options:
             self._choice.options = options
         if self._choice.value != self.view_state.fit:
@@ -80,9 +78,9 @@ class Training(Page):
         chosen = self.view_state.fit or (latest[-1] if latest else "")
         if chosen not in by_fit:
             self._show_row(())
-            self._words.object = (
-                "<p class=note>Nothing has been trained yet. Fits of workbench.ml show up here by themselves, and so "
-                "does what your code tells by <code>workbench.report(step, loss=...)</code>.</p>"
+            self._summary.object = (
+                "<p class=note>Nothing has been trained yet. Fits of workbench.ml appear here automatically, and so do "
+                "values that your code logs with <code>workbench.report(step, loss=...)</code>.</p>"
             )
             return
         self._draw(by_fit[chosen])
@@ -90,11 +88,11 @@ class Training(Page):
     def _draw(self, records: list[dict[str, Any]]) -> None:
         steps = records[-_STEPS_SHOWN:]
         names = tuple(
-            dict.fromkeys(name for its in steps for name in its if name not in RESERVED and is_number(its[name]))
+            dict.fromkeys(name for step in steps for name in step if name not in RESERVED and is_number(step[name]))
         )
         for name, source in self._row(names[:_CHARTS_SHOWN]).items():
-            its = [(record["step"], record[name]) for record in steps if is_number(record.get(name))]
-            source.data = {"step": [step for step, _ in its], name: [value for _, value in its]}
+            points = [(record["step"], record[name]) for record in steps if is_number(record.get(name))]
+            source.data = {"step": [step for step, _ in points], name: [value for _, value in points]}
         self._spent.data = self._times(steps)
         last = records[-1]
         since = self.snapshot.time - last["time"]
@@ -103,25 +101,25 @@ class Training(Page):
             f"<div class=tile><b>{number(last[name])}</b>{escape(_title(name))}</div>" for name in names if name in last
         )
         step_seconds = (last["time"] - steps[0]["time"]) / max(1, len(steps) - 1)
-        self._words.object = (
+        self._summary.object = (
             f"<div class=tiles style='margin-top:10px'><div class=tile><b>{escape(str(last['name']))}</b>"
             f"begun {second(records[0]['time'])}</div><div class=tile><b>{last['step']:g}</b>last step, "
-            f"{when}</div><div class=tile><b>{span(step_seconds)}</b>a step</div>{numbers}</div>"
+            f"{when}</div><div class=tile><b>{span(step_seconds)}</b>per step</div>{numbers}</div>"
         )
-        # With its numbers: a browser may hear of a change to what is new before it hears of the new itself.
+        # After the data was set: a browser may receive a change to a new chart before the chart itself.
         self._show_row(names[:_CHARTS_SHOWN])
 
     def _row(self, names: tuple[str, ...]) -> dict[str, Any]:
-        """Return the sources of the charts of these numbers, by their names; they are made if there are none yet."""
+        """Return the data source of each curve of these names; make the charts if necessary."""
         if names not in self._rows:
             sources: dict[str, Any] = {name: ColumnDataSource({"step": [], name: []}) for name in names}
             self._rows[names] = cards.row(*(self._curve(name, source) for name, source in sources.items())), sources
         return self._rows[names][1]
 
     def _show_row(self, names: tuple[str, ...]) -> None:
-        """Show the charts of these numbers and no others; of no names, none.
+        """Show only the charts of these names.
 
-        What was shown is hidden, not taken away: fits may follow one another faster than a browser makes charts.
+        Other charts are hidden and not removed: fits may follow one another faster than a browser makes charts.
         """
         for shown, (row, _) in self._rows.items():
             row.visible = shown == names
@@ -137,11 +135,11 @@ class Training(Page):
         chart.yaxis.formatter = BasicTickFormatter(power_limit_high=7)
         chart.yaxis.ticker.desired_num_ticks = 5
         charts.hover(chart, [line], [("step", "@step"), (_title(name), f"@{{{name}}}{{0.[00000]}}")])
-        return self.cards.chart(_title(name).capitalize(), chart, lambda: pd.DataFrame(source.data), "Of each step")
+        return self.cards.chart(_title(name).capitalize(), chart, lambda: pd.DataFrame(source.data), "By step")
 
     def _times(self, steps: list[dict[str, Any]]) -> dict[str, NDArray[Any]]:
-        """Return the seconds of each step by share: those of the ticks in which it was."""
-        moments = spread(np.array([its["time"] for its in steps]))
+        """Return the seconds of each step by share, from the ticks during the step."""
+        moments = spread(np.array([step["time"] for step in steps]))
         seconds = np.maximum(np.diff(moments), 0)
         first, last = (int(np.searchsorted(self.snapshot.times, moments[at])) for at in (0, -1))
         ticks = slice(max(0, first - 1), last + 1)
@@ -154,25 +152,19 @@ class Training(Page):
         )
         sums = np.concatenate([np.zeros((1, 4)), np.cumsum(parts, axis=0)])
         begin = np.searchsorted(times, moments[:-1], side="right")
-        # A step that is within one tick has the shares of this tick.
+        # A step within one tick has the shares of this tick.
         end = np.maximum(np.searchsorted(times, moments[1:] + TICK / 10, side="right"), begin + 1).clip(max=len(parts))
         begin = np.minimum(begin, np.maximum(end - 1, 0))
         mean = (sums[end] - sums[begin]) / np.maximum(end - begin, 1)[:, None]
         table = mean * seconds[:, None]
-        return {"step": np.array([its["step"] for its in steps[1:]]), **dict(zip(SHARES, table.T, strict=True))}
+        return {"step": np.array([step["step"] for step in steps[1:]]), **dict(zip(SHARES, table.T, strict=True))}
 
     def _spent_table(self) -> pd.DataFrame:
         return pd.DataFrame(dict(self._spent.data))
 
 
 def spread(times: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the ends of steps: those that were told together, several in one message, evenly over the time till then.
-
-    Parameters
-    ----------
-    times
-        When each was told, in seconds, in order.
-    """
+    """Return the ends of steps from the times of their records; steps of one message are spread evenly."""
     ends, begin = times.astype(np.float64), 0
     while begin < len(times):
         end = int(np.searchsorted(times, times[begin] + _SAME_MESSAGE_S, side="right"))

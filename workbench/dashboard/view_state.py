@@ -1,4 +1,4 @@
-"""What a browser shows: all that the address of a shared view has."""
+"""The view of a browser, which the address of a page contains."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ PAGES = {
     "waiting": "Waiting",
     "dask": "Dask",
 }
-"""Titles of the pages, by what the address calls them."""
+"""Titles of the pages, by their names in the address."""
 
 
 class ViewState(param.Parameterized):
-    """What a browser shows.
+    """The view of a browser.
 
     Attributes
     ----------
     page : str
         A key of `PAGES`.
     kind, measure, span : str
-        Whose traffic, in what, and since when.
+        Senders of the traffic, its measure, and its time span.
     pair : str
-        Ranks or nodes whose traffic is shown over time, as ``"w1.3,0"``: from, to; or nothing.
+        Ranks or nodes of the traffic over time, for example ``"w1.3,0"``: from, to; empty for the busiest pair.
     fit : str
-        Identity of the fit that is shown; nothing for the last one.
+        Identity of the fit; empty for the latest.
     minutes : int
-        Of the axes of time.
+        Length of the axes of time.
     until : float or None
-        The moment that is shown, in seconds since the epoch; None for the last one.
+        Time of the snapshot, in seconds since the epoch; None for the latest.
     theme : str or None
-        As the address has it; it does not change in a session. None if the address has none.
+        Theme of the address, which does not change in a session; None without one.
     """
 
     page: Any = param.Selector(default="overview", objects=list(PAGES))
@@ -66,7 +66,7 @@ class ViewState(param.Parameterized):
 
     @property
     def query(self) -> str:
-        """The query of the address: what differs from the defaults."""
+        """The query of the address, with all values that are not defaults."""
         changed: dict[str, Any] = {
             name: value
             for name, value in self.param.values().items()
@@ -75,17 +75,17 @@ class ViewState(param.Parameterized):
         return f"?{urlencode(changed, safe=',')}" if changed else ""
 
     def cell(self, between: Sequence[str]) -> tuple[int, int] | None:
-        """Return row and column of `pair` in a matrix of these names, or None if it is not in there."""
+        """Return row and column of `pair` in a matrix of these names; None if they do not contain the pair."""
         source, _, target = self.pair.partition(",")
         return (between.index(source), between.index(target)) if {source, target} <= set(between) else None
 
 
-def _moment(text: str) -> float:
-    moment = float(text)
-    if not 0 <= moment < math.inf:
-        raise ValueError(f"a moment is a number of seconds since the epoch, not {text}")
-    return moment
+def _until(text: str) -> float:
+    until = float(text)
+    if not 0 <= until < math.inf:
+        raise ValueError(f"until takes seconds since the epoch, not {text}")
+    return until
 
 
-# How a value of an address is read, where that is not text.
-_READ: dict[str, Callable[[str], Any]] = {"minutes": int, "until": _moment}
+# Parsers of values in an address that are not text.
+_READ: dict[str, Callable[[str], Any]] = {"minutes": int, "until": _until}

@@ -1,4 +1,4 @@
-"""Who waits for whom."""
+"""MPI wait times: stalled operations, load balance, stragglers."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from workbench.text import count
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-# Operations in the chart, sentences, and ranks in the table.
+# Maximum of operations in the chart, of sentences, and of ranks in the table.
 _GROUPS_SHOWN, _SENTENCES_SHOWN, _RANKS_SHOWN = 8, 4, 12
 _BAND = ("p10", "median", "p90", "most")
 
 
 class Waiting(Page):
-    """What ranks are in, what stands still and because of whom, and how even the work is."""
+    """Current operations, stalled operations, wait and compute time over time, stragglers."""
 
     def build(self) -> Any:
         """Make all cards."""
@@ -44,22 +44,22 @@ class Waiting(Page):
         groups.ygrid.visible, groups.xgrid.visible = False, True
         charts.hover(groups, [bars], [("", "@name"), ("ranks", "@ranks")])
         self._bands = [self._band(self._waits, theme.shares[2]), self._band(self._works, theme.shares[0])]
-        waits = "Part of the time: the median rank, eight of ten ranks, and the one that waits most"
-        works = "Part of the time: the wider the band, the less even the work"
+        waits = "Fraction of time: median, 10-90 % range, maximum over ranks"
+        works = "Fraction of time: the wider the band, the larger the load imbalance"
         return cards.column(
             cards.row(
-                self.cards.text("Does anything stand still?", self._words),
-                self.cards.chart("What ranks are in", groups, self._group_table, "Ranks by the operation in progress"),
+                self.cards.text("Stalled operations", self._words),
+                self.cards.chart("Current operations", groups, self._group_table, "Number of ranks in each operation"),
             ),
             cards.row(
                 self.cards.chart("Waiting for others", self._bands[0], lambda: self._band_table("waiting"), waits),
                 self.cards.chart("Computing", self._bands[1], lambda: self._band_table("compute"), works),
             ),
-            self.cards.text("Stragglers", self._table, "Ranks that compute longest while others wait"),
+            self.cards.text("Stragglers", self._table, "Ranks with the most compute time, while others wait"),
         )
 
     def draw(self) -> None:
-        """Show the moment."""
+        """Show the snapshot."""
         self._words.object = self._diagnosis()
         table = self._group_table()[::-1].tail(_GROUPS_SHOWN)
         names = list(table["doing"])
@@ -82,23 +82,24 @@ class Waiting(Page):
         sentences = [diagnosis.describe_wait(layout, now, snapshot.valid_at, wait) for wait in snapshot.waits]
         silent = [rank for rank, activity in enumerate(now) if activity.silent > 0 and not activity.is_lost]
         if silent:
-            sentences.insert(0, f"Nothing is heard of {diagnosis.rank_names(layout, silent)}.")
+            verb = "sends" if len(silent) == 1 else "send"
+            sentences.insert(0, f"{diagnosis.rank_names(layout, silent).capitalize()} {verb} no samples.")
         lost = [rank for rank, activity in enumerate(now) if activity.is_lost]
         if lost:
             was, them = ("was", "it") if len(lost) == 1 else ("were", "them")
             sentences.insert(
-                0, f"{diagnosis.rank_names(layout, lost).capitalize()} {was} lost; results on {them} are gone."
+                0, f"{diagnosis.rank_names(layout, lost).capitalize()} {was} lost; results on {them} are lost."
             )
         html = "".join(f"<p>{escape(sentence)}</p>" for sentence in sentences[:_SENTENCES_SHOWN])
         if len(sentences) > _SENTENCES_SHOWN:
             html += f"<p class=note>and {count(len(sentences) - _SENTENCES_SHOWN, 'more group')}</p>"
         if not sentences:
-            html = f"<p>No: no rank has been in one operation for longer than {diagnosis.PATIENCE:.0f} s.</p>"
+            html = f"<p>None: no rank has been in one operation for longer than {diagnosis.PATIENCE:.0f} s.</p>"
         mean = percent(float(means(snapshot.recent_mean("waiting"))))
         return (
             f"{html}<div class=tiles style='margin-top:12px'>"
-            f"<div class=tile><b>{mean}</b>of its time the mean rank waits</div>"
-            f"<div class=tile><b>{percent(snapshot.imbalance)}</b>imbalance of computing</div></div>"
+            f"<div class=tile><b>{mean}</b>mean wait time per rank</div>"
+            f"<div class=tile><b>{percent(snapshot.imbalance)}</b>load imbalance</div></div>"
         )
 
     def _stragglers(self) -> str:
@@ -115,15 +116,13 @@ class Waiting(Page):
             ]
             for rank in order
         ]
-        return cards.rows(("Rank", "Node", "Computes", "Waits", "Now"), rows, wide=4)
+        return cards.rows(("Rank", "Node", "Compute", "Waiting", "Activity"), rows, wide=4)
 
     def _band(self, source: ColumnDataSource, colour: str) -> Any:
         chart = charts.plot(self.theme, 220, y_range=(0, 1))
         charts.over_time(chart)
-        chart.varea(
-            "time", "p10", "p90", source=source, fill_color=colour, fill_alpha=0.25, legend_label="eight of ten"
-        )
-        chart.line("time", "most", source=source, line_color=colour, line_dash=[3, 3], legend_label="most")
+        chart.varea("time", "p10", "p90", source=source, fill_color=colour, fill_alpha=0.25, legend_label="10-90 %")
+        chart.line("time", "most", source=source, line_color=colour, line_dash=[3, 3], legend_label="maximum")
         line = chart.line("time", "median", source=source, line_color=colour, line_width=2, legend_label="median")
         charts.legend(chart, self.theme)
         chart.yaxis.formatter = NumeralTickFormatter(format="0 %")
@@ -135,7 +134,7 @@ class Waiting(Page):
     def _band_table(self, field: str) -> pd.DataFrame:
         numbers: NDArray[Any] = self.snapshot.of_ranks(field)[self.ticks]
         known = np.isfinite(numbers).any(axis=1)
-        # nanpercentile takes twenty times as long, and is needed only where a rank has no sample
+        # nanpercentile takes twenty times as long, and is needed only if a rank has no sample.
         percentile = np.percentile if np.isfinite(numbers).all() else np.nanpercentile
         bands = percentile(numbers[known], (10, 50, 90, 100), axis=1) if known.any() else np.zeros((4, 0))
         return pd.DataFrame({"time": self.snapshot.times[self.ticks][known], **dict(zip(_BAND, bands, strict=True))})
@@ -145,7 +144,7 @@ class Waiting(Page):
         for activity in self.snapshot.update.now:
             name, colour = self._group(activity)
             groups.setdefault(name, []).append(colour)
-        # some ranks may be in an operation for a moment and others for long: the bar is of those that wait
+        # If some ranks have been in an operation for long, the bar has the color of waiting.
         waits = self.theme.shares[2]
         rows = [
             (name, len(groups[name]), waits if waits in groups[name] else groups[name][0])

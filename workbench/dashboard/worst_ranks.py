@@ -1,4 +1,4 @@
-"""The ranks that hold the others up or are in trouble, and why, in words."""
+"""Suspects: ranks that delay others or have a problem, with the reason."""
 
 from __future__ import annotations
 
@@ -19,38 +19,38 @@ from workbench.text import count, duration
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-# Of a rank: how bad it is, and why.
+# A rank, a score that grows with the problem, and the reason.
 _Mark = tuple[int, float, str]
 _SUSPECTS_SHOWN = 3
-# Part of a node's memory above which one of its ranks is a suspect.
+# Fraction of a node's memory above which its largest rank is a suspect.
 _FULL_MEMORY = 0.9
 
 
 @dataclass(frozen=True)
 class Suspect:
-    """A rank that may hold others up: its index in `Layout.ranks`, and why."""
+    """A rank that may delay others: its index in `Layout.ranks`, and the reason."""
 
     rank: int
     why: str
 
 
 def suspects(snapshot: Snapshot) -> list[Suspect]:
-    """Find the ranks that hold the others up or are in trouble, the worst first."""
-    whys: dict[int, str] = {}
+    """Return the ranks that delay others or have a problem, sorted by score."""
+    reasons: dict[int, str] = {}
     for rank, _, why in sorted(
         (*_activity_marks(snapshot), *_number_marks(snapshot), *_node_marks(snapshot)), key=lambda mark: -mark[1]
     ):
-        whys.setdefault(rank, why)
-    return [Suspect(rank, why) for rank, why in islice(whys.items(), _SUSPECTS_SHOWN)]
+        reasons.setdefault(rank, why)
+    return [Suspect(rank, why) for rank, why in islice(reasons.items(), _SUSPECTS_SHOWN)]
 
 
 def _activity_marks(snapshot: Snapshot) -> Iterator[_Mark]:
     now = snapshot.update.now
     for rank, activity in enumerate(now):
         if activity.is_lost:
-            yield rank, math.inf, f"was lost {time_ago(activity, snapshot.valid_at)}; results on it are gone"
+            yield rank, math.inf, f"was lost {time_ago(activity, snapshot.valid_at)}; results on it are lost"
         elif activity.silent > 0:
-            yield rank, 1000 + activity.silent, f"nothing was heard of it for {duration(activity.silent)}"
+            yield rank, 1000 + activity.silent, f"has sent no samples for {duration(activity.silent)}"
     for wait in snapshot.waits:
         # If a minority is missing they are stragglers; if the majority is, the waiting ranks are merely early.
         if 0 < len(wait.awaited) <= len(wait.waiting):
@@ -90,7 +90,7 @@ def _node_marks(snapshot: Snapshot) -> Iterator[_Mark]:
 
 
 def _largest(numbers: NDArray[np.float32], beyond: float) -> list[int]:
-    """Return the ranks that are so far beyond the median, the farthest first."""
+    """Return the ranks whose numbers exceed the median by more than `beyond`, the largest first."""
     if not np.isfinite(numbers).any():
         return []
     order = np.argsort(np.nan_to_num(-numbers))[:_SUSPECTS_SHOWN]

@@ -139,7 +139,7 @@ def test_ranks_in_one_operation_have_one_bar_in_the_colour_of_those_that_wait():
     assert page._groups.data["name"] == ["lost", "Allreduce"]
     assert page._groups.data["ranks"].tolist() == [1, 3]
     assert page._groups.data["colour"] == [LIGHT.bad, LIGHT.shares[2]]
-    assert "Rank 3 was lost; results on it are gone." in page._words.object
+    assert "Rank 3 was lost; results on it are lost." in page._words.object
 
 
 def test_charts_of_one_name_have_tables_of_their_own():
@@ -264,7 +264,7 @@ def test_a_pair_that_is_not_there_is_told_and_the_busiest_is_shown(pair):
     page = made("communication", known(4, 1).at(None), pair=pair)
 
     told = page._heading.object
-    assert f"There is no pair {escape(pair)}: pairs of ranks are named like 0,3." in told
+    assert f"There is no pair {escape(pair)}: pairs of ranks have names like 0,3." in told
     assert "the busiest pair" in told
 
 
@@ -441,7 +441,7 @@ def test_a_rate_is_a_step_since_it_holds_for_the_whole_time_before_it():
 def test_the_chart_of_message_sizes_names_both_of_its_axes():
     shown = made("communication", known(4, 1).at(None))._size_chart()
 
-    assert [axis.axis_label for axis in shown.axis] == ["bytes of a message, at least", "messages"]
+    assert [axis.axis_label for axis in shown.axis] == ["minimum bytes of a message", "messages"]
 
 
 def test_bars_have_borders_where_two_parts_or_a_part_and_the_card_are_hard_to_tell_apart():

@@ -49,7 +49,7 @@ async def test_a_browser_gets_the_page_of_the_cluster_in_its_theme_while_the_das
 async def test_a_path_that_cannot_be_a_socket_is_refused(tmp_path):
     there = tmp_path / "there"
     there.touch()
-    for path, reason in ((there, "there is something already"), (tmp_path / ("long" * 30), "may have 107 bytes")):
+    for path, reason in ((there, "exists already"), (tmp_path / ("long" * 30), "may have 107 bytes")):
         with pytest.raises(InvalidRequest, match=reason):
             async with serving(Simulated(4, 1), "training", path):
                 pass

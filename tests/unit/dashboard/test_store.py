@@ -185,7 +185,7 @@ async def test_an_answer_that_cannot_be_read_is_told_and_the_next_one_is_taken()
     source.error = KeyError("core")
     await store.refresh()
 
-    assert store.trouble.startswith("What the head tells cannot be read (KeyError: 'core'); last data of ")
+    assert store.trouble.startswith("The answer of the head cannot be read (KeyError: 'core'); last data of ")
     source.error = None
     clock.now += TICK
     await store.refresh()
@@ -279,7 +279,7 @@ async def test_a_cluster_of_another_version_is_told():
 
     await store.refresh()
 
-    assert "is of version 99.1" in store.trouble
+    assert "has version 99.1" in store.trouble
 
 
 async def test_the_rank_that_others_wait_for_is_the_worst_and_it_is_said_why():
@@ -310,7 +310,7 @@ async def test_a_rank_that_is_not_heard_of_is_worse_than_one_that_is_late():
     await store.refresh()
 
     suspects = worst_ranks.suspects(store.at(None))
-    assert (suspects[0].rank, suspects[0].why) == (1, "nothing was heard of it for 30 s")
+    assert (suspects[0].rank, suspects[0].why) == (1, "has sent no samples for 30 s")
 
 
 async def test_a_rank_that_is_lost_is_the_worst_and_is_not_said_to_compute():
@@ -322,7 +322,7 @@ async def test_a_rank_that_is_lost_is_the_worst_and_is_not_said_to_compute():
     moment = store.at(None)
     assert (worst_ranks.suspects(moment)[0].rank, worst_ranks.suspects(moment)[0].why) == (
         3,
-        "was lost 12 s ago; results on it are gone",
+        "was lost 12 s ago; results on it are lost",
     )
     assert diagnosis.describe_wait(moment.layout, moment.update.now, BEGAN, moment.waits[0]) == (
         "Ranks 0-2 have been in Allreduce of f for 10 s and wait for rank 3, which is lost (12 s ago)."
