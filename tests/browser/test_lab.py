@@ -136,7 +136,7 @@ def test_a_notebook_shows_the_dashboard_of_its_cluster_live_and_nobody_else(work
     shot(worker.page, "lab")
 
     with worker.page.context.expect_page() as opened:
-        worker.page.get_by_role("link", name="open the dashboard in a tab of its own").click()
+        worker.page.get_by_role("link", name="open the dashboard in a new tab").click()
     tab = Worker.of(opened.value)
     tab.painted()
     tab.sees("2 of 2")

@@ -81,7 +81,7 @@ def test_a_start_is_synchronous_though_the_kernel_runs_a_loop_and_binds_cluster_
 
 def test_a_second_start_leaves_the_first_cluster_running_and_says_so(cells):
     assert text(cells["start another"], "stdout") == (
-        "cluster 'first' is running still; %mpicluster attach first brings it back\n"
+        "cluster 'first' is still running; %mpicluster attach first connects to it again\n"
     )
     assert text(cells["use another"]) == "True 8 mpi\n"
     rows = [line.split()[:5] for line in text(cells["list"]).splitlines()[1:]]
@@ -91,7 +91,7 @@ def test_a_second_start_leaves_the_first_cluster_running_and_says_so(cells):
 
 def test_attach_binds_the_other_cluster_again(cells):
     assert "MPICluster('first', 2 of 2 ranks, ready, tls://" in text(cells["attach"])
-    assert "cluster 'mpi' is running still" in text(cells["attach"])
+    assert "cluster 'mpi' is still running" in text(cells["attach"])
 
 
 def test_scale_and_restart_tell_the_size_and_status_tells_all(cells):

@@ -278,7 +278,7 @@ def test_what_was_measured_is_written_by_the_verb(cluster, client4, tmp_path):
     path = tmp_path / "ranks.parquet"
     assert actions.metrics(record, "ranks", str(path), cluster) == f"{path} has the metrics of cluster 'shared'"
     assert set(pd.read_parquet(path)["rank"]) == {0, 1, 2, 3}
-    with pytest.raises(InvalidRequest, match="OpenMetrics are text; name a table for Parquet"):
+    with pytest.raises(InvalidRequest, match=r"OpenMetrics are text\. Name a table for Parquet"):
         actions.metrics(record, None, str(path), cluster)
     with pytest.raises(InvalidRequest, match=r"there is no folder .*nowhere; make it"):
         actions.metrics(record, "ranks", str(tmp_path / "nowhere" / "ranks.csv"), cluster)

@@ -34,6 +34,6 @@ def test_ranks_that_count_nothing_have_no_report_and_neither_has_a_cluster_that_
         record = cluster.record
         with pytest.raises(InvalidRequest, match="has no data for a report"):
             report(str(file), record.name)
-    with pytest.raises(ClusterNotFound, match="A report is made while its cluster runs"):
+    with pytest.raises(ClusterNotFound, match="A report can only be written while its cluster runs"):
         report(str(file), record.name)
     assert not file.exists()

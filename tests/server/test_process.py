@@ -206,7 +206,7 @@ def test_the_error_of_a_cluster_that_could_not_be_stopped_comes_with_its_fields(
 
     with pytest.raises(SchedulerTimeout) as raised:
         answer(
-            ProcessResult(1, json.dumps(asdict(stopped)), "cluster 'a' was not ended: SLURM does not answer."), "stop"
+            ProcessResult(1, json.dumps(asdict(stopped)), "cluster 'a' was not stopped: SLURM does not answer."), "stop"
         )
 
     assert raised.value.fields() == error.fields()

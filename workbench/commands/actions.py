@@ -1,4 +1,4 @@
-"""What the verbs do: each a function from plain values to a plain value, for notebook and terminal alike."""
+"""The functions of the verbs, from plain values to a plain value, for notebook and terminal."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from workbench.deploy import logs as log_files
 from workbench.deploy.registry import Record
 from workbench.errors import ClusterNotFound, HeadUnreachable, InvalidRequest, WorkbenchError
 from workbench.files import atomic_file
-from workbench.hints import Command
+from workbench.hints import TERMINAL, Command
 from workbench.launch import command
 from workbench.launch.interface import JobState, JobStatus
 from workbench.launch.options import from_typed
@@ -28,28 +28,28 @@ if TYPE_CHECKING:
     from workbench.commands.doctor import CheckResult
     from workbench.metrics.profile_frame import ProfileFrame
 
-# Seconds that a list waits for schedulers, all its questions together.
-_PATIENCE = 5.0
+# For all queries of a list to schedulers together.
+_SCHEDULERS_TIMEOUT_S = 5.0
 
 
 @dataclass(frozen=True)
 class Status:
-    """How a cluster is, in plain values."""
+    """The state of a cluster, in plain values."""
 
     name: str
     """Its name."""
     state: str
     """As of its record; see `workbench.deploy.registry.Record`."""
     up: int
-    """Ranks that are there ..."""
+    """Ranks that run ..."""
     ranks: int
-    """... of those that it has."""
+    """... of those that the cluster has."""
     worlds: list[dict[str, Any]]
     """Its MPI worlds: index, ranks, state, up, starts."""
     threads: int
     """Threads of each rank."""
     mpi: str
-    """MPI in words."""
+    """Description of the MPI."""
     scheduler: str
     """What started its job."""
     host: str
@@ -59,32 +59,32 @@ class Status:
     nodes: int | None
     """Nodes that its first job asks for; None: its scheduler decides."""
     headed: bool
-    """Whether there is a head yet: until then `host` and `pid` are its starter's."""
+    """Whether the head runs; until then `host` and `pid` are those of the starter."""
     jobs: list[str]
     """Its jobs' ids, if a batch scheduler has them."""
     ends: float | None
-    """When the scheduler ends its job, in seconds since the epoch; None: never, or not known."""
+    """When the scheduler ends its job, in seconds since the epoch; None: never, or unknown."""
     address: str | None
     """Where Dask's scheduler listens."""
     age: float
-    """Seconds since it was asked for."""
+    """Seconds since it was requested."""
     idle_timeout: float
-    """Seconds without clients and tasks after which it ends."""
+    """Seconds without clients and tasks after which it stops."""
     message: str
-    """Its last event in words."""
+    """Description of its last event."""
     logs: str
     """Folder of its logs."""
 
     @classmethod
-    def of(cls, record: Record, told: JobStatus | None = None) -> Status:
-        """Return the status that a record tells, and of a job without a head yet its scheduler, asked if need be."""
+    def of(cls, record: Record, job: JobStatus | None = None) -> Status:
+        """Return the status of a cluster from its record, and until its head runs from its job."""
         state, message = record.state, record.message
         if state == "submitted" and jobs.is_batch(record):
-            told = jobs.status(record) if told is None else told
-            if told.state is JobState.UNKNOWN and not told.finished:
-                message = _silence(record, told)
+            job = jobs.status(record) if job is None else job
+            if job.state is JobState.UNKNOWN and not job.finished:
+                message = _unknown_job(record, job)
             else:
-                state, message = told.state.value, jobs.words(told)
+                state, message = job.state.value, jobs.words(job)
         return cls(
             **jobs.plain(record) | {"state": state, "message": message},
             worlds=[asdict(world) for world in record.worlds],
@@ -104,7 +104,7 @@ class Broken:
     name: str
     """The cluster's name."""
     error: dict[str, Any]
-    """Why, and what to do: the fields of an error, as of `workbench.errors.WorkbenchError.fields`."""
+    """The reason and the remedy: the fields of an error, as of `workbench.errors.WorkbenchError.fields`."""
 
 
 @dataclass(frozen=True)
@@ -112,12 +112,12 @@ class Gone(ended.EndReason):
     """A cluster that has ended, in plain values."""
 
     logs: str | None
-    """Folder of its logs; None: they have been removed since."""
+    """Folder of its logs; None: the logs have been removed."""
 
     @classmethod
-    def of(cls, its: ended.EndReason) -> Gone:
-        """Return what is kept of a cluster that has ended."""
-        return cls(**asdict(its), logs=str(its.logs_folder) if its.logs_folder.is_dir() else None)
+    def of(cls, end: ended.EndReason) -> Gone:
+        """Return the kept values of a cluster that has ended."""
+        return cls(**asdict(end), logs=str(end.logs_folder) if end.logs_folder.is_dir() else None)
 
 
 @dataclass(frozen=True)
@@ -125,41 +125,41 @@ class Listing:
     """All clusters of this user."""
 
     clusters: list[Status]
-    """Those that run, or may run on another host."""
+    """Clusters that run, or may run on another host."""
     broken: list[Broken]
-    """Those whose record cannot be used."""
+    """Clusters whose record cannot be used."""
     cleaned: list[str]
-    """Names of those that were found to have ended; their records are removed."""
+    """Names of clusters that have ended; their records are removed."""
     ended: list[Gone] = field(default_factory=list)
-    """On request, those that have ended in the last days, the last one first."""
+    """On request, clusters that have ended in the last days, the latest first."""
 
 
 @dataclass(frozen=True)
 class Targets:
-    """Clusters that are to be ended."""
+    """Clusters to stop."""
 
     records: list[Record]
     """Their records."""
     broken: list[Broken]
-    """Those that cannot be ended, since their record cannot be used."""
+    """Clusters that cannot be stopped, since their record cannot be used."""
 
 
 @dataclass(frozen=True)
 class Stopped:
-    """What `stop` has done."""
+    """The result of `stop`."""
 
     stopped: list[str]
-    """Names of the clusters that have ended."""
+    """Names of the clusters that were stopped."""
     failed: list[Broken]
-    """Those that could not be ended."""
+    """Clusters that could not be stopped."""
 
 
-def _silence(record: Record, told: JobStatus) -> str:
-    """Return what is known of a job of which its scheduler tells nothing."""
-    job = jobs.job_id(record)
-    its = f"job {job}" if job else "a job whose id is not known"
-    why = told.reason or "nothing is known of it"
-    return f"{why}, asked at {clock(time.time())}; {its}, submitted at {clock(record.created)}"
+def _unknown_job(record: Record, status: JobStatus) -> str:
+    """Describe a job whose state the scheduler does not report."""
+    job_id = jobs.job_id(record)
+    job = f"job {job_id}" if job_id else "a job whose id is not known"
+    reason = status.reason or "nothing is known of it"
+    return f"{reason}, asked at {clock(time.time())}; {job}, submitted at {clock(record.created)}"
 
 
 def listing(*, everything: bool = False) -> Listing:
@@ -170,31 +170,31 @@ def listing(*, everything: bool = False) -> Listing:
     everything
         Return also how clusters have ended in the last days.
     """
-    with command.answering_within(_PATIENCE):
-        told = registry.ask_schedulers()
-        records, broken, cleaned = _survey(told)
-        there = {record.id for record in records}
-        gone = [Gone.of(its) for its in (ended.known() if everything else []) if its.id not in there]
-        return Listing([Status.of(record, told.get(record.id)) for record in records], broken, cleaned, gone)
+    with command.answering_within(_SCHEDULERS_TIMEOUT_S):
+        statuses = registry.ask_schedulers()
+        records, broken, cleaned = _scan(statuses)
+        running = {record.id for record in records}
+        gone = [Gone.of(end) for end in (ended.known() if everything else []) if end.id not in running]
+        return Listing([Status.of(record, statuses.get(record.id)) for record in records], broken, cleaned, gone)
 
 
-def _survey(told: dict[str, JobStatus] | None = None) -> tuple[list[Record], list[Broken], list[str]]:
-    cleaned = registry.clean(told)
-    found = registry.records()
-    records = [record for record in found.values() if isinstance(record, Record)]
-    broken = [Broken(name, why.fields()) for name, why in found.items() if isinstance(why, WorkbenchError)]
+def _scan(job_statuses: dict[str, JobStatus] | None = None) -> tuple[list[Record], list[Broken], list[str]]:
+    cleaned = registry.clean(job_statuses)
+    entries = registry.records()
+    records = [entry for entry in entries.values() if isinstance(entry, Record)]
+    broken = [Broken(name, entry.fields()) for name, entry in entries.items() if isinstance(entry, WorkbenchError)]
     return records, broken, cleaned
 
 
 def choose(name: str | None, bound: Record | None = None) -> Record:
-    """Return the record of the cluster that a verb is about.
+    """Return the record of the cluster that a verb applies to.
 
     Parameters
     ----------
     name
-        The cluster that was named, if one was.
+        Name of the cluster; None: the cluster in use.
     bound
-        The cluster in use; without a name and without it the only cluster is meant.
+        The cluster in use; None: the only cluster that runs.
 
     Raises
     ------
@@ -214,7 +214,7 @@ def choose(name: str | None, bound: Record | None = None) -> Record:
                 hint=("Use the other with ", Command("attach", bound.name), "."),
             )
         return record
-    running, _, _ = _survey()
+    running, _, _ = _scan()
     if not running:
         raise ClusterNotFound("no cluster runs.", hint=("Start one with ", Command("start"), "."))
     if len(running) > 1:
@@ -228,7 +228,7 @@ def choose(name: str | None, bound: Record | None = None) -> Record:
 
 
 def start(*, dry_run: bool = False, quiet: bool = False, **options: Any) -> MPICluster | str:
-    """Start a cluster, or with `dry_run` return what would run.
+    """Start a cluster, or with `dry_run` return the script of its job.
 
     Parameters
     ----------
@@ -239,52 +239,52 @@ def start(*, dry_run: bool = False, quiet: bool = False, **options: Any) -> MPIC
     options
         As of `from_typed`.
     """
-    given = from_typed(options)
+    request = from_typed(options)
     if dry_run:
         from workbench.deploy.dry_run import preview
 
-        return preview(given)
+        return preview(request)
     from workbench.deploy.start import ClusterStarter
 
-    job = ClusterStarter.of(given)
+    job = ClusterStarter.of(request)
     try:
-        # While Dask is loaded it may be waiting, or starting.
+        # The job is queued or starts while this process loads Dask.
         job.submit()
         with _interrupted_later():
             from workbench.cluster import MPICluster
-        return MPICluster.of_job(job, quiet=quiet, ssh_tunnel=given.ssh_tunnel)
+        return MPICluster.of_job(job, quiet=quiet, ssh_tunnel=request.ssh_tunnel)
     except BaseException as error:  # noqa: BLE001  (it is raised again)
         job.abandon(error)
 
 
 @contextmanager
 def _interrupted_later() -> Iterator[None]:
-    """Have Ctrl-C wait for the end of an import: callbacks in the middle of imports swallow the exception."""
+    """Delay Ctrl-C until the end of an import: callbacks during imports swallow the exception."""
     before = signal.getsignal(signal.SIGINT)
     if before is None or threading.current_thread() is not threading.main_thread():
         yield
         return
-    asked: list[int] = []
-    signal.signal(signal.SIGINT, lambda number, _: asked.append(number))
+    received: list[int] = []
+    signal.signal(signal.SIGINT, lambda number, _: received.append(number))
     try:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
-    if asked:
+    if received:
         signal.raise_signal(signal.SIGINT)
 
 
 def attach(name: str, ssh_tunnel: str | None = None) -> MPICluster:
-    """Return an object for a cluster that runs; raises what `workbench.MPICluster.attach` does."""
+    """Return an object for a running cluster; raises as `workbench.MPICluster.attach`."""
     from workbench.cluster import MPICluster
 
-    # One that waits in its queue may do so for long.
+    # A queued job may wait for long, so its progress is shown.
     quiet = registry.running(name).state != "submitted"
     return MPICluster.attach(name, ssh_tunnel=ssh_tunnel, quiet=quiet)
 
 
 def logs(name: str | None, rank: str | None, bound: Record | None = None) -> str:
-    """Return the logs of a cluster, or of one of its ranks, also after its end; which one is as of `choose`."""
+    """Return the logs of a cluster, as of `choose`, or of one of its ranks, also after the cluster's end."""
     if name is not None:
         return log_files.read(log_files.folder(name), rank)
     return log_files.read((bound or choose(None)).logs, rank)
@@ -292,7 +292,7 @@ def logs(name: str | None, rank: str | None, bound: Record | None = None) -> str
 
 @contextmanager
 def connected(record: Record, bound: MPICluster | None = None) -> Iterator[MPICluster]:
-    """Give a connected object of the cluster: the one in use if it is that, else one for the moment.
+    """Yield a connected object of the cluster: the one in use, or a temporary one.
 
     Raises
     ------
@@ -310,34 +310,34 @@ def connected(record: Record, bound: MPICluster | None = None) -> Iterator[MPICl
     except OSError as error:
         raise HeadUnreachable(
             f"cluster {record.name!r}: the connection to its head on {record.process.host} was lost ({error}).",
-            hint=(Command("status", record.name), " tells whether it goes on."),
+            hint=(Command("status", record.name), " shows whether the cluster still runs."),
         ) from error
 
 
 def status(record: Record, bound: MPICluster | None = None) -> Status:
-    """Return how a cluster is: the one in use as its head tells it now, else as its record does."""
+    """Return the state of a cluster: of the one in use from its head, of others from their record."""
     if bound is not None and bound.record.id == record.id:
-        with suppress(OSError):  # the head is busy or ending: its record is as good
+        with suppress(OSError):  # the head is busy or ending: the record has the same values
             record = bound.refresh()  # type: ignore[assignment]  # an awaitable only of asynchronous clusters
     return Status.of(record)
 
 
 def scale(record: Record, ranks: str, bound: MPICluster | None = None) -> Status:
-    """Have so many ranks in total, and return how the cluster is then."""
+    """Scale a cluster to a total number of ranks, and return its state."""
     with connected(record, bound) as cluster:
-        cluster.scale(ranks)  # type: ignore[arg-type]  # as typed, it is checked there
+        cluster.scale(ranks)  # type: ignore[arg-type]  # a text, which `scale` checks
         return Status.of(cluster.record)
 
 
 def restart(record: Record, bound: MPICluster | None = None) -> Status:
-    """Start all ranks of a cluster again, and return how it is then."""
+    """Restart all ranks of a cluster, and return its state."""
     with connected(record, bound) as cluster:
         cluster.restart()
         return Status.of(cluster.record)
 
 
 def where(record: Record, bound: MPICluster | None = None) -> dict[int, dict[int, Any]]:
-    """Return of each rank of each world where it is in a call on all ranks; see `workbench.metrics.call_stack`."""
+    """Return the place of each rank of each world in an SPMD call; see `workbench.metrics.call_stack`."""
     with connected(record, bound) as cluster:
         head: Any = cluster.scheduler_comm
         timeout = config.seconds("connect-timeout")
@@ -346,23 +346,23 @@ def where(record: Record, bound: MPICluster | None = None) -> dict[int, dict[int
 
 
 def metrics(record: Record, table: str | None, out: str | None, bound: MPICluster | None = None) -> str:
-    """Return what was measured as text, or write it to a file and return a line that says so.
+    """Return measurements as text, or write them to a file and return a message.
 
     Parameters
     ----------
     table
-        As of `MPICluster.metrics`; None: all of them, as OpenMetrics.
+        As of `MPICluster.metrics`; None: all, as OpenMetrics.
     out
-        File; a table goes to ``.parquet`` as Parquet, to any other as CSV. What is there is replaced.
+        File; a table is written to ``.parquet`` as Parquet, to any other file as CSV. An existing file is replaced.
 
     Raises
     ------
     InvalidRequest
-        If there is no such table, or OpenMetrics are to go to a Parquet file, or the file cannot be written.
+        If the table is unknown, OpenMetrics would go to a Parquet file, or the file cannot be written.
     """
     parquet = out is not None and out.endswith(".parquet")
     if parquet and table is None:
-        raise InvalidRequest(f"--out {out}: OpenMetrics are text; name a table for Parquet, as --table ranks")
+        raise InvalidRequest(f"--out {out}: OpenMetrics are text. Name a table for Parquet, for example --table ranks.")
     path = None if out is None else atomic_file.checked("--out", out)
     with connected(record, bound) as cluster:
         frame = None if table is None else cluster.metrics(table)
@@ -374,47 +374,47 @@ def metrics(record: Record, table: str | None, out: str | None, bound: MPICluste
 
 
 def dashboard_url(record: Record) -> str:
-    """Return where the browser of this notebook finds a cluster's dashboard: a path of its Jupyter server.
+    """Return the path of a cluster's dashboard on the Jupyter server of this notebook.
 
     Raises
     ------
     InvalidRequest
-        If the server of this notebook does not show dashboards, or there is none.
+        If the notebook has no server that shows dashboards.
     """
     if not (path := notebook.dashboard_path(record.name)):
         raise InvalidRequest(
             "the Jupyter server of this notebook does not show dashboards.",
-            hint="In its environment run `jupyter server extension enable workbench.server` and start it again; or run "
-            f"`workbench dashboard {record.name}` in a terminal.",
+            hint="In its environment run `jupyter server extension enable workbench.server` and restart the server; or "
+            f"run {Command('dashboard', record.name).at(TERMINAL)} in a terminal.",
         )
     return path
 
 
 def script(record: Record) -> str:
-    """Return the script of a cluster's job, as it was submitted."""
+    """Return the script of a cluster's job as it was submitted."""
     from workbench.deploy.start import submitted_script
 
     return submitted_script(record)
 
 
 def targets(name: str | None, *, everything: bool, bound: Record | None = None) -> Targets:
-    """Return the clusters that `stop` is about: one as of `choose`, or with `everything` all of this user.
+    """Return the clusters to stop: one as of `choose`, or with `everything` all of this user.
 
     Raises
     ------
     InvalidRequest
-        If both are asked for.
+        If both are given.
     """
     if not everything:
         return Targets([choose(name, bound)], [])
     if name is not None:
         raise InvalidRequest(f"stop {name} --all is not valid. Choose either a name or --all.")
-    records, broken, _ = _survey()
+    records, broken, _ = _scan()
     return Targets(records, broken)
 
 
 def stop(clusters: Targets) -> Stopped:
-    """End clusters; when it returns nothing is left of those that it calls stopped."""
+    """Stop clusters; nothing is left of those that the result calls stopped."""
     from workbench.deploy.stop import stop as end
 
     stopped, failed = [], list(clusters.broken)
@@ -428,14 +428,14 @@ def stop(clusters: Targets) -> Stopped:
 
 
 def doctor(name: str | None, mpi: str | None) -> Iterator[CheckResult]:
-    """Check this installation, and a running cluster if it is named; yield the findings as they come."""
+    """Check this installation, and a running cluster if it is named; yield each result immediately."""
     from workbench.commands.doctor import examine
 
     return examine(name, mpi=mpi or "auto")
 
 
 def profile(record: Record, bound: MPICluster | None = None) -> ProfileFrame:
-    """Return what each rank of a cluster did since it was started."""
+    """Return the profile of each rank of a cluster since its start."""
     from distributed import Client
 
     from workbench.metrics.profile import since_start

@@ -1,4 +1,4 @@
-"""What the verbs return, as text for a terminal and as HTML for a notebook."""
+"""Format results of verbs as text for a terminal and as HTML for a notebook."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ _ENDED = ("name", "state", "ended", "after", "ranks", "reason", "logs")
 
 
 def status_line(status: Status) -> str:
-    """Return a cluster's size in a line."""
+    """Return a cluster's size in one line."""
     worlds = f" in {len(status.worlds)} worlds" if len(status.worlds) > 1 else ""
     return f"cluster {status.name!r} is {status.state}: {status.up} of {status.ranks} ranks{worlds}"
 
 
 def status_text(status: Status) -> str:
-    """Return a cluster's status, a line for each fact."""
+    """Return a cluster's status with one line per value."""
     return "\n".join(f"{key:<11} {value}" for key, value in _facts(status).items())
 
 
@@ -56,17 +56,17 @@ def _facts(status: Status) -> dict[str, str]:
 
 
 def _job(status: Status) -> str:
-    return f"{_where(status)}, head is process {status.pid}" if status.headed else _where(status)
+    return f"{_job_and_host(status)}, head is process {status.pid}" if status.headed else _job_and_host(status)
 
 
-def _where(status: Status) -> str:
-    words = [status.scheduler, *([f"job {', '.join(status.jobs)}"] if status.jobs else [])]
+def _job_and_host(status: Status) -> str:
+    parts = [status.scheduler, *([f"job {', '.join(status.jobs)}"] if status.jobs else [])]
     others = f" and {count(status.nodes - 1, 'other node')}" if status.nodes and status.nodes > 1 else ""
-    return " ".join([*words, *([f"on {status.host}{others}"] if status.headed else [])])
+    return " ".join([*parts, *([f"on {status.host}{others}"] if status.headed else [])])
 
 
 def listing_text(listing: Listing, place: str = NOTEBOOK) -> str:
-    """Return all clusters as a table in text, worded for a place."""
+    """Return all clusters as a text table, with the notes of a place."""
     running = _table([_COLUMNS, *map(_row, listing.clusters)]) if listing.clusters else ["no cluster runs"]
     ended = ["", *_table([_ENDED, *map(_gone, listing.ended)])] if listing.ended else []
     return "\n".join([*running, *_notes(listing, place), *ended])
@@ -91,7 +91,7 @@ def _gone(gone: Gone) -> tuple[str, ...]:
 
 def _row(status: Status) -> tuple[str, ...]:
     ranks = f"{status.up} of {status.ranks}"
-    return status.name, status.state, ranks, status.mpi, _where(status), duration(status.age), status.message
+    return status.name, status.state, ranks, status.mpi, _job_and_host(status), duration(status.age), status.message
 
 
 def _notes(listing: Listing, place: str) -> list[str]:
@@ -100,23 +100,29 @@ def _notes(listing: Listing, place: str) -> list[str]:
 
 
 def where_text(worlds: Mapping[int, Mapping[int, Any]], *, stacks: bool) -> str:
-    """Return where the ranks of each world are in a call on all ranks, on request with the stack of each."""
+    """Return where the ranks of each world are in an SPMD call, on request with their stacks."""
     lines = []
     for index, places in worlds.items():
-        name = next((told["name"] for told in places.values() if told and "name" in told), None)
-        what = f"world {index}, {name}" if name else f"world {index}"
-        lines.append(f"{what}: {rank_locations.words(places)}" if name else f"{what}: no call on all ranks is going on")
+        name = next((place["name"] for place in places.values() if place and "name" in place), None)
+        lines.append(
+            f"world {index}, {name}: {rank_locations.words(places)}"
+            if name
+            else f"world {index}: no SPMD call is running"
+        )
         if stacks:
-            told = {rank: told["stack"] for rank, told in places.items() if told and told.get("stack")}
-            lines += [f"\nrank {rank}:\n{stack.rstrip()}" for rank, stack in told.items()]
+            lines += [
+                f"\nrank {rank}:\n{place['stack'].rstrip()}"
+                for rank, place in places.items()
+                if place and place.get("stack")
+            ]
     return "\n".join(lines)
 
 
 def dashboard_html(url: str) -> str:
-    """Return the dashboard at a URL as a frame, and a link to it."""
+    """Return a frame with the dashboard, and a link."""
     return (
         f'<iframe src="{escape(url)}" title="dashboard" style="width:100%;height:720px;border:0"></iframe>'
-        f'<div><a href="{escape(url)}" target="_blank" rel="noopener">open the dashboard in a tab of its own</a></div>'
+        f'<div><a href="{escape(url)}" target="_blank" rel="noopener">open the dashboard in a new tab</a></div>'
     )
 
 
@@ -126,19 +132,19 @@ def stopped_text(stopped: Stopped) -> str:
 
 
 def failed_text(stopped: Stopped, place: str) -> str:
-    """Return which clusters could not be ended, and why, worded for a place; empty if there are none."""
+    """Return which clusters could not be stopped, with the errors for a place."""
     return "\n".join(
-        f"cluster {failed.name!r} was not ended: {from_fields(failed.error).text(place)}" for failed in stopped.failed
+        f"cluster {failed.name!r} was not stopped: {from_fields(failed.error).text(place)}" for failed in stopped.failed
     )
 
 
 def finding_text(finding: CheckResult, place: str) -> str:
-    """Return a finding of the doctor in one line, worded for a place."""
+    """Return a result of the doctor in one line, with the remedy for a place."""
     remedy = f" -> {hints.words(finding.remedy, place)}" if finding.remedy else ""
     return f"{finding.verdict:<8} {finding.check}: {finding.detail}{remedy}"
 
 
 def findings_summary(findings: Sequence[CheckResult]) -> str:
-    """Return how many findings there were of each verdict."""
+    """Return the number of results of each verdict."""
     verdicts = [finding.verdict for finding in findings]
     return ", ".join(f"{verdicts.count(verdict)} {verdict}" for verdict in ("ok", "warning", "failed"))

@@ -19,40 +19,42 @@ _DEADLINE = 120.0
 
 
 def report(file: str, name: str | None, bound: Record | None = None) -> str:
-    """Write the report of a cluster, and return a line that says so.
+    """Write the report of a cluster, and return a message.
 
     Parameters
     ----------
     file
-        Path, of ``.html``; a file that is there is replaced, once the report is complete.
+        Path of an ``.html`` file; an existing file is replaced once the report is complete.
     name, bound
         The cluster, as of `workbench.commands.actions.choose`.
 
     Raises
     ------
     InvalidRequest
-        If there can be no such file, or the ranks have told nothing.
+        If the file cannot be written, or the ranks have sent no measurements.
     ClusterNotFound
-        If the cluster has ended, or there is none.
+        If the cluster is unknown or has ended.
     HeadUnreachable
         If its head does not answer.
     StartError
-        If the report is not drawn, or not in time.
+        If the report was not drawn, or not before the deadline.
     """
     if not file.lower().endswith((".html", ".htm")):
-        raise InvalidRequest(f"report {file}: a report is a file of HTML; name one that ends in .html, as {file}.html")
+        raise InvalidRequest(
+            f"report {file}: a report is an HTML file. Choose a name that ends in .html, e.g. {file}.html."
+        )
     path = atomic_file.checked("report", file)
     try:
         record = actions.choose(name, bound)
     except ClusterNotFound as error:
-        message = f"{error.message} A report is made while its cluster runs, and can be read ever after."
+        message = f"{error.message} A report can only be written while its cluster runs."
         raise error.retold(ClusterNotFound, message) from None
     atomic_file.write("report", path, _drawn(record.name))
     return f"{file} has the report of cluster {record.name!r}"
 
 
 def _drawn(name: str) -> bytes:
-    # -P: no file in the notebook's folder takes the place of a module
+    # -P: a file in the notebook's folder must not shadow a module.
     command = [sys.executable, "-P", "-m", _MODULE, name]
     try:
         done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=_DEADLINE, check=False)
@@ -65,7 +67,7 @@ def _drawn(name: str) -> bytes:
     if done.returncode:
         raise StartError(
             f"the report of cluster {name!r} was not drawn (exit code {done.returncode}).",
-            hint=f"`{' '.join(command)}` tells more.",
+            hint=f"`{' '.join(command)}` shows the error.",
             log=done.stderr.decode(errors="replace").strip(),
         )
     return done.stdout

@@ -1,4 +1,4 @@
-"""``%mpicluster``: start, watch and end MPI clusters from a notebook."""
+"""``%mpicluster``: start, watch and stop MPI clusters from a notebook."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from workbench.commands.verb import Answer, Place
 from workbench.deploy import registry
 from workbench.deploy.registry import Record
 from workbench.errors import WorkbenchError
-from workbench.hints import NOTEBOOK
+from workbench.hints import NOTEBOOK, Command
 from workbench.metrics import magics as metrics_magics
 from workbench.text import split
 
@@ -39,11 +39,11 @@ if TYPE_CHECKING:
 
     from workbench.cluster import MPICluster
 
-_DOC = f"""Start, watch and end MPI worlds that are Dask clusters.
+_DOC = f"""Start, watch and stop MPI worlds that are Dask clusters.
 
-`start` and `attach` bind `cluster` and `client` in your namespace; the other verbs are about that
-cluster unless they are given a name. Clusters outlive the notebook: `list` and `attach` find them again.
-`{{name}}` and `$name` stand for the values of your variables.
+`start` and `attach` set `cluster` and `client` in your namespace; the other verbs apply to that cluster
+unless you name another. Clusters outlive the notebook: `list` shows them, and `attach` connects again.
+`{{name}}` and `$name` are replaced by the values of your variables.
 
 {overview(NOTEBOOK)}
 
@@ -65,22 +65,22 @@ class ClusterMagics(Magics):
     shell: InteractiveShell
 
     @line_magic
-    def mpicluster(self, line: str) -> None:  # noqa: D102  # written below, from the table of the verbs
-        at = Notebook(self.shell)
+    def mpicluster(self, line: str) -> None:  # noqa: D102  # set below, from the table of the verbs
+        notebook = Notebook(self.shell)
         try:
-            told = answer(split(line), at)
+            result = answer(split(line), notebook)
         except WorkbenchError as error:
             raise UsageError(str(error)) from None
-        if told is not None:
-            at.show(told)
-            if told.failure:
-                raise UsageError(told.failure)
+        if result is not None:
+            notebook.show(result)
+            if result.failure:
+                raise UsageError(result.failure)
 
     mpicluster.__doc__ = _DOC
 
 
 class Notebook(Place):
-    """A notebook, whose user has ``cluster`` and ``client`` as names.
+    """A notebook, with the variables ``cluster`` and ``client`` of its user.
 
     Parameters
     ----------
@@ -95,84 +95,84 @@ class Notebook(Place):
 
     @property
     def cluster(self) -> MPICluster | None:
-        """The cluster in the user's name ``cluster``, if it is one of ours and connected."""
+        """The cluster in the user's variable ``cluster``, if it is an `MPICluster` and connected."""
         from workbench.cluster import MPICluster
 
         cluster = self.shell.user_ns.get("cluster")
         usable = isinstance(cluster, MPICluster) and cluster.status.name == "running" and not cluster.asynchronous
         return cluster if usable else None
 
-    def show(self, told: Answer) -> None:
-        """Display it."""
-        if told.rich is not None:
-            display(told.rich)
-        elif told.html is not None:
-            display({"text/plain": told.text, "text/html": told.html}, raw=True)
+    def show(self, answer: Answer) -> None:
+        """Display the answer."""
+        if answer.rich is not None:
+            display(answer.rich)
+        elif answer.html is not None:
+            display({"text/plain": answer.text, "text/html": answer.html}, raw=True)
         else:
-            print(told.text)
+            print(answer.text)
 
     def dashboard(self, record: Record) -> Answer:
-        """Show it in a frame."""
+        """Show the dashboard in a frame."""
         url = dashboard_url(record)
         return Answer(url, html=dashboard_html(url))
 
     def use(self, cluster: MPICluster) -> None:
-        """Give the cluster and a client of it the user's names ``cluster`` and ``client``."""
+        """Set the user's variables ``cluster`` and ``client`` to the cluster and a new client."""
         try:
             client = cluster.get_client()
         except BaseException:
             cluster.close()
             raise
-        before = self.record
-        if before is not None:
+        previous = self.record
+        if previous is not None:
             self.release()
-            if before.id != cluster.record.id:
-                _tell_what_became_of(before)
+            if previous.id != cluster.record.id:
+                _print_if_running(previous)
         client.subscribe_topic("workbench", functools.partial(self._notify, cluster))
-        cluster.on_gone = functools.partial(self._gone, cluster)
+        cluster.on_gone = functools.partial(self._on_gone, cluster)
         self.shell.push({"cluster": cluster, "client": client})
         display(cluster)
 
     async def _notify(self, cluster: MPICluster, event: tuple[float, dict[str, Any]]) -> None:
-        """Print what users have to see at once, wherever they are in their notebook: ranks lost, the end that comes."""
-        _, told = event
-        # Of an object that is being closed here they know.
-        if cluster.status.name != "running" or not told.get("kind"):
+        """Print the notices of a cluster immediately, below whichever cell runs."""
+        _, notice = event
+        # The user knows of a cluster that is being closed here.
+        if cluster.status.name != "running" or not notice.get("kind"):
             return
-        if told["kind"] == "end":
+        if notice["kind"] == "end":
             await cluster.detach()
-            self._part(cluster, told["message"])
+            self._release_ended(cluster, notice["message"])
         else:
-            _tell(cluster, told["message"])
+            _print_notice(cluster, notice["message"])
 
-    def _gone(self, cluster: MPICluster, reason: str) -> None:
-        self._part(cluster, f"it has ended: {reason}. Its logs are in {cluster.record.logs}")
+    def _on_gone(self, cluster: MPICluster, reason: str) -> None:
+        self._release_ended(cluster, f"it has ended: {reason}. Its logs are in {cluster.record.logs}")
 
-    def _part(self, cluster: MPICluster, message: str) -> None:
-        """Tell that a cluster ends without the user's doing here, and take its names away."""
-        _tell(cluster, message)
-        # Of a scheduler that is gone Dask would complain for minutes. This is its thread, which must not wait.
+    def _release_ended(self, cluster: MPICluster, message: str) -> None:
+        """Print why a cluster ends, and remove the user's variables."""
+        _print_notice(cluster, message)
+        # Without it Dask logs errors about the scheduler for minutes. The thread of the loop must not wait.
         threading.Thread(target=self._release, args=[cluster], name="release", daemon=True).start()
 
     def release(self) -> None:
-        """Release the cluster in the user's name ``cluster``."""
+        """Release the cluster in the user's variable ``cluster``."""
         cluster = self.cluster
         if cluster is not None:
             self._release(cluster)
 
     def _release(self, cluster: MPICluster) -> None:
-        """Close a cluster and the user's ``client`` of it, and take the names away; the cluster goes on."""
-        names, client = self.shell.user_ns, self.shell.user_ns.get("client")
+        """Disconnect from a cluster, close the user's ``client`` of it, and remove both variables."""
+        variables, client = self.shell.user_ns, self.shell.user_ns.get("client")
         if getattr(client, "cluster", None) is cluster:
-            del names["client"]
+            del variables["client"]
             _close(client)
-        if names.get("cluster") is cluster:
-            del names["cluster"]
+        if variables.get("cluster") is cluster:
+            del variables["cluster"]
         cluster.detach()
 
 
 def _close(client: Client) -> None:
-    # Dask reports it as an error, with a traceback, that a client gives up to reach a scheduler that is gone.
+    # Dask logs an error with a traceback when a client stops trying to reach a scheduler that has ended.
     logger = logging.getLogger("distributed.client")
     logger.addFilter(_no_cancellation)
     try:
@@ -185,33 +185,34 @@ def _no_cancellation(record: logging.LogRecord) -> bool:
     return record.exc_info is None or not isinstance(record.exc_info[1], asyncio.CancelledError)
 
 
-def _tell(cluster: MPICluster, message: str) -> None:
+def _print_notice(cluster: MPICluster, message: str) -> None:
     print(f"cluster {cluster.record.name!r}: {message}")
 
 
-def _tell_what_became_of(record: Record) -> None:
+def _print_if_running(record: Record) -> None:
     with contextlib.suppress(WorkbenchError):
         if registry.running(record.name).id == record.id:
-            print(f"cluster {record.name!r} is running still; %mpicluster attach {record.name} brings it back")
+            attach = Command("attach", record.name).at(NOTEBOOK)
+            print(f"cluster {record.name!r} is still running; {attach} connects to it again")
 
 
 # -- completion ------------------------------------------------------------------------------------------------
 
-_LINE = re.compile(r"\s*%?mpicluster\s+(?P<words>.*)")
+_LINE = re.compile(r"\s*%?mpicluster\s+(?P<arguments>.*)")
 
 
 @context_matcher(identifier="workbench.mpicluster")  # type: ignore[untyped-decorator]
 def match(context: CompletionContext) -> SimpleMatcherResult:
     """Complete a line with ``%mpicluster``: verbs, options, their values, names of clusters."""
-    found = _LINE.fullmatch(context.text_until_cursor)
-    if found is None:
+    line = _LINE.fullmatch(context.text_until_cursor)
+    if line is None:
         return SimpleMatcherResult(completions=[], suppress=False)
-    words = found["words"].split()
-    last = "" if not words or found["words"][-1].isspace() else words.pop()
+    arguments = line["arguments"].split()
+    last = "" if not arguments or line["arguments"][-1].isspace() else arguments.pop()
     if last.startswith("-") and "=" in last:
         option, _, last = last.partition("=")
-        words.append(option)
-    candidates = complete(words, last, NOTEBOOK)
+        arguments.append(option)
+    candidates = complete(arguments, last, NOTEBOOK)
     return SimpleMatcherResult(
         completions=[SimpleCompletion(text=candidate, type="keyword") for candidate in candidates],
         matched_fragment=last,
@@ -229,7 +230,7 @@ def load(shell: InteractiveShell) -> None:
 
 
 def unload(shell: InteractiveShell) -> None:
-    """Take the magics and their completion away; clusters and the user's names stay as they are."""
+    """Remove the magics and their completion; clusters and the user's variables stay as they are."""
     metrics_magics.unload(shell)
     cells_magics.unload(shell)
     shell.Completer.custom_matchers.remove(match)

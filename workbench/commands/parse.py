@@ -1,4 +1,4 @@
-"""From the words that a user types to a verb and what comes of it, and back to words that could come next."""
+"""Parse a command line, run its verb, and complete a line that is being typed."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ HELP = ("-h", "--help")
 
 @dataclass(frozen=True)
 class ParsedLine:
-    """What a user asks for."""
+    """A parsed command line."""
 
     verb: str
-    """Name of the verb; ``help`` if help was asked for."""
+    """Name of the verb; ``help`` for a request for help."""
     options: dict[str, Any]
-    """Values by the names of the arguments, as typed; of ``help`` its ``text``."""
+    """Values by the names of the arguments, as typed; for ``help`` its ``text``."""
 
 
 class _Parser(argparse.ArgumentParser):
@@ -31,64 +31,55 @@ class _Parser(argparse.ArgumentParser):
         raise InvalidRequest(f"{self.prog}: {message}. {self.format_usage().strip()}")
 
 
-def answer(words: Sequence[str], at: Place) -> Answer | None:
-    """Do what was typed in a place; return what is to be shown of it, None if nothing is to be shown any more.
-
-    Raises
-    ------
-    WorkbenchError
-        What `parse` and the verb raise.
-    """
-    call = parse(words, at.name)
-    if call.verb == "help":
-        return Answer(call.options["text"])
-    verb = verbs(at.name)[call.verb]
-    at.json = call.options.pop("json", False)
-    with debug_log.shown(verbose=call.options.pop("verbose")):
-        return verb.show(verb.run(at, **call.options), at.name)
+def answer(arguments: Sequence[str], place: Place) -> Answer | None:
+    """Run a command line in a place, and return the answer to show, or None; raises as `parse` and the verb."""
+    line = parse(arguments, place.name)
+    if line.verb == "help":
+        return Answer(line.options["text"])
+    verb = verbs(place.name)[line.verb]
+    place.json = line.options.pop("json", False)
+    with debug_log.shown(verbose=line.options.pop("verbose")):
+        return verb.show(verb.run(place, **line.options), place.name)
 
 
-def parse(words: Sequence[str], place: str) -> ParsedLine:
-    """Return what is asked for.
+def parse(arguments: Sequence[str], place: str) -> ParsedLine:
+    """Return the verb of a command line, with its options.
 
     Parameters
     ----------
-    words
-        What was typed after the name of the magic or of the command.
+    arguments
+        The arguments after the name of the magic or of the command.
     place
-        Where: `table.NOTEBOOK` or `table.TERMINAL`.
+        `hints.NOTEBOOK` or `hints.TERMINAL`.
 
     Raises
     ------
     InvalidRequest
-        If there is no such verb or option, or a value is missing; the values themselves are checked by
-        whom they are for.
+        If the verb or an option is unknown, or a value is missing; the verb checks the values.
     """
     known = verbs(place)
-    if not words:
-        raise InvalidRequest(f"{place}: what to do? Allowed: {', '.join(known)}; {place} --help tells more.")
-    name, *rest = words
+    if not arguments:
+        raise InvalidRequest(f"{place}: missing subcommand. Choose from: {', '.join(known)}. See {place} --help.")
+    name, *rest = arguments
     if name in HELP:
         return ParsedLine("help", {"text": overview(place)})
     if name not in known:
         raise InvalidRequest(f"{place} {name}: no such subcommand, {did_you_mean(name, known)}")
     parser = _parser(known[name], place)
-    if any(word in HELP for word in rest):
+    if any(argument in HELP for argument in rest):
         return ParsedLine("help", {"text": parser.format_help().rstrip()})
-    given = _joined(rest, known[name])
-    # argparse takes that for no value, and makes an empty list of it.
-    if nothing := [word for word in given if word.startswith("-") and word.endswith("=--")]:
-        raise InvalidRequest(
-            f"{parser.prog}: {nothing[0]}: no value can be '--'; leave the option out, or give another."
-        )
-    options, left = parser.parse_known_args(given)
-    if left:
-        raise InvalidRequest(f"{parser.prog}: {_left_over(left, known[name], place)}")
+    joined = _joined(rest, known[name])
+    # argparse makes an empty list of this value.
+    if invalid := [argument for argument in joined if argument.startswith("-") and argument.endswith("=--")]:
+        raise InvalidRequest(f"{parser.prog}: {invalid[0]} is not valid. Omit the option, or give another value.")
+    options, unknown = parser.parse_known_args(joined)
+    if unknown:
+        raise InvalidRequest(f"{parser.prog}: {_describe_unknown(unknown, known[name], place)}")
     return ParsedLine(name, vars(options))
 
 
 def _parser(verb: Verb, place: str) -> _Parser:
-    # Help is not an action of argparse's: that would end the process.
+    # The help action of argparse would end the process.
     parser = _Parser(
         prog=f"{place} {verb.name}",
         usage=verb.usage(place).replace("%", "%%"),
@@ -109,58 +100,58 @@ def _parser(verb: Verb, place: str) -> _Parser:
     return parser
 
 
-def _joined(words: Sequence[str], verb: Verb) -> list[str]:
-    """Return the words with `--extra --exclusive` as one: argparse takes no value that looks like an option."""
+def _joined(typed: Sequence[str], verb: Verb) -> list[str]:
+    """Join `--extra --exclusive` to one argument: argparse accepts no value that looks like an option."""
     repeated = {argument.name for argument in verb.arguments if argument.many}
     joined: list[str] = []
-    for word in words:
+    for argument in typed:
         if joined and joined[-1] in repeated:
-            joined[-1] = f"{joined[-1]}={word}"
+            joined[-1] = f"{joined[-1]}={argument}"
         else:
-            joined.append(word)
+            joined.append(argument)
     return joined
 
 
-def _left_over(left: Sequence[str], verb: Verb, place: str) -> str:
-    option = next((word.partition("=")[0] for word in left if word.startswith("-")), None)
+def _describe_unknown(unknown: Sequence[str], verb: Verb, place: str) -> str:
+    option = next((argument.partition("=")[0] for argument in unknown if argument.startswith("-")), None)
     if option is None:
-        return f"unexpected {left[0]!r}. Usage: {verb.usage(place)}"
+        return f"unexpected {unknown[0]!r}. Usage: {verb.usage(place)}"
     allowed = [argument.name for argument in verb.at(place) if argument.is_option]
     return f"unknown option {option!r}, {did_you_mean(option, allowed)}"
 
 
-def complete(words: Sequence[str], last: str, place: str) -> list[str]:
-    """Return what could stand for the word that is being typed.
+def complete(typed: Sequence[str], last: str, place: str) -> list[str]:
+    """Return the completions of the argument that is being typed.
 
     Parameters
     ----------
-    words
-        Complete words before it, after the name of the magic.
+    typed
+        The complete arguments before it, after the name of the magic.
     last
-        What there is of it.
+        Its beginning.
     place
         As of `parse`.
     """
     known = verbs(place)
-    if not words:
+    if not typed:
         return [name for name in known if name.startswith(last)]
-    if words[0] not in known:
+    if typed[0] not in known:
         return []
-    arguments = known[words[0]].at(place)
-    options = {name: its for its in arguments if its.is_option for name in (its.name, *its.aliases)}
-    unused = [name for name in (*options, HELP[1]) if name == HELP[1] or options[name].many or name not in words]
+    arguments = known[typed[0]].at(place)
+    options = {name: option for option in arguments if option.is_option for name in (option.name, *option.aliases)}
+    unused = [name for name in (*options, HELP[1]) if name == HELP[1] or options[name].many or name not in typed]
 
-    def takes_value(word: str) -> bool:
-        return word in options and options[word].metavar is not None
+    def takes_value(argument: str) -> bool:
+        return argument in options and options[argument].metavar is not None
 
-    if takes_value(words[-1]):
-        candidates = list(options[words[-1]].values())
+    if takes_value(typed[-1]):
+        candidates = list(options[typed[-1]].values())
     elif last.startswith("-"):
         candidates = unused
     else:
-        given = [word for before, word in pairwise(words) if not word.startswith("-") and not takes_value(before)]
-        left = [argument for argument in arguments if not argument.is_option][len(given) :]
-        candidates = list(left[0].values()) if left else []
+        words = [each for before, each in pairwise(typed) if not each.startswith("-") and not takes_value(before)]
+        remaining = [argument for argument in arguments if not argument.is_option][len(words) :]
+        candidates = list(remaining[0].values()) if remaining else []
         if not candidates and not last:
             candidates = unused
     return [candidate for candidate in candidates if candidate.startswith(last)]

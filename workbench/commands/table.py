@@ -1,4 +1,4 @@
-"""The verbs: one table for the parser, the help and the completion, and for what all places run and show."""
+"""The table of verbs, for parser, help and completion, and for all places that run them."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ def _interfaces() -> list[str]:
     return list(psutil.net_if_addrs())
 
 
-# Values of options that can be listed where somebody types only.
+# Options whose values only this host can list.
 _FOUND_HERE: dict[str, Callable[[], Iterable[str]]] = {"preset": presets, "interface": _interfaces}
 
 
 _OPTIONS = {option.name: Argument.of(option, _FOUND_HERE.get(option.name)) for option in options()}
 _NAME = Argument("name", "name of the cluster; default: the one in use, or the only one", "NAME", _clusters)
 
-# -- what verbs run, where that is more than an expression -------------------------------------------------
+# -- functions of verbs ------------------------------------------------------------------------------------
 
 
 def _start(at: Place, **typed: Any) -> Answer | None:
@@ -86,11 +86,11 @@ def _demo(at: Place, ranks: str | None, mpi: str | None) -> Any:
     return run(**given, mpi=mpi or "auto", quiet=at.json)
 
 
-# -- what they show ----------------------------------------------------------------------------------------
+# -- answers -----------------------------------------------------------------------------------------------
 
 
 def _text(key: str) -> Callable[[str, str], Answer]:
-    """Return how a text is shown: as it is, and to programs under a key."""
+    """Return a function that makes the answer of a text, with a key for programs."""
     return lambda text, _: Answer(text, {key: text})
 
 
@@ -112,8 +112,8 @@ def _places(result: tuple[dict[int, dict[int, Any]], bool], _: str) -> Answer:
 
 
 def _profile(frame: ProfileFrame, _: str) -> Answer:
-    told = {"ranks": frame.to_dict("records"), "operations": frame.operations.to_dict("records")}
-    return Answer(str(frame), told, rich=frame)
+    value = {"ranks": frame.to_dict("records"), "operations": frame.operations.to_dict("records")}
+    return Answer(str(frame), value, rich=frame)
 
 
 def _stopped(stopped: Stopped, place: str) -> Answer:
@@ -122,9 +122,9 @@ def _stopped(stopped: Stopped, place: str) -> Answer:
 
 
 def _findings(findings: list[CheckResult], place: str) -> Answer:
-    told = [asdict(finding) | {"remedy": hints.words(finding.remedy, place)} for finding in findings]
+    plain = [asdict(finding) | {"remedy": hints.words(finding.remedy, place)} for finding in findings]
     failure = "" if any(finding.verdict == "failed" for finding in findings) else None
-    return Answer(shown.findings_summary(findings), {"findings": told}, failure=failure)
+    return Answer(shown.findings_summary(findings), {"findings": plain}, failure=failure)
 
 
 # -- the table ---------------------------------------------------------------------------------------------
@@ -138,21 +138,21 @@ VERBS = (
     ),
     Verb(
         "status",
-        "tell how a cluster is",
+        "show the state of a cluster",
         lambda at, name: actions.status(at.choose(name), at.cluster),
         _status,
         (_NAME,),
     ),
     Verb(
         "list",
-        "list all clusters of yours",
+        "list all your clusters",
         lambda _, all: actions.listing(everything=all),  # noqa: A006  (as the option is called)
         _listing,
-        (Argument("--all", "with those that have ended in the last days: when, why, and where their logs are"),),
+        (Argument("--all", "also those that have ended in the last days, with time, reason and folder of the logs"),),
     ),
     Verb(
         "attach",
-        "use a cluster that runs already",
+        "connect to a running cluster",
         lambda at, name, ssh_tunnel: at.use(actions.attach(name, ssh_tunnel)),
         arguments=(
             Argument("name", "name of the cluster", "NAME", _clusters, required=True),
@@ -162,14 +162,14 @@ VERBS = (
     ),
     Verb(
         "logs",
-        "print the logs of a cluster, also after its end",
+        "print the logs of a cluster, also after it has stopped",
         lambda at, name, rank: actions.logs(name, rank, at.record),
         _text("logs"),
-        (_NAME, Argument("--rank", "only that of one rank, as 3 or, in a later world, w1.3", "RANK")),
+        (_NAME, Argument("--rank", "only the log of one rank, for example 3 or, in a later world, w1.3", "RANK")),
     ),
     Verb(
         "scale",
-        "have N ranks in total, by adding or removing whole worlds",
+        "scale to N ranks in total by adding or removing whole worlds",
         lambda at, ranks, name: actions.scale(at.choose(name), ranks, at.cluster),
         _size,
         (Argument("ranks", "number of ranks in all worlds together", "N", required=True), _NAME),
@@ -177,7 +177,7 @@ VERBS = (
     ),
     Verb(
         "restart",
-        "end all ranks and start them again; results on them are lost",
+        "restart all ranks; results in their memory are lost",
         lambda at, name: actions.restart(at.choose(name), at.cluster),
         _size,
         (_NAME,),
@@ -185,25 +185,25 @@ VERBS = (
     ),
     Verb(
         "where",
-        "tell where each rank is in a call on all ranks that is going on",
+        "show where each rank is in a running SPMD call",
         lambda at, name, stacks: (actions.where(at.choose(name), at.cluster), stacks),
         _places,
-        (_NAME, Argument("--stacks", "with the stack of each rank")),
+        (_NAME, Argument("--stacks", "also print the stack of each rank")),
     ),
     Verb(
         "metrics",
-        "write what was measured: as OpenMetrics, or a table",
+        "print measurements as OpenMetrics or as a table, or write them to a file",
         lambda at, name, table, out: actions.metrics(at.choose(name), table, out, at.cluster),
         _text("metrics"),
         (
             _NAME,
-            Argument("--table", "this one, as CSV; default: OpenMetrics of the last half second", "TABLE", _tables),
-            Argument("--out", "to this file, a table by its ending as CSV or Parquet", "FILE"),
+            Argument("--table", "this table, as CSV; default: OpenMetrics of the last half second", "TABLE", _tables),
+            Argument("--out", "file to write; its ending selects CSV or Parquet for a table", "FILE"),
         ),
     ),
     Verb(
         "profile",
-        "tell what each rank did since it was started: computing, MPI, the top operations",
+        "show the time of each rank since its start: computing, MPI, the longest operations",
         lambda at, name: actions.profile(at.choose(name), at.cluster),
         _profile,
         (_NAME,),
@@ -216,17 +216,22 @@ VERBS = (
     ),
     Verb(
         "report",
-        "write the dashboard as one file, which opens without a server and after the cluster's end",
+        "write the dashboard to one HTML file, which needs no server and no cluster",
         lambda at, file, name: report(file, name, at.record),
         _text("report"),
-        (Argument("file", "the file, as report.html; one that is there is replaced", "FILE", required=True), _NAME),
+        (
+            Argument(
+                "file", "file to write, for example report.html; an existing file is replaced", "FILE", required=True
+            ),
+            _NAME,
+        ),
     ),
     Verb(
         "stop",
-        "end a cluster",
+        "stop a cluster",
         _stop,
         _stopped,
-        (_NAME, Argument("--all", "end all clusters of yours")),
+        (_NAME, Argument("--all", "stop all your clusters")),
         going="stopping",
     ),
     Verb(
@@ -254,7 +259,7 @@ VERBS = (
     Verb(
         "bench",
         "measure against a reference",
-        lambda _, **__: None,  # `cli.main` hands the words behind it to `workbench.bench`
+        lambda _, **__: None,  # `cli.main` passes its arguments to `workbench.bench`
         arguments=(Argument("bench", "what to measure", "NAME"),),
         places=(TERMINAL,),
     ),
@@ -262,11 +267,11 @@ VERBS = (
 
 
 def verbs(place: str) -> dict[str, Verb]:
-    """Return the verbs that can be typed in a place, by their names."""
+    """Return the verbs of a place by their names."""
     return {verb.name: verb for verb in VERBS if place in verb.places}
 
 
 def overview(place: str) -> str:
     """Return a line of usage and a sentence for every verb."""
     lines = [f"{verb.usage(place)}\n    {verb.help}" for verb in verbs(place).values()]
-    return "\n".join([*lines, f"{place} VERB --help\n    tell what the options mean"])
+    return "\n".join([*lines, f"{place} VERB --help\n    explain the options"])

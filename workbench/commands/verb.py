@@ -1,4 +1,4 @@
-"""What a verb is: its words and options, what it does, and how a place shows what comes of that."""
+"""Verbs with their arguments, the answers of verbs, and the places where users type them."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Argument:
-    """One word or option of a verb."""
+    """One positional argument or option of a verb."""
 
     name: str
-    """``--option``, or for a word its key in lower case."""
+    """``--option``, or the name of a positional argument in lower case."""
     help: str
     """One line for the user."""
     metavar: str | None = None
-    """What stands for the value in help; None: an option without a value."""
+    """Placeholder of the value in help; None: an option without a value."""
     values: Callable[[], Iterable[str]] = tuple
     """Values that completion offers."""
     required: bool = False
-    """Whether a word has to be given."""
+    """Whether a positional argument is required."""
     aliases: tuple[str, ...] = ()
     """Other names of an option."""
     many: bool = False
@@ -36,11 +36,11 @@ class Argument:
     number: bool = False
     """Whether the value is a whole number."""
     batch_only: bool = False
-    """Whether only batch schedulers can be asked for it."""
+    """Whether it is for batch schedulers only."""
 
     @classmethod
     def of(cls, option: ClusterOption, values: Callable[[], Iterable[str]] | None = None) -> Argument:
-        """Return an option of a cluster as it is typed; `values` are those that only this host knows."""
+        """Return the argument of an option of a cluster; `values` returns values that only this host knows."""
         return cls(
             option.typed,
             option.help,
@@ -49,39 +49,39 @@ class Argument:
             aliases=option.aliases,
             many=option.many,
             number=option.kinds == ("int",),
-            batch_only=option.name in {each.name for each in options(JobOptions)},
+            batch_only=option.name in {job_option.name for job_option in options(JobOptions)},
         )
 
     @property
     def is_option(self) -> bool:
-        """Whether it is an option rather than a word at its place."""
+        """Whether it is an option rather than a positional argument."""
         return self.name.startswith("-")
 
     @property
     def usage(self) -> str:
-        """How it stands in a line of usage."""
+        """Its part of the line of usage."""
         text = " ".join(filter(None, (self.name if self.is_option else "", self.metavar)))
         return text if self.required else f"[{text}]"
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What comes of a verb, for each place that may show it."""
+    """The result of a verb, for each place that may show it."""
 
     text: str = ""
     """For people."""
     value: Mapping[str, Any] = field(default_factory=dict)
     """For programs, in JSON."""
     html: str | None = None
-    """For a notebook, in the place of the text."""
+    """For a notebook, instead of the text."""
     rich: Any = None
-    """An object that a notebook displays by itself, in the place of the text."""
+    """An object that a notebook displays instead of the text."""
     failure: str | None = None
     """Why the verb has failed, worded for the place; empty: the text has it; None: the verb has not failed."""
 
 
 class Place:
-    """Where a verb is typed: what the verb needs of a notebook or of a terminal."""
+    """Where a verb is typed: the operations of a notebook or of a terminal."""
 
     name: ClassVar[str]
     """`hints.NOTEBOOK` or `hints.TERMINAL`."""
@@ -90,7 +90,7 @@ class Place:
 
     @property
     def cluster(self) -> MPICluster | None:
-        """The cluster in use, if there is one and it is connected."""
+        """The cluster in use, if any, and if it is connected."""
         return None
 
     @property
@@ -100,23 +100,23 @@ class Place:
         return None if cluster is None else cluster.record
 
     def choose(self, name: str | None) -> Record:
-        """Return the record of the cluster that a verb is about; as of `actions.choose`."""
+        """Return the record of the cluster that a verb applies to; as of `actions.choose`."""
         return actions.choose(name, self.record)
 
     def show(self, answer: Answer) -> None:
-        """Show what has come of a verb, or a part of it."""
+        """Show the answer of a verb, or a part of it."""
         raise NotImplementedError
 
     def use(self, cluster: MPICluster) -> Answer | None:
-        """Use a cluster that was started or attached to; return what is still to be shown of it."""
+        """Use a cluster that was started or attached to; return what remains to be shown."""
         raise NotImplementedError
 
     def dashboard(self, record: Record) -> Answer | None:
-        """Show the dashboard of a cluster; return what is still to be shown."""
+        """Show the dashboard of a cluster; return what remains to be shown."""
         raise NotImplementedError
 
     def release(self) -> None:
-        """Release the cluster in use; the cluster goes on."""
+        """Disconnect from the cluster in use."""
 
 
 @dataclass(frozen=True)
@@ -124,22 +124,22 @@ class Verb:
     """One subcommand."""
 
     name: str
-    """What is typed."""
+    """The name that is typed."""
     help: str
-    """What it does, in a sentence."""
+    """One line for the user."""
     run: Callable[..., Any]
-    """Does it: takes the `Place`, then the arguments by their names as they were typed."""
+    """Function of the `Place` and the arguments, by their names and as they were typed."""
     show: Callable[[Any, str], Answer | None] = lambda result, _: result
-    """Makes the answer of what `run` returned, for a place by its name; None: nothing is to be shown any more."""
+    """Function from the result of `run` and the name of a place to the answer; None: nothing remains to be shown."""
     arguments: tuple[Argument, ...] = ()
-    """Words in their order, then options."""
+    """Positional arguments in their order, then options."""
     places: tuple[str, ...] = (NOTEBOOK, TERMINAL)
     """Where it can be typed."""
     going: str = ""
-    """How the panel calls it while it runs, if the panel has it for a cluster that runs."""
+    """State that the panel shows while the verb runs, if the panel has the verb for a running cluster."""
 
     def at(self, place: str) -> tuple[Argument, ...]:
-        """Return the arguments that it has in a place: in a terminal everything can answer in JSON."""
+        """Return the arguments in a place; in a terminal every verb can answer in JSON."""
         return (*self.arguments, *([_JSON] if place == TERMINAL else []), _VERBOSE)
 
     def usage(self, place: str) -> str:

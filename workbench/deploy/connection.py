@@ -1,4 +1,4 @@
-"""The head of a cluster as its clients reach it."""
+"""The connection of a client to the head of a cluster."""
 
 from __future__ import annotations
 
@@ -23,12 +23,11 @@ if TYPE_CHECKING:
     from workbench.deploy.record import Record
     from workbench.metrics.update import Update
 
-# Seconds between two looks at what has become of the job while the head is asked.
-_LOOK = 0.2
-# Seconds between two looks at a change of the worlds.
-_NEWS = 1.0
-# Seconds for a head to answer whose lease is out of sight.
-_ANSWER = 3.0
+# How often the job is checked while the head has not answered.
+_JOB_CHECK_INTERVAL_S = 0.2
+_PROGRESS_INTERVAL_S = 1.0
+# For a head whose lease cannot be seen.
+_ANSWER_TIMEOUT_S = 3.0
 
 
 class HeadConnection(HeadClient):
@@ -37,7 +36,7 @@ class HeadConnection(HeadClient):
     Parameters
     ----------
     job
-        The cluster's job, whose record is kept up to date with what the head tells.
+        The cluster's job, whose record is updated from the head.
     ssh_tunnel
         Host, as ``ssh`` takes it, through which the head is reached; None: directly.
     """
@@ -71,28 +70,28 @@ class HeadConnection(HeadClient):
             address = await self._tunnel.open(address, timeout)
         self.address = address
         self.rpc = rpc(address, connection_args=self.security.get_connection_args("client"), timeout=timeout)
-        patience = timeout
+        attempt_timeout = timeout
         while True:
             try:
-                async with asyncio.timeout(patience):
+                async with asyncio.timeout(attempt_timeout):
                     await self.ask_while_looking()
                 break
             except StartError:
                 raise
             except OSError as error:
                 left = self._job.record.deadline - time.time()
-                if patience != timeout or left <= 0 or not await self._is_starting(timeout):
+                if attempt_timeout != timeout or left <= 0 or not await self._is_starting(timeout):
                     cause = error.__cause__ if isinstance(error, HeadUnreachable) else error
-                    raise self._silent(patience, cause or error) from error
-                # Its first seconds are those in which it has the most to do, and its start has time for them.
-                patience = self.rpc.timeout = left
+                    raise self._no_answer(attempt_timeout, cause or error) from error
+                # A head is busiest in its first seconds, and has the time of its start for them.
+                attempt_timeout = self.rpc.timeout = left
         self.rpc.timeout = timeout
 
     async def _is_starting(self, timeout: float) -> bool:
-        """Return whether the head is just starting, and can be reached: its system answers before it does itself."""
+        """Return whether the head is starting and its host accepts connections to its port."""
         host, _, port = self.address.partition("://")[2].rpartition(":")
         if self._job.record.state != "starting" or self._tunnel is not None:
-            return False  # a tunnel answers although nobody is at its other end
+            return False  # a tunnel accepts connections also without a process at its other end
         try:
             async with asyncio.timeout(timeout):
                 _, writer = await asyncio.open_connection(host, int(port))
@@ -101,24 +100,24 @@ class HeadConnection(HeadClient):
         writer.close()
         return True
 
-    def _silent(self, patience: float, error: BaseException) -> HeadUnreachable:
+    def _no_answer(self, timeout: float, error: BaseException) -> HeadUnreachable:
         record = self._job.record
         host, _, port = str(record.address).partition("://")[2].rpartition(":")
-        way = f"through {self._tunnel.host}" if self._tunnel is not None else "from here"
-        advice = f"It may be busy or stuck: see its logs in {record.logs}, and try again."
+        route = f"through {self._tunnel.host}" if self._tunnel is not None else "from here"
+        hint = f"It may be busy or stuck: see its logs in {record.logs}, and try again."
         if not record.process.is_local:
-            advice += (
-                " If there is no route from here to that host, name one that has one and that you can log in to: "
+            hint += (
+                " If this host has no route to that host, name a host that has one and that you can log in to: "
                 f"--ssh-tunnel {record.process.host}"
             )
         return HeadUnreachable(
             f"cluster {record.name!r}: its head on {record.process.host} does not answer at {host} port {port} "
-            f"{way} within {patience:.0f} s ({type(error).__name__}).",
-            hint=advice,
+            f"{route} within {timeout:.0f} s ({type(error).__name__}).",
+            hint=hint,
         )
 
     async def close(self) -> None:
-        """Disconnect, as far as Dask's cluster has not done so already."""
+        """Close the connections that Dask's cluster has not closed already."""
         closing, self.rpc = self.rpc, None
         if closing is not None:
             await closing.close_rpc()
@@ -127,12 +126,12 @@ class HeadConnection(HeadClient):
 
     @property
     def head(self) -> Any:
-        """As `HeadClient.head`: also if the head has ended, as far as that can be seen from here."""
+        """As `HeadClient.head`; raises also if the head is known to have ended."""
         if self.rpc is None:
             raise self.lost()
         process = self._job.record.process
         if process.alive() is False:
-            # Without a look at it Dask would try to connect for as long as it may.
+            # Dask would try to connect until its timeout.
             raise HeadUnreachable(
                 f"the head of cluster {self._job.record.name!r}, process {process.pid} on {process.host}, has ended. "
                 f"Its logs are in {self._job.record.logs}."
@@ -140,10 +139,10 @@ class HeadConnection(HeadClient):
         return self.rpc
 
     def lost(self) -> HeadUnreachable:
-        """Return the error that says that there is no connection any more."""
+        """Return the error of a lost connection."""
         name = self._job.record.name
         return HeadUnreachable(
-            f"this object is not connected to cluster {name!r} any more.",
+            f"this object is no longer connected to cluster {name!r}.",
             hint=f"MPICluster.attach({name!r}) connects to it if it still runs.",
         )
 
@@ -152,61 +151,61 @@ class HeadConnection(HeadClient):
         self._job.update(registry.from_dict(await self.call("workbench_status", timeout)))
 
     async def ask_while_looking(self) -> None:
-        """Ask the head, but do not insist: if it has failed meanwhile its record tells why."""
-        asking = asyncio.ensure_future(self.ask())
+        """Ask the head for the state; if it fails meanwhile, raise the error of its record."""
+        request = asyncio.ensure_future(self.ask())
         try:
-            while not (await asyncio.wait({asking}, timeout=_LOOK))[0]:
+            while not (await asyncio.wait({request}, timeout=_JOB_CHECK_INTERVAL_S))[0]:
                 await asyncio.to_thread(self._job.look)
-            if asking.exception():
+            if request.exception():
                 await asyncio.to_thread(self._job.look)
-            await asking
+            await request
         finally:
-            asking.cancel()
+            request.cancel()
 
-    async def change(self, operation: str, what: str, *, quiet: bool, **message: Any) -> None:
-        """Wait until the head has changed its worlds, and show how it goes where that may take long.
+    async def change(self, operation: str, description: str, *, quiet: bool, **message: Any) -> None:
+        """Wait until the head has changed its worlds, and show the progress of changes that may take long.
 
         Parameters
         ----------
         operation, **message
             As of `call`.
-        what
-            What it does, in words.
+        description
+            Description of the change.
         quiet
             Show nothing.
 
         Raises
         ------
         HeadUnreachable
-            If it is not done in the time that the head gives itself.
+            If the change is not done before the deadline of the head.
         """
         record, batch = self._job.record, is_batch(self._job.record)
-        # The head gives a world this time to hand over its results, and this time to come up ...
-        patience = 2 * record.ready_within + config.seconds("close-timeout")
+        # The head gives a world one such time to move its results, and one to start ...
+        timeout = 2 * record.ready_within + config.seconds("close-timeout")
         if batch:
-            patience += config.seconds("queue-timeout")  # ... and more ranks are another job's
-        asking = asyncio.ensure_future(self.call(operation, **message))
+            timeout += config.seconds("queue-timeout")  # ... and more ranks need another job
+        request = asyncio.ensure_future(self.call(operation, **message))
         try:
-            async with asyncio.timeout(patience):
+            async with asyncio.timeout(timeout):
                 with Progress(record.total, quiet=quiet or not batch) as progress:
-                    while not (await asyncio.wait({asking}, timeout=_NEWS))[0]:
+                    while not (await asyncio.wait({request}, timeout=_PROGRESS_INTERVAL_S))[0]:
                         await self.ask()
-                        now = self._job.record
-                        progress.show(now.message, now.up, now.total)
-                    await asking
+                        latest = self._job.record
+                        progress.show(latest.message, latest.up, latest.total)
+                    await request
         except StartError:
-            raise  # of which some are timeouts too
+            raise  # `StartTimeout` is a `TimeoutError`
         except TimeoutError as error:
             raise HeadUnreachable(
-                f"cluster {record.name!r}: {what} was not done after {patience:.0f} s.",
+                f"cluster {record.name!r}: {description} was not done after {timeout:.0f} s.",
                 hint=f"Look at its logs in {record.logs}, or stop it.",
             ) from error
         finally:
-            asking.cancel()
+            request.cancel()
         await self.ask()
 
     async def refresh(self) -> Record:
-        """Have the head tell how the cluster is, and return its record.
+        """Get the present record from the head.
 
         Raises
         ------
@@ -218,7 +217,7 @@ class HeadConnection(HeadClient):
         return self._job.record
 
     async def metrics(self) -> Update:
-        """Return everything that the head has measured and kept; raises as `refresh`."""
+        """Return all measurements that the head has kept; raises as `refresh`."""
         from workbench.metrics.update import Update
 
         return Update.unpack(await self.call("workbench_metrics", config.seconds("connect-timeout"), since=0))
@@ -233,27 +232,27 @@ class HeadConnection(HeadClient):
         )
 
     async def gone(self) -> bool:
-        """Tell whether the cluster has ended, whoever has ended it."""
+        """Return whether the cluster has ended."""
         if await asyncio.to_thread(self._job.runs):
             return False
         with contextlib.suppress(OSError):
-            await self.ask(_ANSWER)
-            return False  # its folder is out of sight, but it is there
+            await self.ask(_ANSWER_TIMEOUT_S)
+            return False  # the head runs, although its folder cannot be seen
         return True
 
     async def ask_to_end(self) -> None:
-        """Ask the head to end the cluster; return when it has said yes, or is gone."""
+        """Ask the head to end the cluster; return when it has accepted, or has ended."""
         closing = self.call("workbench_close", config.seconds("connect-timeout"), reason="the user has closed it")
         await self._done_while_it_runs(closing)
 
     async def _done_while_it_runs(self, call: Awaitable[None]) -> bool:
-        """Await a call, but no longer than the cluster is there: Dask would try to connect for as long as it may."""
-        asking = asyncio.ensure_future(call)
+        """Await a call while the cluster runs, since Dask would try to connect until its timeout."""
+        request = asyncio.ensure_future(call)
         try:
-            while not (await asyncio.wait({asking}, timeout=_LOOK))[0]:
+            while not (await asyncio.wait({request}, timeout=_JOB_CHECK_INTERVAL_S))[0]:
                 if not await asyncio.to_thread(self._job.runs):
                     return False
-            await asking
+            await request
         finally:
-            asking.cancel()
+            request.cancel()
         return True

@@ -1,8 +1,8 @@
-"""How clusters have ended: a small file for each, kept for some days.
+"""The reasons of the ends of clusters: a small file for each, kept for some days.
 
 ::
 
-    <jupyter data>/workbench/ended/NAME-ID.json     0600: why and when; its logs are in the folder ``logs/NAME-ID``
+    <jupyter data>/workbench/ended/NAME-ID.json     0600: reason and time; the logs are in ``logs/NAME-ID``
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from workbench.files.private import check_private, make_private, replace_file
 from workbench.log.printable import printable
 
 STOPPED = "stopped"
-"""State of a cluster that its user has ended."""
+"""State of a cluster that its user has stopped."""
 ENDED = "ended"
-"""State of a cluster that has ended in order, without its user: idle, at the end of its walltime, by its scheduler."""
+"""State of a cluster that has ended in order by itself: idle, at the end of its walltime, by its scheduler."""
 FAILED = "failed"
 """State of a cluster that did not start, that gave up, or whose head was killed."""
 
-# Files and characters of a reason that are kept: a loop that starts clusters fills no disk.
-_MOST, _LONGEST = 200, 1000
-# What a file that was damaged is read with.
+# A loop that starts clusters must not fill the disk.
+_MAX_FILES, _MAX_REASON_LENGTH = 200, 1000
+# Errors of reading a damaged file.
 _DAMAGED = (OSError, ValueError, TypeError, RecursionError)
 
 
 @dataclass(frozen=True)
 class EndReason:
-    """How one cluster has ended."""
+    """The end of one cluster."""
 
     name: str
     """Its name, which another cluster may have by now."""
@@ -44,11 +44,11 @@ class EndReason:
     state: str
     """`STOPPED`, `ENDED` or `FAILED`."""
     reason: str
-    """Why it has ended, in words."""
+    """Description of the reason."""
     when: float
     """When it ended, or was found to have ended, in seconds since the epoch."""
     created: float
-    """When it was asked for, in seconds since the epoch."""
+    """When it was requested, in seconds since the epoch."""
     ranks: int
     """Ranks that it had in all worlds together."""
 
@@ -64,7 +64,7 @@ def folder() -> Path:
 
 
 def note(record: Record, state: str, reason: str, when: float | None = None) -> None:
-    """Keep how a cluster ends, unless that is known: the first to write knows most.
+    """Note how a cluster ends, unless a note exists: the first process to write one knows most.
 
     Parameters
     ----------
@@ -73,56 +73,56 @@ def note(record: Record, state: str, reason: str, when: float | None = None) -> 
     state
         `STOPPED`, `ENDED` or `FAILED`.
     reason
-        Why; the first line of it is kept.
+        The reason; its first line is kept.
     when
-        When, in seconds since the epoch; None: now.
+        Time in seconds since the epoch; None: now.
 
     Notes
     -----
-    Where it cannot be written, as on a full disk, the cluster ends all the same.
+    A note that cannot be written, for example on a full disk, is omitted.
     """
     path = _path(record)
-    words = reason.strip().partition("\n")[0][:_LONGEST]
-    its = EndReason(record.name, record.id, state, words, when or time.time(), record.created, record.total)
+    line = reason.strip().partition("\n")[0][:_MAX_REASON_LENGTH]
+    end = EndReason(record.name, record.id, state, line, when or time.time(), record.created, record.total)
     with suppress(OSError):
         make_private(path.parent)
         if not is_noted(record):
-            replace_file(path, json.dumps(dataclasses.asdict(its)))
+            replace_file(path, json.dumps(dataclasses.asdict(end)))
             _prune()
 
 
 def is_noted(record: Record) -> bool:
-    """Return whether it is known how a cluster ends."""
+    """Return whether a note of the end of a cluster exists."""
     return _path(record).exists()
 
 
 def of(record: Record) -> EndReason | None:
-    """Return how a cluster has ended, or None if that is not known."""
+    """Return how a cluster has ended, or None if unknown."""
     return _read(_path(record))
 
 
 def known() -> list[EndReason]:
-    """Return how clusters have ended in the last days, the last one first; what cannot be read is left out.
+    """Return how clusters have ended in the last days, the latest first; damaged files are omitted.
 
     Raises
     ------
     RecordError
-        If the folder belongs to somebody else, or is open to others.
+        If the folder belongs to another user, or is open to others.
     """
     with suppress(FileNotFoundError):
         check_private(folder())
-    found = [its for path in folder().glob("*.json") if (its := _read(path)) is not None]
-    since = time.time() - _kept()
-    return sorted((its for its in found if its.when >= since), key=lambda its: its.when, reverse=True)
+    since = time.time() - _kept_seconds()
+    ends = [end for path in folder().glob("*.json") if (end := _read(path)) is not None and end.when >= since]
+    return sorted(ends, key=lambda end: end.when, reverse=True)
 
 
 def last(name: str) -> EndReason | None:
-    """Return how the last cluster of a name has ended, or None if that is not known; raises as `known`."""
-    return next((its for its in known() if its.name == name), None)
+    """Return how the last cluster of a name has ended, or None if unknown; raises as `known`."""
+    return next((end for end in known() if end.name == name), None)
 
 
-def _kept() -> float:
-    # A cluster does not fail to end for a setting that cannot be read.
+def _kept_seconds() -> float:
+    # A setting that is not valid must not keep a cluster from ending.
     try:
         return config.seconds("keep-ended")
     except InvalidRequest:
@@ -139,22 +139,22 @@ def _stem(name: str, key: str) -> str:
 
 def _read(path: Path) -> EndReason | None:
     try:
-        its = typed(EndReason, json.loads(path.read_bytes()))
+        end = typed(EndReason, json.loads(path.read_bytes()))
     except _DAMAGED:
         return None
-    if path.stem != _stem(its.name, its.id) or its.state not in (STOPPED, ENDED, FAILED):
+    if path.stem != _stem(end.name, end.id) or end.state not in (STOPPED, ENDED, FAILED):
         return None
-    # Anybody's words may be in it: of a scheduler, of a library that a rank has loaded.
-    return dataclasses.replace(its, reason=printable(its.reason))
+    # The reason may have text of a scheduler, or of a library that a rank has loaded.
+    return dataclasses.replace(end, reason=printable(end.reason))
 
 
 def _prune() -> None:
     ages = {}
     for path in folder().glob("*.json"):
-        with suppress(FileNotFoundError):  # another cluster has just ended, too
+        with suppress(FileNotFoundError):  # another cluster that has just ended has removed the file
             ages[path] = path.stat().st_mtime
     newest = sorted(ages, key=ages.__getitem__, reverse=True)
-    since = time.time() - _kept()
-    for place, path in enumerate(newest):
-        if place >= _MOST or ages[path] < since:
+    since = time.time() - _kept_seconds()
+    for position, path in enumerate(newest):
+        if position >= _MAX_FILES or ages[path] < since:
             path.unlink(missing_ok=True)

@@ -91,7 +91,7 @@ def test_the_list_cleans_what_has_ended_and_shows_what_is_broken():
 
 
 def test_a_list_asks_a_scheduler_once_for_all_jobs_and_does_not_wait_long_for_its_answer(monkeypatch, tmp_path):
-    monkeypatch.setattr(actions, "_PATIENCE", 0.5)
+    monkeypatch.setattr(actions, "_SCHEDULERS_TIMEOUT_S", 0.5)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     qstat = tmp_path / "qstat"
     qstat.write_text(
@@ -198,6 +198,6 @@ def test_stopping_all_tells_which_records_it_could_not_use():
 
     assert stopped.stopped == []
     assert commands_format.failed_text(stopped, TERMINAL).startswith(
-        "cluster 'damaged' was not ended: the record of cluster 'damaged'"
+        "cluster 'damaged' was not stopped: the record of cluster 'damaged'"
     )
     assert commands_format.stopped_text(stopped) == "no cluster has ended"

@@ -40,7 +40,10 @@ def drawn(monkeypatch):
 @pytest.mark.parametrize(
     ("file", "message"),
     [
-        ("mine", r"report .*mine: a report is a file of HTML; name one that ends in \.html, as .*mine\.html$"),
+        (
+            "mine",
+            r"report .*mine: a report is an HTML file\. Choose a name that ends in \.html, e\.g\. .*mine\.html\.$",
+        ),
         ("folder.html", "it is a folder; name a file"),
         ("nowhere/report.html", "there is no folder .*nowhere; make it, or name another file"),
     ],
@@ -61,7 +64,9 @@ def test_a_file_that_may_not_be_written_is_refused(tmp_path, monkeypatch):
 
 
 def test_of_a_cluster_that_has_ended_it_is_said_when_reports_are_made(tmp_path):
-    with pytest.raises(ClusterNotFound, match=r"no cluster named 'gone'.*A report is made while its cluster runs"):
+    with pytest.raises(
+        ClusterNotFound, match=r"no cluster named 'gone'.*A report can only be written while its cluster runs"
+    ):
         report(str(tmp_path / "report.html"), "gone")
 
     assert names(tmp_path) == []
@@ -111,7 +116,7 @@ def test_a_report_that_finds_no_room_leaves_the_file_as_it_was(record, tmp_path,
 def test_a_report_that_cannot_be_drawn_says_why_in_its_log(record, tmp_path, monkeypatch):
     monkeypatch.setattr(verb, "_MODULE", "workbench.nothing")
 
-    with pytest.raises(StartError, match=r"'mine' was not drawn .exit code 1.\. .* tells more\.") as raised:
+    with pytest.raises(StartError, match=r"'mine' was not drawn .exit code 1.\. .* shows the error\.") as raised:
         report(str(tmp_path / "report.html"), "mine")
     assert "No module named workbench.nothing" in raised.value.log
 

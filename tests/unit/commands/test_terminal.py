@@ -23,7 +23,7 @@ def _own_registry(monkeypatch, tmp_path):
 @pytest.mark.parametrize(
     ("line", "code", "message"),
     [
-        ("", 2, "workbench: what to do? Allowed: start, status, list, logs,"),
+        ("", 2, "workbench: missing subcommand. Choose from: start, status, list, logs,"),
         ("strat", 2, "workbench strat: no such subcommand, did you mean 'start'? (allowed: start, status, list, logs,"),
         ("attach mpi", 2, "workbench attach: no such subcommand, "),
         ("start --ranks 4", 2, "workbench start: unknown option '--ranks', did you mean '--threads'?"),

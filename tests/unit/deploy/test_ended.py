@@ -70,7 +70,7 @@ def test_a_name_can_have_ended_more_than_once():
 
 def test_an_end_is_forgotten_after_some_days_and_the_oldest_where_there_are_many(monkeypatch):
     records = [cluster(f"c{number}", process=HERE) for number in range(4)]
-    monkeypatch.setattr(ended, "_MOST", 2)
+    monkeypatch.setattr(ended, "_MAX_FILES", 2)
 
     for age, record in zip((3600.0, 86400.0 * 8, 60.0), records[:3], strict=True):
         ended.note(record, ended.ENDED, "idle", time.time() - age)
