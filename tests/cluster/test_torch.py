@@ -16,6 +16,7 @@ from support.spmd import be_patient, total
 
 from workbench import MPICluster, place, run_on_ranks, spmd
 from workbench.errors import InvalidRequest, RankLost
+from workbench.torch import fit, predict
 
 pytestmark = pytest.mark.mpi_flavour
 
@@ -168,10 +169,54 @@ def test_batches_that_cannot_be_are_refused(client4, options, said):
         run_on_ranks(torched.batched, X, y, 1, **options)
 
 
+def test_a_fit_has_the_losses_of_one_process_and_its_module_predicts(client4):
+    import torch
+
+    X, y = place(*torched.blobs())
+    model = torched.net()
+    history = fit(model, torched.cross_entropy, X, y, epochs=3, size=24, validation=(X, y))
+
+    np.testing.assert_allclose(
+        [record["loss"] for record in history], torched.losses_of_one_process(3, 24), atol=1e-12, rtol=0
+    )
+    predicted = predict(model, X, size=50)
+    assert predicted.chunks[0] == X.chunks[0]
+    expected = model(torch.from_numpy(X.compute())).detach()
+    np.testing.assert_allclose(predicted.compute(), expected.numpy(), atol=1e-12)
+    loss = torched.cross_entropy(expected, torch.from_numpy(y.compute())).item()
+    assert history[-1]["validation_loss"] == pytest.approx(loss, abs=1e-12)
+
+
+def test_a_fit_goes_on_from_its_checkpoint_with_another_number_of_ranks(client4, tmp_path):
+    X, y = place(*torched.blobs())
+    whole = fit(torched.net(), torched.cross_entropy, X, y, epochs=3, size=24)
+    file = tmp_path / "checkpoint.pt"
+    first = fit(torched.net(), torched.cross_entropy, X, y, epochs=1, size=24, checkpoint=str(file))
+    resumed = run_on_ranks(torched.resumed, str(file), 3, client=client4)[0]
+
+    assert [first[0], *resumed] == [pytest.approx(record, abs=1e-12) for record in (whole[0], *whole)]
+
+
+def test_a_fit_ends_when_the_loss_does_not_fall_or_the_callback_says_so(client4):
+    X, y = place(*torched.blobs())
+    options = {
+        "epochs": 9,
+        "size": 24,
+        "optimizer": torched.still,
+        "schedule": torched.shrinking,
+        "shuffle": None,
+        "client": client4,
+    }
+    assert len(fit(torched.net(), torched.cross_entropy, X, y, patience=2, **options)) == 3
+    assert len(fit(torched.net(), torched.cross_entropy, X, y, callback=lambda epoch, _: epoch == 1, **options)) == 2
+    with pytest.raises(InvalidRequest, match="epochs=0, patience=None cannot be"):
+        fit(torched.net(), torched.cross_entropy, X, y, epochs=0)
+
+
 def test_the_examples_of_the_documentation_run(client4):
     page = Path(__file__).parents[2] / "docs" / "training.md"
-    outcome = doctest.testfile(str(page), module_relative=False)
-    assert (outcome.failed, outcome.attempted >= 9) == (0, True)
+    outcome = doctest.testfile(str(page), module_relative=False, optionflags=doctest.ELLIPSIS)
+    assert (outcome.failed, outcome.attempted >= 15) == (0, True)
 
 
 def test_a_rank_that_is_killed_in_backward_ends_the_training_and_the_others_are_told(tmp_path):

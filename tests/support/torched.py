@@ -463,3 +463,62 @@ def addresses(comm, X):
     fixed = X.view()
     fixed.flags.writeable = False
     return [tensor(block).data_ptr() == X.ctypes.data for block in (X, fixed)]
+
+
+def cross_entropy(outputs, labels):
+    import torch
+
+    return torch.nn.functional.cross_entropy(outputs, labels)
+
+
+def still(weights):
+    """Return an optimizer that changes nothing."""
+    import torch
+
+    return torch.optim.SGD(weights, lr=0.0)
+
+
+def shrinking(optimizer):
+    import torch
+
+    return torch.optim.lr_scheduler.StepLR(optimizer, 1)
+
+
+def blobs(rows=240):
+    """Return rows around three points, and which point each is near."""
+    source = np.random.default_rng(2)
+    labels = source.integers(0, 3, size=rows)
+    return source.normal(size=(rows, 6)) + 3 * np.eye(6)[labels], labels
+
+
+def losses_of_one_process(epochs, size):
+    """Return the losses of the training that `workbench.torch.fit` makes of `net` and `blobs`."""
+    import torch
+
+    X, y = (torch.from_numpy(part) for part in blobs())
+    model, losses = net(), []
+    optimizer = torch.optim.Adam(model.parameters())
+    for epoch in range(epochs):
+        order = np.random.default_rng(hash((0, epoch)) % 2**32).permutation(len(X)).reshape(-1, size)
+        total = 0.0
+        for rows in order:
+            optimizer.zero_grad()
+            loss = torch.nn.functional.cross_entropy(model(X[rows]), y[rows])
+            loss.backward()
+            optimizer.step()
+            total += loss.item()
+        losses.append(total / len(order))
+    return losses
+
+
+def resumed(comm, path, epochs):
+    """Go on with a fit of `net` and `blobs` on half of the ranks; return the records of all epochs."""
+    from workbench.torch.epochs import Plan
+    from workbench.torch.epochs import train as train_on_ranks
+
+    part = comm.Split(comm.rank // 2)
+    if comm.rank // 2:
+        return None
+    X, y = (np.array_split(rows, 2)[part.rank] for rows in blobs())
+    plan = Plan(cross_entropy, epochs, 24, None, None, None, None, path, 0, "exchange", "resumed")
+    return train_on_ranks(part, net(), plan, X, y)[1]

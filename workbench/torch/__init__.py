@@ -13,15 +13,18 @@ if TYPE_CHECKING:
     from workbench.torch.averaging import average
     from workbench.torch.context import distributed
     from workbench.torch.feeding import batches, tensor
+    from workbench.torch.fitting import fit, predict
 
 _HOME = {
     "average": "workbench.torch.averaging",
     "batches": "workbench.torch.feeding",
     "distributed": "workbench.torch.context",
+    "fit": "workbench.torch.fitting",
+    "predict": "workbench.torch.fitting",
     "tensor": "workbench.torch.feeding",
 }
 
-__all__ = ["average", "batches", "distributed", "tensor"]
+__all__ = ["average", "batches", "distributed", "fit", "predict", "tensor"]
 
 
 def __getattr__(name: str) -> Any:

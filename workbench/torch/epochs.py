@@ -1,0 +1,147 @@
+"""What each rank does of a fit: the loop over epochs and batches, and predictions of its rows."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+from workbench.metrics.report import report
+from workbench.torch.context import distributed
+from workbench.torch.feeding import batches, tensor
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+    from mpi4py import MPI
+
+Record = dict[str, float]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How a module is trained; the fields are the parameters of `workbench.torch.fit`."""
+
+    loss: Callable[[Any, Any], Any]
+    epochs: int
+    size: int
+    optimizer: Callable[[Any], Any] | None
+    schedule: Callable[[Any], Any] | None
+    patience: int | None
+    callback: Callable[[int, Record], object] | None
+    checkpoint: str | None
+    seed: int
+    shuffle: str | None
+    name: str
+
+    def order(self, epoch: int) -> dict[str, Any]:
+        """Return the options of the batches of an epoch."""
+        return {"size": self.size, "seed": hash((self.seed, epoch)) % 2**32, "shuffle": self.shuffle}
+
+
+def train(
+    comm: MPI.Intracomm, module: Any, plan: Plan, X: Any, y: Any, *validation: Any
+) -> tuple[dict[str, Any], list[Record]]:
+    """Train a module on the blocks of all ranks; return its state and a record of each epoch."""
+    with distributed(comm):
+        # A module without weights to train is none for DDP, and torch says so.
+        model = DistributedDataParallel(module, gradient_as_bucket_view=True)
+        weights = model.parameters()
+        optimizer = torch.optim.Adam(weights) if plan.optimizer is None else plan.optimizer(weights)
+        schedule = None if plan.schedule is None else plan.schedule(optimizer)
+        kept = {"module": module, "optimizer": optimizer} | ({} if schedule is None else {"schedule": schedule})
+        history = _restored(comm, plan.checkpoint, kept)
+        while len(history) < plan.epochs and not _is_over(history, plan.patience):
+            epoch = len(history)
+            # Dropout draws other numbers on each rank, and the same ones after a resume.
+            torch.manual_seed(hash((plan.seed, epoch, comm.rank)))
+            record = {"loss": _epoch(model, optimizer, plan, batches(comm, X, y, **plan.order(epoch)))}
+            if schedule is not None:
+                schedule.step()
+            if validation:
+                record["validation_loss"] = _mean_loss(module, plan, *validation)
+            history.append(record)
+            stop = False
+            if comm.rank == 0:
+                report(epoch, name=plan.name, **record)
+                stop = plan.callback is not None and plan.callback(epoch, record) is True
+                _save(plan.checkpoint, kept, history)
+            if comm.bcast(stop):
+                break
+    return {name: value.detach() for name, value in module.state_dict().items()}, history
+
+
+def _epoch(model: Any, optimizer: Any, plan: Plan, parts: Iterator[Any]) -> float:
+    """Take a step for each batch; return the mean of their losses."""
+    model.train()
+    total, steps = torch.zeros(1, dtype=torch.float64), 0
+    for batch in parts:
+        rows, labels = (_fitting(part, model) for part in batch)
+        optimizer.zero_grad()
+        loss = plan.loss(model(rows), labels)
+        loss.backward()
+        optimizer.step()
+        total += loss.detach()
+        steps += 1
+    dist.all_reduce(total, op=dist.ReduceOp.AVG)
+    return float(total) / steps
+
+
+def _mean_loss(module: Any, plan: Plan, X: Any, y: Any) -> float:
+    """Return the mean loss of the rows of all ranks."""
+    module.eval()
+    total = torch.zeros(2, dtype=torch.float64)
+    with torch.no_grad():
+        for rows, labels in zip(tensor(X).split(plan.size), tensor(y).split(plan.size), strict=True):
+            loss = plan.loss(module(_fitting(rows, module)), _fitting(labels, module))
+            total += torch.tensor([float(loss) * len(rows), len(rows)], dtype=torch.float64)
+    dist.all_reduce(total)
+    return float(total[0] / total[1])
+
+
+def _fitting(part: Any, module: Any) -> Any:
+    """Return real numbers in the precision of the module, anything else as it is."""
+    return part.to(next(module.parameters()).dtype) if part.is_floating_point() else part
+
+
+def _is_over(history: list[Record], patience: int | None) -> bool:
+    """Tell whether the loss has not become less for so many epochs."""
+    if patience is None or not history:
+        return False
+    losses = [record.get("validation_loss", record["loss"]) for record in history]
+    return len(losses) - 1 - losses.index(min(losses)) >= patience
+
+
+def _restored(comm: MPI.Intracomm, path: str | None, kept: dict[str, Any]) -> list[Record]:
+    """Bring back what a checkpoint has; return its records, none if there is no checkpoint."""
+    found = comm.bcast(path is not None and comm.rank == 0 and Path(path).exists())
+    if not found or path is None:
+        return []
+    # Only tensors and plain values are loaded: a file cannot run code.
+    states = torch.load(path, weights_only=True)
+    for name, thing in kept.items():
+        thing.load_state_dict(states[name])
+    history: list[Record] = states["history"]
+    return history
+
+
+def _save(path: str | None, kept: dict[str, Any], history: list[Record]) -> None:
+    """Write a checkpoint in the place of the one before, at once."""
+    if path is not None:
+        states = {name: thing.state_dict() for name, thing in kept.items()}
+        torch.save(states | {"history": history}, f"{path}.new")
+        os.replace(f"{path}.new", path)  # noqa: PTH105  (a path is text here)
+
+
+def outputs(_: MPI.Intracomm, module: Any, size: int, X: Any) -> npt.NDArray[Any]:
+    """Return what a module makes of the rows of the block."""
+    module.eval()
+    with torch.no_grad():
+        parts = [module(_fitting(rows, module)) for rows in tensor(X).split(size)]
+    found: npt.NDArray[Any] = torch.cat(parts).numpy()
+    return found
