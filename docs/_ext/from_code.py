@@ -70,9 +70,10 @@ def option_tables() -> str:
     groups = {"Cluster": [], "Batch job": [], "Ranks and network": []}
     for each in options(ClusterOptions):
         group = "Batch job" if each.name in job else "Ranks and network" if each.name in kept else "Cluster"
-        default = "" if each.default in {None, ()} else f"`{each.default!r}`"
-        groups[group].append((f"`{each.typed}`", f"`{each.name}`", " or ".join(each.kinds), default, each.doc))
-    head = ["typed", "in Python", "type", "default", "meaning"]
+        default = "" if each.default in {None, ()} else f"; default: `{each.default!r}`"
+        kinds = f"{' or '.join(each.kinds)}{default}"
+        groups[group].append((f"`{each.typed}`", f"`{each.name}`", kinds, each.doc))
+    head = ["typed", "in Python", "type", "meaning"]
     return "\n\n".join(f"## {name}\n\n{_table(head, rows)}" for name, rows in groups.items())
 
 
@@ -112,12 +113,20 @@ def exceptions() -> str:
         builtin = next((each.__name__ for each in cls.__bases__ if each.__module__ == "builtins"), "")
         name = "\u00a0" * 4 * depth + f"{{py:exc}}`~workbench.errors.{cls.__name__}`"
         rows.append((name, f"`{builtin}`" if builtin else "", (inspect.getdoc(cls) or "").partition("\n")[0]))
-    documented = "\n".join(
-        f".. autoexception:: workbench.errors.{cls.__name__}" + ("\n   :members:\n" if depth == 0 else "\n")
-        for depth, cls in found
+    return _table(["exception", "is also a", "raised when"], rows)
+
+
+def exception_classes() -> str:
+    """Return the documentation of the classes."""
+    return (
+        "```{eval-rst}\n.. autoexception:: workbench.errors.WorkbenchError\n   :members:\n\n"
+        + "\n".join(
+            f".. autoexception:: workbench.errors.{name}\n"
+            for name, cls in vars(errors).items()
+            if isinstance(cls, type) and issubclass(cls, errors.WorkbenchError) and cls is not errors.WorkbenchError
+        )
+        + "\n```"
     )
-    table = _table(["exception", "is also a", "raised when"], rows)
-    return f"{table}\n\n## Classes\n\n```{{eval-rst}}\n{documented}\n```"
 
 
 def measured() -> str:
@@ -173,6 +182,7 @@ WRITERS: dict[str, Callable[[], str]] = {
     "options": option_tables,
     "settings": settings,
     "exceptions": exceptions,
+    "exception-classes": exception_classes,
     "metrics": measured,
     "lab-commands": lab_commands,
     "lab-settings": lab_settings,

@@ -68,6 +68,29 @@ def test_the_package_of_spack_has_the_dependencies_of_the_project():
     assert f'depends_on("python@{PROJECT["requires-python"].lstrip(">=")}:"' in text
 
 
+def test_the_citation_has_the_version_and_the_authors_of_the_project():
+    cited = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+
+    assert str(cited["version"]) == PROJECT["version"]
+    assert cited["license"] == PROJECT["license"]
+    assert cited["authors"] == PROJECT["authors"]
+    assert cited["abstract"] == PROJECT["description"]
+
+
+def test_the_form_for_bugs_asks_for_what_doctor_finds():
+    form = yaml.safe_load((ROOT / ".github" / "ISSUE_TEMPLATE" / "bug.yml").read_text(encoding="utf-8"))
+    labels = {each["attributes"]["label"]: each.get("validations", {}).get("required", False) for each in form["body"]}
+
+    assert labels["Output of `workbench doctor --json`"]
+
+
+def test_easybuild_has_the_homepage_and_the_description_of_the_project():
+    text = read("easybuild/mpi-workbench-*.eb")
+
+    assert f"homepage = '{PROJECT['urls']['Repository']}'" in text
+    assert f'description = "{PROJECT["description"]}"' in text
+
+
 def test_the_containers_install_extras_that_there_are():
     extras = set(PROJECT["optional-dependencies"])
     for name in ("docker/Dockerfile", "apptainer/mpi-workbench.def"):
