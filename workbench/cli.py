@@ -12,9 +12,10 @@ from socket import gethostname
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+from workbench.commands import completion
 from workbench.commands.actions import Status
 from workbench.commands.format import status_line
-from workbench.commands.parse import answer
+from workbench.commands.parse import answer, complete
 from workbench.commands.verb import Answer, Place
 from workbench.config import __version__
 from workbench.errors import InvalidRequest, WorkbenchError
@@ -69,6 +70,10 @@ def _run(words: Sequence[str]) -> int:
         given = [word for word in words[1:] if word != "--verbose"]
         with debug_log.shown(verbose=given != words[1:]):
             return bench.main(given)
+    if words[:2] == ["completion", completion.ASK]:
+        *before, last = words[2:] or [""]
+        print(*complete(before, last, TERMINAL), sep="\n")
+        return 0
     at = Terminal()
     told = answer(words, at)
     if told is None:
