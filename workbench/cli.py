@@ -13,9 +13,10 @@ from socket import gethostname
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+from workbench.commands import completion
 from workbench.commands.actions import Status
 from workbench.commands.format import status_line
-from workbench.commands.parse import answer
+from workbench.commands.parse import answer, complete
 from workbench.commands.verb import Answer, Place
 from workbench.config import __version__
 from workbench.errors import InvalidRequest, WorkbenchError
@@ -78,6 +79,10 @@ def _run(arguments: Sequence[str]) -> int:
         options = [argument for argument in arguments[1:] if argument != "--verbose"]
         with debug_log.shown(verbose=options != arguments[1:]):
             return bench.main(options)
+    if arguments[:2] == ["completion", completion.ASK]:
+        *before, last = arguments[2:] or [""]
+        print(*complete(before, last, TERMINAL), sep="\n")
+        return 0
     terminal = Terminal()
     result = answer(arguments, terminal)
     if result is None:

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from workbench import hints
-from workbench.commands import actions
+from workbench.commands import actions, completion
 from workbench.commands import format as shown
 from workbench.commands.html_report import report
 from workbench.commands.verb import Answer, Argument, Place, Verb
@@ -254,6 +254,14 @@ VERBS = (
         _demo,
         lambda result, _: Answer(result.line(), asdict(result)),
         (Argument("--ranks", "number of MPI ranks; default: 4", "N"), _OPTIONS["mpi"]),
+        (TERMINAL,),
+    ),
+    Verb(
+        "completion",
+        "print the script that has a shell complete this command",
+        lambda _, shell: completion.script(shell),
+        _text("completion"),
+        (Argument("shell", "bash, zsh or fish", "SHELL", lambda: completion.SCRIPTS, required=True),),
         (TERMINAL,),
     ),
     Verb(
