@@ -57,7 +57,7 @@ def __dir__() -> list[str]:
 
 
 def _jupyter_labextension_paths() -> list[dict[str, str]]:
-    # `jupyter labextension develop` links the bundle of a clone into the environment, where it is under work.
+    # `jupyter labextension develop` links the bundle of a clone into the environment.
     return [{"src": "labextension", "dest": "mpi-workbench"}]
 
 
@@ -69,7 +69,7 @@ def load_ipython_extension(shell: Any) -> None:
 
 
 def unload_ipython_extension(shell: Any) -> None:
-    """``%unload_ext workbench``: take the magics away; clusters go on."""
+    """``%unload_ext workbench``: remove the magics; clusters keep running."""
     from workbench.commands.magics import unload
 
     unload(shell)

@@ -1,7 +1,6 @@
 """Settings of the workbench, in Dask's configuration under ``workbench``.
 
-The defaults are in ``workbench.yaml`` beside this file; everything is read when it is used, never at
-import.
+The defaults are in ``workbench.yaml`` beside this file; settings are read when they are used, never at import.
 """
 
 from __future__ import annotations
@@ -17,8 +16,8 @@ from workbench.errors import InvalidRequest
 __version__ = "0.1.0"
 """Of the workbench."""
 
-# Seconds: not much longer can one wait for a lock.
-_LONGEST = 1e9
+# The longest time that a lock accepts is not much longer.
+_MAX_SECONDS = 1e9
 
 
 @cache
@@ -47,7 +46,7 @@ def get(key: str) -> Any:
     """
     import dask
 
-    # `with dask.config.set(...)` around the first use takes the defaults, which came within it, away at its end.
+    # The end of a `with dask.config.set(...)` around the first use removes the defaults that were set within it.
     default = dask.config.get(f"workbench.{key}", config=_register_defaults())
     return dask.config.get(f"workbench.{key}", default)
 
@@ -80,7 +79,7 @@ def size(key: str) -> int:
 
 
 def fraction(key: str) -> float:
-    """Return the setting ``workbench.<key>``, a part of a whole.
+    """Return the setting ``workbench.<key>``, a fraction.
 
     Raises
     ------
@@ -94,12 +93,12 @@ def fraction(key: str) -> float:
 
 
 def time_span(option: str, given: Any) -> float:
-    """Return a time span that was given for an option, in seconds.
+    """Return the time span that was given for an option, in seconds.
 
     Raises
     ------
     InvalidRequest
-        If it is no time above zero, or longer than any that clocks and waits can count.
+        If it is not a time above zero, or too long for clocks and locks.
     """
     from dask.utils import parse_timedelta
 
@@ -107,15 +106,15 @@ def time_span(option: str, given: Any) -> float:
     if number is None:
         allowed = "a time above zero, in seconds or as '5 minutes'"
         raise InvalidRequest(option=option, given=given, allowed=allowed)
-    if number > _LONGEST:
-        allowed = f"a time up to {_LONGEST:.0e} seconds, which are 31 years"
+    if number > _MAX_SECONDS:
+        allowed = f"a time up to {_MAX_SECONDS:.0e} seconds, which are 31 years"
         raise InvalidRequest(option=option, given=given, allowed=allowed)
     return number
 
 
 def parse_positive(given: Any, parse: Callable[[Any], Any]) -> float | None:
-    """Return what Dask's `parse` makes of a time or a size, or None if that is not a number above zero."""
-    # Dask takes a unit alone for one of it, and nothing at all for one byte.
+    """Return the number that Dask's `parse` reads in a time or a size, or None if it is not above zero."""
+    # Dask reads a unit alone as one unit, and an empty text as one byte.
     if isinstance(given, bool) or (isinstance(given, str) and not any(map(str.isdigit, given))):
         return None
     try:
@@ -127,27 +126,27 @@ def parse_positive(given: Any, parse: Callable[[Any], Any]) -> float | None:
 
 def data_folder() -> Path:
     """Return Jupyter's data directory."""
-    # Every rank is told by this variable: asking Jupyter would cost each of them an import.
-    if given := os.environ.get("JUPYTER_DATA_DIR"):
-        return Path(given)
+    # Every rank has this variable, which saves it the import of Jupyter.
+    if path := os.environ.get("JUPYTER_DATA_DIR"):
+        return Path(path)
     from jupyter_core.paths import jupyter_data_dir
 
     return Path(jupyter_data_dir())
 
 
-# What Dask has where nobody has set it, and what a rank and the head have then. The profiler alone takes 3 % of a core
-# from a rank, computing or not, and of ranks that wait for each other the slowest tells how fast they are.
-_LESS_OFTEN = {
+# Dask's defaults, and the values of ranks and head instead. The profiler alone takes 3 % of a core of a rank, and ranks
+# that wait for each other are as fast as the slowest.
+_INTERVALS = {
     "distributed.worker.profile.interval": ("10ms", "100ms"),
     "distributed.admin.tick.interval": ("20ms", "200ms"),
 }
 
 
 def quiet_dask() -> dict[str, str]:
-    """Return what to set in Dask's configuration, which `distributed` has filled: what is there by default only.
+    """Return longer intervals for Dask's periodic work, for the settings that have their defaults.
 
-    Dask does these many times a second for its own sake, and ranks need their cores.
+    Dask's configuration has the defaults once `distributed` is imported.
     """
     import dask
 
-    return {key: less for key, (usual, less) in _LESS_OFTEN.items() if dask.config.get(key) == usual}
+    return {key: longer for key, (default, longer) in _INTERVALS.items() if dask.config.get(key) == default}

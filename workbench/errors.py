@@ -1,13 +1,13 @@
-"""What can go wrong, as exceptions.
+"""The exceptions of the workbench.
 
 ::
 
     WorkbenchError
-     ├── InvalidRequest        (ValueError)       the user asked for something that cannot be
+     ├── InvalidRequest        (ValueError)       a request that is not valid
      │    ├── ClusterExists                       a second cluster of the same name
      │    └── PlacementError                      data that cannot be placed block by rank
-     ├── ClusterNotFound       (LookupError)      no cluster of that name, or it is gone
-     ├── RecordError           (OSError)          a record that is corrupt, foreign or readable by others
+     ├── ClusterNotFound       (LookupError)      no cluster of that name, or it has ended
+     ├── RecordError           (OSError)          a record that is corrupt, another user's or readable by others
      ├── LaunchError           (RuntimeError)     a world cannot be started here
      │    ├── MPINotFound                         no mpiexec, or no MPI library for mpi4py
      │    ├── MPIMismatch                         mpiexec and mpi4py are of different MPIs
@@ -15,12 +15,12 @@
      │    └── SchedulerTimeout                    the scheduler does not answer
      ├── StartError            (RuntimeError)     a cluster failed while it was starting
      │    └── StartTimeout     (TimeoutError)     ... or was not ready in time
-     ├── HeadUnreachable       (ConnectionError)  the head does not answer from here
-     ├── RankLost              (RuntimeError)     what was asked needs a rank that is gone
-     └── CollectiveFailed      (RuntimeError)     a call on all ranks was refused, or broke off
-          └── CollectiveTimeout (TimeoutError)    ... or was not done in time
+     ├── HeadUnreachable       (ConnectionError)  the head does not answer this host
+     ├── RankLost              (RuntimeError)     the operation needs a rank that was lost
+     └── CollectiveFailed      (RuntimeError)     an SPMD call was refused or failed
+          └── CollectiveTimeout (TimeoutError)    ... or missed its deadline
 
-Every error says what was given, what is allowed and what to do, in fields that `str` words for a notebook and
+Every error has what was given, what is allowed and what to do in fields, which `str` formats for a notebook and
 `WorkbenchError.words` for other places. Each class derives from the builtin that a caller would catch.
 """
 
@@ -44,19 +44,19 @@ class WorkbenchError(Exception):
     Parameters
     ----------
     message
-        What is wrong, in words; empty: that `given` is not allowed for `option`.
+        What is wrong; empty: that `given` is not valid for `option`.
     more
-        More words: Dask gives those of an error that is too long to be sent, cut off, behind words of its own.
+        More text: Dask recreates an error that is too long to be sent with a shortened text behind its own.
     option
-        The option that it is about, as ``ranks_per_node``, or the setting, as ``workbench.start-timeout``.
+        The option of the error, e.g. ``ranks_per_node``, or its setting, e.g. ``workbench.start-timeout``.
     given
-        What was given for it; kept as it can be shown.
+        The value that was given for it; kept as text if it is no text or number.
     allowed
-        What can be given, in words or as a list of all values.
+        The valid values: a description, or a list of all.
     hint
         What to do.
     log
-        The end of the log that tells why.
+        The end of the log that has the reason.
     """
 
     def __init__(
@@ -99,25 +99,25 @@ class WorkbenchError(Exception):
         return self.text(NOTEBOOK)
 
     def retold(self, kind: type[Error], message: str, **changes: Any) -> Error:
-        """Return an error of another class or with other words, and with the same fields but for `changes`."""
+        """Return an error of another class or with another message, and with the same fields except `changes`."""
         return kind(message, **{name: getattr(self, name) for name in _FIELDS} | changes)
 
     def fields(self) -> dict[str, Any]:
-        """Return it as plain values, of which `from_fields` makes it again."""
-        told = {name: getattr(self, name) for name in ("kind", "message", *_FIELDS)}
-        return told | {"hint": hints.to_json(self.hint)}
+        """Return plain values, from which `from_fields` makes the error again."""
+        fields = {name: getattr(self, name) for name in ("kind", "message", *_FIELDS)}
+        return fields | {"hint": hints.to_json(self.hint)}
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Dask has errors pickled by tblib, which by itself cannot make one that derives from two builtins.
+        # Dask pickles errors with tblib, which by itself cannot recreate one that derives from two builtins.
         return type(self), self.args, {name: getattr(self, name) for name in _FIELDS}
 
 
 class InvalidRequest(WorkbenchError, ValueError):
-    """The request itself cannot be honoured; nothing was started or changed."""
+    """The request is not valid; nothing was started or changed."""
 
 
 class ClusterExists(InvalidRequest):
-    """There is a cluster of that name already."""
+    """A cluster of that name already exists."""
 
 
 class PlacementError(InvalidRequest):
@@ -129,7 +129,7 @@ class ClusterNotFound(WorkbenchError, LookupError):
 
 
 class RecordError(WorkbenchError, OSError):
-    """A cluster record is corrupt, belongs to somebody else or is open to others."""
+    """A cluster record is corrupt, belongs to another user or is open to others."""
 
 
 class LaunchError(WorkbenchError, RuntimeError):
@@ -145,7 +145,7 @@ class MPIMismatch(LaunchError):
 
 
 class JobRejected(LaunchError):
-    """The scheduler does not take the job; nothing is left of it."""
+    """The scheduler has rejected the job; nothing is left of it."""
 
 
 class SchedulerTimeout(LaunchError):
@@ -165,32 +165,32 @@ class HeadUnreachable(WorkbenchError, ConnectionError):
 
 
 class RankLost(WorkbenchError, RuntimeError):
-    """A task or a call on all ranks needs a rank that is gone."""
+    """A task or an SPMD call needs a rank that was lost."""
 
 
 class CollectiveFailed(WorkbenchError, RuntimeError):
-    """A call on all ranks of a world was refused, or broke off."""
+    """An SPMD call of a world was refused or failed."""
 
 
 class CollectiveTimeout(CollectiveFailed, TimeoutError):
-    """A call on all ranks of a world was not done before its deadline."""
+    """An SPMD call of a world missed its deadline."""
 
 
 def from_fields(fields: Mapping[str, Any]) -> WorkbenchError:
-    """Return the error of which another process has told the `WorkbenchError.fields`."""
+    """Return the error of which another process has sent the `WorkbenchError.fields`."""
     kind = globals().get(str(fields.get("kind")))
-    made = kind if isinstance(kind, type) and issubclass(kind, WorkbenchError) else WorkbenchError
-    told = {name: fields[name] for name in _FIELDS if name in fields}
-    return made(fields["message"], **told | {"hint": hints.from_json(fields.get("hint", ()))})
+    cls = kind if isinstance(kind, type) and issubclass(kind, WorkbenchError) else WorkbenchError
+    known = {name: fields[name] for name in _FIELDS if name in fields}
+    return cls(fields["message"], **known | {"hint": hints.from_json(fields.get("hint", ()))})
 
 
 def worded(error: BaseException, place: str) -> str:
-    """Return the text of an error, of ours or not, for a place."""
+    """Return the text of any error for a place."""
     return error.text(place) if isinstance(error, WorkbenchError) else str(error)
 
 
 def named(option: str) -> str:
-    """Return how a message calls an option or, with a dot in it, a setting."""
+    """Return the name of an option in messages or, with a dot in it, of a setting."""
     return f"the setting {option}" if "." in option else option.replace("_", "-")
 
 
@@ -202,12 +202,12 @@ def _valid_values(given: object, allowed: str | tuple[str, ...]) -> str:
 
 
 def closest(given: object, allowed: Iterable[str]) -> str | None:
-    """Return what is allowed and most like what was given, if anything is like it."""
+    """Return the allowed value that is most similar to the given one, if any is similar."""
     return next(iter(difflib.get_close_matches(str(given), list(allowed), n=1)), None)
 
 
 def did_you_mean(given: object, allowed: Iterable[str]) -> str:
-    """Word the allowed values, the closest to what was given first.
+    """Return the text of the allowed values, with the one closest to the given value first.
 
     Examples
     --------

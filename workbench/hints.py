@@ -1,4 +1,4 @@
-"""What to do, as a value: it is worded where somebody reads it, with the command or the button of that place."""
+"""Hints as values: the text of a hint has the command or the button of the place where it is read."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 NOTEBOOK = "%mpicluster"
-"""Where commands are typed: after this in a notebook ..."""
+"""A notebook, in which commands begin with this ..."""
 TERMINAL = "workbench"
-"""... and after this in a terminal."""
+"""... a terminal, in which they begin with this ..."""
 PANEL = "panel"
-"""JupyterLab's panel, where buttons and fields take their place."""
+"""... and JupyterLab's panel, which has buttons and fields instead."""
 
 BUTTONS = {
     "start": "New cluster",
@@ -22,13 +22,13 @@ BUTTONS = {
     "logs": "Show the logs",
     "dashboard": "Open the dashboard",
 }
-"""How the panel calls the buttons of verbs."""
+"""Labels of the panel's buttons by verbs."""
 _LABELS = {"mpi": "MPI", "gpus_per_rank": "GPUs per rank", "ssh_tunnel": "SSH tunnel"}
 
 
 @dataclass(frozen=True)
 class Command:
-    """A verb with what is typed after it."""
+    """A verb with its arguments."""
 
     verb: str
     """As in ``%mpicluster VERB`` and ``workbench VERB``."""
@@ -36,7 +36,7 @@ class Command:
     """As typed."""
 
     def at(self, place: str) -> str:
-        """Return it as it is written in a place."""
+        """Return its text in a place."""
         typed = f"{self.verb} {self.words}".rstrip()
         if place == NOTEBOOK:
             return f"{NOTEBOOK} {typed}"
@@ -57,22 +57,22 @@ class Option:
     """As ``ranks_per_node``."""
 
     def at(self, place: str) -> str:
-        """Return it as it is written in a place."""
+        """Return its text in a place."""
         return f'"{label(self.name)}"' if place == PANEL else f"--{self.name.replace('_', '-')}"
 
 
 Part: TypeAlias = str | Command | Option
 Hint: TypeAlias = Part | Sequence[Part]
-"""What to do, in a sentence whose commands and options are values."""
+"""A sentence whose commands and options are values."""
 
-AGAIN = "Start the ranks again: cluster.restart() or ", Command("restart"), "; results that lie on them are lost by it."
-"""What to do when nothing else helps."""
+AGAIN = "Start the ranks again: cluster.restart() or ", Command("restart"), "; results in their memory are lost."
+"""The hint where nothing else helps."""
 LISTED = Command("list"), " shows which clusters exist."
-"""What to do when a cluster does not answer."""
+"""The hint where a cluster does not answer."""
 
 
 def label(option: str) -> str:
-    """Return how a form calls an option."""
+    """Return the label of an option in a form."""
     return _LABELS.get(option, option.replace("_", " ").capitalize())
 
 
@@ -84,7 +84,7 @@ def parts(hint: Hint) -> tuple[Part, ...]:
 
 
 def words(hint: Hint, place: str) -> str:
-    """Return a hint as a sentence for a place.
+    """Return the text of a hint for a place.
 
     Examples
     --------

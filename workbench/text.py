@@ -1,4 +1,4 @@
-"""Words of messages, and those of a line that a user types."""
+"""Texts of times, counts and exit codes, and the arguments of a line that a user types."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import time
 
 from workbench.errors import InvalidRequest
 
-# Seconds: further away, a time of day alone says too little.
-_NEAR = 20 * 3600.0
+# A time of day alone is ambiguous beyond this distance.
+_SAME_DAY_S = 20 * 3600.0
 
 
 def duration(seconds: float) -> str:
-    """Word a time span.
+    """Return the text of a time span.
 
     Examples
     --------
@@ -23,22 +23,22 @@ def duration(seconds: float) -> str:
     """
     units = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
     first = next((i for i, (size, _) in enumerate(units) if seconds >= size), len(units) - 1)
-    words: list[str] = []
+    parts: list[str] = []
     for size, unit in units[first : first + 2]:
         number, seconds = divmod(seconds, size)
-        if number or not words:
-            words.append(f"{number:.0f} {unit}")
-    return " ".join(words)
+        if number or not parts:
+            parts.append(f"{number:.0f} {unit}")
+    return " ".join(parts)
 
 
 def clock(moment: float) -> str:
-    """Word a moment, in seconds since the epoch: its time, and its day if that is not near."""
-    day = "" if abs(moment - time.time()) < _NEAR else "%-d %b "
+    """Return the time of a moment, in seconds since the epoch, and its day if it is not near."""
+    day = "" if abs(moment - time.time()) < _SAME_DAY_S else "%-d %b "
     return time.strftime(f"{day}%H:%M", time.localtime(moment))
 
 
 def countdown(ends: float) -> str:
-    """Word what is left until a moment."""
+    """Return the text of the time left until a moment."""
     left = ends - time.time()
     return f"{duration(max(0.0, left))} left, until {clock(ends)}"
 
@@ -55,7 +55,7 @@ def count(number: int, noun: str) -> str:
 
 
 def rank_name(world: int, rank: int) -> str:
-    """Return the name of a rank among those of all worlds, which is that of its worker.
+    """Return the name of a rank, unique in all worlds; its worker has the same name.
 
     Examples
     --------
@@ -66,7 +66,7 @@ def rank_name(world: int, rank: int) -> str:
 
 
 def exit_words(code: int) -> str:
-    """Word how a process has ended.
+    """Return the text of the exit code of a process.
 
     Examples
     --------
@@ -80,7 +80,7 @@ def exit_words(code: int) -> str:
 
 
 def split(line: str) -> list[str]:
-    """Return the words of a line, as a shell would: without a comment at its end.
+    """Return the arguments of a line as a shell splits it, without a comment at its end.
 
     Raises
     ------
