@@ -333,7 +333,7 @@ async def a_world_that_can_make_no_more_communicators_reports_what_to_do(end: En
             raise MPI.Exception(MPI.ERR_OTHER)
 
     communicators = CommunicatorCache(Exhausted(MPI.COMM_WORLD.Dup()))
-    with pytest.raises(CollectiveFailed, match=r"MPI made no communicator for the call: .*restart"):
+    with pytest.raises(CollectiveFailed, match=r"MPI could not create a communicator for the call: .*restart"):
         communicators.get(1, range(end.size), lambda: None)
 
 

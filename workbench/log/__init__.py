@@ -1,1 +1,1 @@
-"""A log at level debug, and texts of others made safe to show."""
+"""The log at level debug, and foreign text made safe to show."""

@@ -1,7 +1,7 @@
 """A log at level debug: commands of schedulers and their answers, processes, and requests that change a cluster.
 
-The variable ``WORKBENCH_LOG=debug`` turns the log on, for a process and for all that the process starts. Without that
-nothing is formatted, and nothing is imported.
+The variable ``WORKBENCH_LOG=debug`` turns the log on, for a process and for all that the process starts. Without it
+the module formats nothing and imports nothing.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from workbench.text import exit_words
 VARIABLE = "WORKBENCH_LOG"
 """The variable that turns the log on."""
 _ON = "debug"
-# Of a process whose standard error is an answer: the number of the open file that takes its log.
+# Number of the open file for the log of a process whose standard error is an answer.
 _FILE = "WORKBENCH_LOG_FILE"
 _FORMAT = "%(asctime)s %(process)d %(name)s %(levelname)s %(message)s"
-# To the beginning of a terminal's line: the line that shows progress is replaced, and drawn again.
+# Clears the line of a terminal, because the progress line may be there; it is drawn again later.
 _CLEARED = "\r\x1b[K"
-# Characters of a command line, an answer or a request.
+# Maximum characters of a command line, an answer or a request.
 _LONGEST = 2000
 
 # Processes whose start is in the log, and whose end is not.
@@ -30,17 +30,17 @@ _running: set[int] = set()
 
 
 def is_asked(environment: Mapping[str, str] = os.environ) -> bool:
-    """Return whether a process with these variables is asked for the log."""
+    """Return whether these environment variables turn the log on."""
     return environment.get(VARIABLE) == _ON
 
 
 def variables() -> tuple[tuple[str, str], ...]:
-    """Return what a job has to be given that the variables of this process may not reach."""
+    """Return the variables of the log for a job that does not inherit those of this process."""
     return ((VARIABLE, _ON),) if is_asked() else ()
 
 
 def set_up() -> None:
-    """Write the log of this process from now on, if its variables ask for that."""
+    """Write the log of this process from now on, if its variables turn the log on."""
     if not is_asked():
         return
     import logging
@@ -55,27 +55,29 @@ def set_up() -> None:
     handler = logging.StreamHandler(stream)
     handler.setFormatter(logging.Formatter(f"{_CLEARED if stream.isatty() else ''}{_FORMAT}"))
     root.addHandler(handler)
-    # Whoever sets up logging after this would have each line twice.
+    # Otherwise a later configuration of logging would print each line twice.
     root.propagate = False
 
 
 @contextmanager
 def shown(*, verbose: bool = False) -> Iterator[None]:
-    """Write the log while a command runs, and while what the command starts runs, if that is asked for.
+    """Write the log of a command and of the processes that it starts, if the option or the variable turns the log on.
 
     Parameters
     ----------
     verbose
-        Whether an option of the command asks for it; the variable does so as well.
+        Whether the command has the option.
 
     Raises
     ------
     InvalidRequest
-        If the variable has a value that is not allowed.
+        If the value of the variable is not valid.
     """
-    if (given := os.environ.get(VARIABLE, "")) not in ("", _ON):
-        raise InvalidRequest(f"the variable {VARIABLE} is {given!r}: allowed is {_ON!r}; unset it for no log.")
-    if given or not verbose:
+    if (value := os.environ.get(VARIABLE, "")) not in ("", _ON):
+        raise InvalidRequest(
+            f"The variable {VARIABLE}={value!r} is not valid. Set it to {_ON!r}, or unset it to turn the log off."
+        )
+    if value or not verbose:
         set_up()
         yield
         return
@@ -95,13 +97,7 @@ def shown(*, verbose: bool = False) -> Iterator[None]:
 
 @contextmanager
 def handed_on(environment: Mapping[str, str]) -> Iterator[tuple[Mapping[str, str], tuple[int, ...]]]:
-    """Give variables and open files of a process whose standard error is an answer, and whose log goes to this one's.
-
-    Parameters
-    ----------
-    environment
-        The variables that the process is meant to have.
-    """
+    """Return variables and open files for a process that logs to the standard error of this one, not to its own."""
     if not is_asked(environment):
         yield environment, ()
         return
@@ -112,46 +108,46 @@ def handed_on(environment: Mapping[str, str]) -> Iterator[tuple[Mapping[str, str
         os.close(number)
 
 
-def living(what: str, main: Callable[[], int]) -> int:
+def living(process: str, main: Callable[[], int]) -> int:
     """Run the main function of a process, whose start and end are logged, and return its exit code."""
     set_up()
-    started(os.getpid(), what)
+    started(os.getpid(), process)
     code = main()
-    ended(os.getpid(), code, what)
+    ended(os.getpid(), code, process)
     return code
 
 
 def is_written(kind: str) -> bool:
-    """Return whether there is a log of a kind of events: ``process``, ``scheduler`` or ``request``."""
-    # Where nobody has loaded it, nobody has set up a log.
+    """Return whether events of a kind are logged: ``process``, ``scheduler`` or ``request``."""
+    # Without the module logging there is no log.
     logging = sys.modules.get("logging")
     return logging is not None and logging.getLogger(f"workbench.{kind}").isEnabledFor(logging.DEBUG)
 
 
-def write(kind: str, message: str, *words: object) -> None:
-    """Log an event of a kind; `words` are what `message` has places for."""
+def write(kind: str, message: str, *arguments: object) -> None:
+    """Log an event of a kind; `message` is a format for `arguments`."""
     if is_written(kind):
         import logging
 
-        logging.getLogger(f"workbench.{kind}").debug("%s", plain(message % words))
+        logging.getLogger(f"workbench.{kind}").debug("%s", plain(message % arguments))
 
 
-def started(pid: int, what: str, *words: object) -> None:
-    """Log that a process was started; `words` are what `what` has places for."""
+def started(pid: int, process: str, *arguments: object) -> None:
+    """Log the start of a process; `process` is a format for `arguments`."""
     if is_written("process"):
         _running.add(pid)
-        write("process", f"started: {what}, process %d", *words, pid)
+        write("process", f"started: {process}, process %d", *arguments, pid)
 
 
-def ended(pid: int, code: int | None, what: str, *words: object) -> None:
-    """Log how a process has ended whose start was logged; once, and not if it has not ended (`code` is None)."""
+def ended(pid: int, code: int | None, process: str, *arguments: object) -> None:
+    """Log the end of a process whose start was logged, once; not of a running process, whose `code` is None."""
     if code is not None and pid in _running:
         _running.remove(pid)
-        write("process", f"ended: {what}, process %d, %s", *words, pid, exit_words(code))
+        write("process", f"ended: {process}, process %d, %s", *arguments, pid, exit_words(code))
 
 
 def plain(text: str) -> str:
-    r"""Return a text on one line as the log has it: without secrets, `printable`, and not too long.
+    r"""Return a text as one line of the log: without secrets, `printable`, and cut to a maximum length.
 
     Examples
     --------

@@ -1,17 +1,17 @@
-"""Text of a log file as a terminal or a page can show it: anybody's words may be in it, and they are only text."""
+"""Text of a log file made safe for a terminal or a page, since any program may have written it."""
 
 from __future__ import annotations
 
 import re
 
 LONGEST = 4000
-"""Characters of a line that are shown."""
+"""Maximum characters of a line."""
 _LONG = re.compile(f"(?<![^\r\n])([^\r\n]{{{LONGEST}}})([^\r\n]+)")
-# Orders to terminals, but for carriage return and escape: C0 without tab and newline, DEL and C1. The others change the
-# order in which text is read.
-_ORDERS = "\x00-\x08\x0b\x0c\x0e-\x1a\x1c-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"
-_ALL = re.compile(f"[\r\x1b{_ORDERS}]")
-_ALL_BUT_COLOURS = re.compile(rf"[{_ORDERS}]|\x1b(?!\[(?:[0-9;]*m|K))")
+# Control characters except carriage return and escape: C0 without tab and newline, DEL and C1; and characters that
+# change the direction of text.
+_CONTROLS = "\x00-\x08\x0b\x0c\x0e-\x1a\x1c-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"
+_ALL = re.compile(f"[\r\x1b{_CONTROLS}]")
+_ALL_BUT_COLOURS = re.compile(rf"[{_CONTROLS}]|\x1b(?!\[(?:[0-9;]*m|K))")
 
 
 def printable(text: str) -> str:
@@ -19,23 +19,23 @@ def printable(text: str) -> str:
 
     Notes
     -----
-    What follows a carriage return begins a line: on a terminal it would hide what was there before.
+    A carriage return becomes a new line: on a terminal the text after it would hide the text before it.
     """
-    return _written_out(_ALL, text.replace("\r\n", "\n").replace("\r", "\n"))
+    return _escape(_ALL, text.replace("\r\n", "\n").replace("\r", "\n"))
 
 
 def coloured(text: str) -> str:
-    r"""Return a text as `printable`, with what a page can show like a terminal: colours and carriage returns.
+    r"""Return a text like `printable`, but with colors and carriage returns, which a page can show.
 
     Notes
     -----
-    Colours are those of ``\x1b[31m``, and ``\x1b[K``, which often follows them, clears the rest of a line.
+    Colors are those of ``\x1b[31m``, and ``\x1b[K``, which often follows them, clears the rest of a line.
     """
-    return _written_out(_ALL_BUT_COLOURS, text)
+    return _escape(_ALL_BUT_COLOURS, text)
 
 
-def _written_out(orders: re.Pattern[str], text: str) -> str:
-    return orders.sub(lambda found: ascii(found[0])[1:-1], _LONG.sub(_cut, text))
+def _escape(controls: re.Pattern[str], text: str) -> str:
+    return controls.sub(lambda match: ascii(match[0])[1:-1], _LONG.sub(_cut, text))
 
 
 def _cut(line: re.Match[str]) -> str:

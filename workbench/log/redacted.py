@@ -1,4 +1,4 @@
-"""Texts of others without the secrets that may be in them: command lines, and what schedulers answer."""
+"""Command lines and answers of schedulers without secrets."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _SECRETS = (
     re.compile(r"(://)[^/@\s]+(?=@)"),
 )
 _HIDDEN = "***"
-# Characters of a variable's value: shorter values are parts of words.
+# Minimum length of a variable's value, because shorter values occur in other words.
 _SHORTEST = 6
 
 

@@ -1,4 +1,4 @@
-"""What a thread does in MPI right now, and the order to stop."""
+"""The MPI state of a thread: the operation in progress, and the request to cancel the call."""
 
 from __future__ import annotations
 
@@ -9,45 +9,43 @@ from typing import Any
 
 from workbench.mpi.counters import Counters
 
-# Requests that are remembered before those that are done with are looked for among them.
+# Number of posted requests above which complete requests are dropped.
 _MANY = 64
 
 
 class CallCancelled(BaseException):
-    """The call that this rank takes part in was ended from outside.
+    """The call of this rank was canceled.
 
     Notes
     -----
-    A `BaseException`, as `KeyboardInterrupt` is, so that ``except Exception`` in the code of a user lets it through.
+    A `BaseException`, like `KeyboardInterrupt`, so that ``except Exception`` in user code does not catch it.
     """
 
 
 class CallState:
-    """What a thread does in MPI right now, and whether it is to stop.
-
-    There is one for each call or cell; a communicator shares it with all that are made from it.
+    """The MPI state of one call or cell; a communicator shares it with all communicators derived from it.
 
     Parameters
     ----------
     counters
-        Where to count the operations, and what they send; None: nowhere.
+        Counters of the operations and their traffic; None: nothing is counted.
 
     Attributes
     ----------
     counters : Counters or None
-        As given. The next cell on a communicator may set another one, where the ranks are alike in the program.
+        The argument; the next cell on a communicator may replace it, at the same point of the program on all ranks.
     operation : str or None
-        Where the thread is, as ``"Allreduce"``; None while it is in the code of the user.
+        The operation in progress, for example ``"Allreduce"``; None in user code.
     since : float
-        Of `time.monotonic`: when it entered that operation, or left the last one.
+        Entry into that operation, or exit from the last one, in seconds of `time.monotonic`.
     count : int
-        Operations begun so far: as long as it grows, the call makes progress.
+        Operations begun so far; the call makes progress while the count grows.
     ended : str or None
-        The reason, once the call was ended.
+        The reason, once the call was canceled.
 
     Notes
     -----
-    `end` may be called from any thread, and the attributes read from any; the thread that is watched does the rest.
+    Any thread may call `end` and read the attributes; only the thread of the call does the rest.
     """
 
     __slots__ = (
@@ -70,50 +68,38 @@ class CallState:
         self.count = 0
         self.ended: str | None = None
         self.messages = 0
-        """Of messages that were sent less those that were received, or will be: as of `Pairs`."""
+        """Sum of the `Pairs` numbers of sent messages, minus those of received messages."""
         self.unknown = 0
-        """Receives from any rank of which nobody has seen yet whose message they got."""
+        """Receives from any rank whose source is not known yet."""
         self.doubtful = False
-        """Whether the communicator may not be as it was, or messages be on their way that are not counted."""
+        """Whether the communicator may have been changed, or may have messages in flight that are not counted."""
         self.posted: list[Any] = []
-        """Requests that the user has, and maybe has not waited for: MPI may write to their buffers."""
+        """Requests that the user may not have waited for: MPI may still write to their buffers."""
         self._many = _MANY
 
     def post(self, request: Any) -> None:
-        """Remember a request, and its buffers with it, until it is complete."""
+        """Keep a request and its buffers until the request is complete."""
         self.posted.append(request)
         if len(self.posted) > self._many:
             self.tidy()
 
     def tidy(self) -> None:
-        """Forget the requests that are complete, and their buffers with them."""
-        self.posted = [its for its in self.posted if its]
+        """Drop the complete requests and their buffers."""
+        self.posted = [request for request in self.posted if request]
         self._many = 2 * len(self.posted) + _MANY
 
     def end(self, reason: str) -> None:
-        """End the call: the operation in progress and all later ones raise `CallCancelled`. The first reason stays."""
+        """Cancel the call: the current operation and all later ones raise `CallCancelled` with the first reason."""
         if self.ended is None:
             self.ended = reason
 
     def check(self) -> None:
-        """Return as long as the call goes on.
-
-        Raises
-        ------
-        CallCancelled
-            With the reason, once it was ended.
-        """
+        """Raise `CallCancelled` if the call was canceled."""
         if self.ended is not None:
             raise CallCancelled(self.ended)
 
     def enter(self, operation: str) -> None:
-        """Note that an operation begins.
-
-        Raises
-        ------
-        CallCancelled
-            If the call was ended before.
-        """
+        """Begin an operation; raises `CallCancelled` if the call was canceled before."""
         if self.ended is not None:
             raise CallCancelled(self.ended)
         self.operation = operation
@@ -121,10 +107,10 @@ class CallState:
         self.since = time.monotonic()
 
     def leave(self) -> None:
-        """Note that the operation is over, however it went."""
+        """End the operation, successful or not."""
         now, counters = time.monotonic(), self.counters
         if counters is not None and self.operation is not None:
-            counts = counters.operations[self.operation]  # as `Counters.called`, but for a call less
+            counts = counters.operations[self.operation]  # `Counters.called`, inlined for speed
             counts[0] += 1
             counts[2] += now - self.since
             if counters.locate is not None:

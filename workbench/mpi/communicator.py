@@ -1,4 +1,4 @@
-"""The communicator that calls and cells are given: mpi4py's own, but that it can be ended from outside."""
+"""The communicator of SPMD calls and cells: mpi4py's, with operations that can be canceled."""
 
 from __future__ import annotations
 
@@ -13,34 +13,33 @@ from workbench.mpi.point_to_point import PointToPoint
 
 
 class Communicator(PointToPoint, Collectives, ObjectReductions, NonBlocking, DerivedCommunicators):
-    """A communicator of mpi4py whose operations can be ended from outside.
+    """A communicator of mpi4py whose operations can be canceled from another thread.
 
     Parameters
     ----------
     comm
-        Whose handle it takes over.
+        The communicator whose handle this one takes over.
     watch
-        Knows where the operations are, and ends them. What is made from this communicator, by `Dup`, `Split` and so
-        on, is a `Communicator` that shares it.
+        State of the call. Communicators derived from this one, by `Dup`, `Split` and so on, share it.
     key
-        Tells this communicator from all others of a cluster in what is told of its meetings; less than 2**63, and the
-        same on all its ranks. What is made from it has keys that are made from this one.
+        Identity of this communicator in its synchronizations; less than 2**63, and the same on all its ranks. Derived
+        communicators have keys derived from this one.
 
     Notes
     -----
-    Each blocking operation posts its non-blocking twin and tests it, so that `CallState.end` ends it on this rank, by
-    `CallCancelled`; the communicator is of no use after that. Operations without a twin, as `Split`, wait for all ranks
-    first, in a way that can be ended. What cannot be ended: `Create_group`, `Create_intercomm`, `Spawn` and what they
-    are made of, intercommunicators; windows and files; ``MPI.Request.Waitall`` of mpi4py's own class
-    (see `workbench.mpi.request.Request`); and what C code does with the handle.
+    Each blocking operation posts its non-blocking counterpart and tests it, so that `CallState.end` cancels the
+    operation on this rank with `CallCancelled`; after that the communicator must not be used. Operations without a
+    counterpart, like `Split`, first wait for all ranks in a cancelable barrier. Not cancelable: `Create_group`,
+    `Create_intercomm`, `Spawn` and intercommunicators; windows and files; ``MPI.Request.Waitall`` of mpi4py's class
+    (see `workbench.mpi.request.Request`); and C code that uses the handle.
 
-    Where the watch has counters each operation is counted, and what it sends, by the convention of
-    `workbench.mpi.traffic`; but for `Create_group` nothing of what cannot be ended is.
+    If the state has counters, each operation and its traffic are counted by the convention of
+    `workbench.mpi.traffic`; of the operations that are not cancelable, only `Create_group`.
     """
 
 
 class _Topology(ObjectNeighbourCollectives, NonBlockingNeighbours, Communicator):
-    """What communicators with a topology have in common."""
+    """Base of communicators with a topology."""
 
 
 class CartesianCommunicator(_Topology, MPI.Cartcomm):
@@ -50,11 +49,11 @@ class CartesianCommunicator(_Topology, MPI.Cartcomm):
 
 
 class GraphCommunicator(_Topology, MPI.Graphcomm):
-    """A `Communicator` whose ranks form a graph that all of them know."""
+    """A `Communicator` whose ranks form a graph that every rank knows."""
 
 
 class DistgraphCommunicator(_Topology, MPI.Distgraphcomm):
-    """A `Communicator` whose ranks form a graph of which each knows its neighbours."""
+    """A `Communicator` whose ranks form a graph of which each rank knows its neighbors."""
 
 
 DerivedCommunicators._kinds.update(  # noqa: SLF001  (they are one family)

@@ -1,4 +1,4 @@
-"""Communicators for calls on ranks of a world: made when they are first asked for, kept by their numbers."""
+"""A cache of the communicators for SPMD calls on ranks of a world, by their ids."""
 
 from __future__ import annotations
 
@@ -13,81 +13,81 @@ from workbench.mpi.polling import Deadline, barrier_or_cancel, is_over, keep_ali
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-# Seconds for messages that were sent to arrive: less than the head waits, or the next call would wait for the rest.
+# Seconds for sent messages to arrive: shorter than the wait of the head, so that the next call is not delayed.
 _SETTLE = 1.0
-# Tags that the standard guarantees.
+# Number of tags that the MPI standard guarantees.
 _TAGS = 32767
 
 
 class CommunicatorCache:
-    """Hands out communicators of some ranks.
+    """Creates and keeps communicators of some ranks; for one thread.
 
     Parameters
     ----------
     base
-        Of all ranks. Nobody else sends messages from rank to rank on it; others may use it for collectives.
+        Communicator of all ranks. Other code may use it for collectives, but not for point-to-point messages.
     name
-        Tells it from others in this process that are used at the same time.
+        Unique among the caches of this process.
 
     Notes
     -----
-    For one thread. Each communicator is made by its own ranks alone, and under a tag of its own, so that one that some
-    ranks have given up, or a rank that is dead, is in nobody's way.
+    Only the ranks of a communicator create it, under its own tag, so neither a communicator that some ranks have given
+    up nor a dead rank disturbs others.
     """
 
     def __init__(self, base: MPI.Intracomm, name: str = "calls") -> None:
         self._base, self._name = base, name
         self._made: dict[int, MPI.Intracomm] = {}
 
-    def get(self, serial: int, ranks: Sequence[int], check: Callable[[], None]) -> MPI.Intracomm:
-        """Return the communicator of a number; collective over its ranks when the number is new.
+    def get(self, communicator_id: int, ranks: Sequence[int], check: Callable[[], None]) -> MPI.Intracomm:
+        """Return the communicator with an id; collective over its ranks when the id is new.
 
         Parameters
         ----------
-        serial
-            The same on all ranks, and never used before for other ranks or for one that was abandoned anywhere.
+        communicator_id
+            The same on all ranks, and never used before for other ranks or for an abandoned communicator.
         ranks
-            Of the base, in the order of the new communicator; this one is among them.
+            Ranks of the base in the order of the new communicator, with this rank among them.
         check
-            Called again and again while it waits; raises to break off.
+            Called repeatedly during a wait; raises to cancel the wait.
         """
         release()
-        if serial not in self._made:
-            self._meet(serial % _TAGS, list(ranks), check)
+        if communicator_id not in self._made:
+            self._barrier(communicator_id % _TAGS, list(ranks), check)
             everyone = self._base.Get_group()
             group = everyone.Incl(list(ranks))
             try:
-                made = self._made[serial] = self._of(group, serial)
+                made = self._made[communicator_id] = self._of(group, communicator_id)
             finally:
                 group.Free()
                 everyone.Free()
             check()
             return made
-        return self._made[serial]
+        return self._made[communicator_id]
 
-    def _of(self, group: MPI.Group, serial: int) -> MPI.Intracomm:
+    def _of(self, group: MPI.Group, communicator_id: int) -> MPI.Intracomm:
         from mpi4py import MPI
 
         if group.size < self._base.size:
-            # Open MPI makes none from a communicator that it knows a dead rank of.
+            # Open MPI creates none from a communicator with a rank that it knows to be dead.
             with contextlib.suppress(NotImplementedError):
-                return self._base.Create_from_group(group, f"workbench.{self._name}.{serial}")
+                return self._base.Create_from_group(group, f"workbench.{self._name}.{communicator_id}")
         try:
-            return self._base.Create_group(group, serial % _TAGS)
+            return self._base.Create_group(group, communicator_id % _TAGS)
         except MPI.Exception as error:
             if error.Get_error_class() != MPI.ERR_OTHER:
                 raise
             raise CollectiveFailed(
-                f"MPI made no communicator for the call: {error}.",
-                hint=("MPICH has about 2,000, and each call that failed keeps those that it had. ", *AGAIN),
+                f"MPI could not create a communicator for the call: {error}.",
+                hint=("MPICH has about 2,000 communicators, and each failed call keeps its own. ", *AGAIN),
             ) from error
 
     def settle(
-        self, serial: int, mark: bytes, left: Sequence[MPI.Request], offspring: Sequence[MPI.Intracomm] = ()
+        self, communicator_id: int, mark: bytes, left: Sequence[MPI.Request], offspring: Sequence[MPI.Intracomm] = ()
     ) -> bool:
-        """Receive what a call that has succeeded sent and nobody received; collective over the ranks of a number.
+        """Receive the messages that a successful call has sent and not received; collective over its ranks.
 
-        Messages of one rank to another do not overtake each other, so each rank receives poll the mark of each.
+        Messages between two ranks do not overtake each other, so each rank receives until the mark of every rank.
 
         Parameters
         ----------
@@ -96,16 +96,16 @@ class CommunicatorCache:
         left
             Requests that were not complete at the end of the call.
         offspring
-            What was made from the communicator.
+            Communicators derived from the communicator of the call.
 
         Returns
         -------
         settled : bool
-            Whether this rank has nothing left on the communicators.
+            Whether no message of this rank is left on the communicators.
         """
         from mpi4py import MPI
 
-        comms = [self._made[serial], *offspring]
+        comms = [self._made[communicator_id], *offspring]
         within = Deadline(_SETTLE, "messages of a call did not arrive")
         sent: list[MPI.Request] = []
         try:
@@ -119,32 +119,32 @@ class CommunicatorCache:
             poll(lambda: all(map(is_over, (*sent, *left))), within.check)
         except (MPI.Exception, CollectiveFailed):
             keep_alive(*sent)
-            self.abandon(serial)
+            self.abandon(communicator_id)
             return False
         return True
 
-    def abandon(self, serial: int) -> None:
-        """Forget a communicator after a call that has failed; it is never freed.
+    def abandon(self, communicator_id: int) -> None:
+        """Drop a communicator after a failed call, without freeing it.
 
         Notes
         -----
-        What a rank has sent of a collective, before another rank failed, stays with the other rank, and no operation
-        of MPI takes it away. MPICH gives the context of a communicator that is freed to the next one, which would
-        receive what was left. So each costs about 10 kB of memory, and one of the 2,000 communicators of MPICH.
+        Messages of a collective that a rank has sent before another rank failed stay at the other rank, and no MPI
+        operation removes them. MPICH reuses the context of a freed communicator for the next one, which would receive
+        these messages. So each failed call costs about 10 kB of memory, and one of the 2,000 communicators of MPICH.
         """
-        self._made.pop(serial, None)
+        self._made.pop(communicator_id, None)
 
-    def _meet(self, tag: int, ranks: list[int], check: Callable[[], None]) -> None:
-        """Wait for all ranks as `barrier_or_cancel` of `polling`, since making a communicator cannot be ended."""
-        meeting = _First(self._base, tag, ranks) if self._base.rank == ranks[0] else _Other(self._base, tag, ranks)
+    def _barrier(self, tag: int, ranks: list[int], check: Callable[[], None]) -> None:
+        """Run `barrier_or_cancel` with all ranks, because the creation of a communicator cannot be cancelled."""
+        side = _Root(self._base, tag, ranks) if self._base.rank == ranks[0] else _Other(self._base, tag, ranks)
         try:
-            barrier_or_cancel(meeting.arrived, meeting.vote, check)
+            barrier_or_cancel(side.arrived, side.vote, check)
         finally:
-            meeting.leave()
+            side.leave()
 
 
 def _received(comm: MPI.Intracomm, source: int, check: Callable[[], None]) -> bytearray:
-    """Return the bytes of the next message from a rank, of whatever tag and type."""
+    """Return the bytes of the next message from a rank, with any tag and type."""
     from mpi4py import MPI
 
     status = MPI.Status()
@@ -154,76 +154,76 @@ def _received(comm: MPI.Intracomm, source: int, check: Callable[[], None]) -> by
     return received
 
 
-class _Meeting:
-    """One rank among those that meet: all tell the first that they are here, and it asks them to vote."""
+class _BarrierSide:
+    """One rank in the barrier: all ranks report their arrival to the first rank, which requests their votes."""
 
     def __init__(self, base: MPI.Intracomm, tag: int, ranks: list[int]) -> None:
         self._base, self._tag, self._ranks = base, tag, ranks
         self._sent: list[MPI.Request] = []
-        self._answers: list[bytearray] = []
+        self._replies: list[bytearray] = []
         self._receives: list[MPI.Request] = []
 
-    def _tell(self, yes: bool, ranks: Sequence[int]) -> None:
-        self._sent += [self._base.Isend(bytearray([yes]), other, self._tag) for other in ranks]
+    def _send(self, yes: bool, ranks: Sequence[int]) -> None:
+        self._sent += [self._base.Isend(bytearray([yes]), rank, self._tag) for rank in ranks]
 
-    def _ask(self, ranks: Sequence[int]) -> None:
-        self._answers = [bytearray(1) for _ in ranks]
-        self._receives = [self._base.Irecv(*its, self._tag) for its in zip(self._answers, ranks, strict=True)]
+    def _receive(self, ranks: Sequence[int]) -> None:
+        self._replies = [bytearray(1) for _ in ranks]
+        self._receives = [
+            self._base.Irecv(reply, rank, self._tag) for reply, rank in zip(self._replies, ranks, strict=True)
+        ]
 
-    def _answer(self) -> bool | None:
-        """Return whether all that were asked have answered yes; None as long as one has not answered."""
-        return all(answer[0] for answer in self._answers) if all(its.Test() for its in self._receives) else None
+    def _all_yes(self) -> bool | None:
+        """Return whether all replies are yes; None until all have arrived."""
+        is_complete = all(request.Test() for request in self._receives)
+        return all(reply[0] for reply in self._replies) if is_complete else None
 
-    def _no(self) -> bool | None:
-        """Return that nobody makes the call, when those who wait have been told."""
-        return False if all(its.Test() for its in self._sent) else None
+    def _refused(self) -> bool | None:
+        """Return False once the refusal of this rank has been sent."""
+        return False if all(request.Test() for request in self._sent) else None
+
+    def arrived(self) -> bool:
+        return self._all_yes() is not None
 
     def leave(self) -> None:
-        """Give up what is outstanding."""
-        for its in self._receives:
-            withdraw(its)
+        """Give up the outstanding requests."""
+        for request in self._receives:
+            withdraw(request)
         keep_alive(*self._sent)
 
 
-class _First(_Meeting):
+class _Root(_BarrierSide):
     def __init__(self, base: MPI.Intracomm, tag: int, ranks: list[int]) -> None:
         super().__init__(base, tag, ranks)
         self._others = ranks[1:]
-        self._ask(self._others)
-
-    def arrived(self) -> bool:
-        return self._answer() is not None
+        self._receive(self._others)
 
     def vote(self, yes: bool) -> Callable[[], bool | None]:
-        self._tell(yes, self._others)
+        self._send(yes, self._others)
         if not yes:
-            return self._no
-        self._ask(self._others)
+            return self._refused
+        self._receive(self._others)
         return self._verdict
 
     def _verdict(self) -> bool | None:
-        found = self._answer()
-        if found is not None:
-            self._tell(found, self._others)
-            self._others = []  # they know
-        return found
+        verdict = self._all_yes()
+        if verdict is not None:
+            self._send(verdict, self._others)
+            self._others = []  # the verdict is sent once
+        return verdict
 
 
-class _Other(_Meeting):
+class _Other(_BarrierSide):
     def __init__(self, base: MPI.Intracomm, tag: int, ranks: list[int]) -> None:
         super().__init__(base, tag, ranks)
-        self._first = ranks[:1]
-        self._tell(True, self._first)
-        self._ask(self._first)
-
-    def arrived(self) -> bool:
-        return self._answer() is not None
+        self._root = ranks[:1]
+        self._send(True, self._root)
+        self._receive(self._root)
 
     def vote(self, yes: bool) -> Callable[[], bool | None]:
-        if yes and not self._answer():
+        if yes and not self._all_yes():
             return lambda: False  # the first rank has left
-        self._tell(yes, self._first)
+        self._send(yes, self._root)
         if not yes:
-            return self._no
-        self._ask(self._first)
-        return self._answer
+            return self._refused
+        self._receive(self._root)
+        return self._all_yes

@@ -18,9 +18,8 @@ class RankContext:
 
     Notes
     -----
-    The communicators are duplicates of ``COMM_WORLD``, one for each user, so that their messages cannot be
-    taken for one another's; nobody speaks on ``COMM_WORLD`` itself. Where `threads` is not ``multiple`` they
-    may be used on the SPMD thread alone.
+    The communicators are duplicates of ``COMM_WORLD`` for separate uses, so that their messages cannot be confused;
+    ``COMM_WORLD`` itself is not used. If `threads` is not ``multiple``, only the SPMD thread may use them.
     """
 
     rank: int
@@ -30,7 +29,7 @@ class RankContext:
     world: int
     """Index of the world in its cluster."""
     nodes: tuple[int, ...]
-    """Of each rank: the first rank on its node."""
+    """For each rank the first rank on its node."""
     threads: str
     """Thread level that MPI gives: ``single``, ``funneled``, ``serialized`` or ``multiple``."""
     library: str
@@ -40,7 +39,7 @@ class RankContext:
     spmd: MPI.Intracomm
     """For SPMD calls."""
     cells: MPI.Intracomm
-    """For notebook cells that run on all ranks."""
+    """For ``%%mpi`` cells."""
     spmd_thread: SpmdThread
     """The thread that makes the rank's MPI calls."""
 
@@ -50,7 +49,7 @@ class RankContext:
         return self.nodes.count(self.nodes[self.rank])
 
 
-# At most one: the context of this process.
+# The context of this process, if the process is a rank.
 _contexts: list[RankContext] = []
 
 
@@ -70,7 +69,7 @@ def current() -> RankContext:
     Raises
     ------
     RuntimeError
-        Anywhere else, as in the notebook.
+        If this process is no rank, for example in the notebook.
     """
     if not _contexts:
         raise RuntimeError("this process is not a rank of a cluster: call it in a task, e.g. by client.run(...)")

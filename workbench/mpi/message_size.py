@@ -1,4 +1,4 @@
-"""How many bytes a message has, however it is told to mpi4py."""
+"""The bytes of a message, in all forms that mpi4py accepts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _ARRAY = np.ndarray
 
 
 def nbytes(message: Any, blocks: int = 1) -> int:
-    """Return the bytes that a message carries: the same on all ranks that take part, however each tells its own.
+    """Return the bytes of a message: the same on all ranks of an operation, whatever form each rank uses.
 
     Parameters
     ----------
@@ -119,7 +119,7 @@ def _whole(buffer: Any) -> int:
 
 
 def _memory(buffer: Any) -> Any:
-    """Return what tells the size of a buffer."""
+    """Return an object with the size of a buffer."""
     try:
         return memoryview(buffer)
     except Exception:  # noqa: BLE001  (PyTorch, JAX and others: mpi4py takes them by DLPack or from the memory of a GPU)

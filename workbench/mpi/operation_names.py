@@ -1,4 +1,4 @@
-"""Operations of a communicator that are told apart, by the names that mpi4py has for them."""
+"""Operations of a communicator that are counted separately, by their names in mpi4py."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ OPERATIONS = (
     "Start", "Startall", "Wait", "Waitany", "Waitall", "Waitsome", "wait", "waitany", "waitall", "waitsome",
     *MAKERS, "Create_group", "Agree", "Iagree", "Shrink", "Ishrink", "Iflush_buffer",
 )  # fmt: skip
-"""Operations of a communicator that are told apart, by the names that mpi4py has for them. All else is ``"other"``."""
+"""Operations of a communicator that are counted separately, by their names in mpi4py. All others are ``"other"``."""
 
 WAITS = frozenset(
     ("Wait", "Waitany", "Waitall", "Waitsome", "wait", "waitany", "waitall", "waitsome", "Probe", "probe", "Mprobe",
      "mprobe")
 )  # fmt: skip
-"""Operations that do nothing but wait: all their time is waiting, also for bytes on their way.
+"""Operations that only wait: all their time counts as wait time, including the time of the transfer.
 
-To tell these apart would take when others have posted their part, beside when this rank began to wait: of a meeting
-there is one time of entry."""
+To separate the two, a synchronization would need the time of the post besides the time of the wait, and it has only one
+time of entry."""

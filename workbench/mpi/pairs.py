@@ -1,4 +1,4 @@
-"""What tells whether each message between two ranks was received, without a list of the pairs."""
+"""Detects whether all messages between ranks were received, without a list of the pairs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from mpi4py import MPI
 
 
 class Pairs(dict[int, int]):
-    """Of each rank: a number for the pair of ranks that it forms with this one; 0 for `MPI.PROC_NULL`.
+    """By rank: a number for the pair of that rank and this one; 0 for `MPI.PROC_NULL`.
 
     Parameters
     ----------
@@ -18,7 +18,7 @@ class Pairs(dict[int, int]):
     Notes
     -----
     The sender adds the number of its pair and the receiver subtracts it, so the sum of all ranks is zero if each
-    message was received. Numbers of pairs are hashes: two messages that are amiss do not make up for each other.
+    message was received. The numbers are hashes, so two lost messages do not cancel out.
     """
 
     def __init__(self, pair: Callable[[int], tuple[int, int]]) -> None:
@@ -26,7 +26,7 @@ class Pairs(dict[int, int]):
         self._pair = pair
 
     def __missing__(self, rank: int) -> int:
-        """Return the number of a rank that was not asked for before."""
+        """Return the number of a rank at its first use."""
         # Below 2**28: Python adds larger numbers more slowly.
-        found = self[rank] = hash(self._pair(rank)) & 0xFFFFFFF
-        return found
+        number = self[rank] = hash(self._pair(rank)) & 0xFFFFFFF
+        return number

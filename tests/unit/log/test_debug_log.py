@@ -258,7 +258,9 @@ def test_a_bench_takes_the_option_as_every_verb_does(monkeypatch):
 def test_a_value_of_the_variable_that_is_not_allowed_is_refused(monkeypatch, capsys):
     monkeypatch.setenv("WORKBENCH_LOG", "loud")
     assert cli.main(["list"]) == 2
-    assert capsys.readouterr().err == "the variable WORKBENCH_LOG is 'loud': allowed is 'debug'; unset it for no log.\n"
+    assert capsys.readouterr().err == (
+        "The variable WORKBENCH_LOG='loud' is not valid. Set it to 'debug', or unset it to turn the log off.\n"
+    )
 
 
 def test_a_job_gets_the_variable_wherever_it_runs(monkeypatch):
