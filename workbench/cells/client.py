@@ -36,7 +36,7 @@ from workbench.session.head_client import ClientHead
 if TYPE_CHECKING:
     from distributed import Client, Future
 
-# Seconds past the end of a cell for what ranks had to say.
+# Seconds past the end of a cell for the output of the ranks.
 _GRACE = 10.0
 # Seconds for the head to answer what need not be known.
 _ASK = 3.0
@@ -103,7 +103,7 @@ def run(
 
     Notes
     -----
-    Ctrl-C ends it on all ranks: the result says so. What goes wrong in the cell itself is told by the result, too.
+    Ctrl-C ends it on all ranks. The result reports that, and each error of the cell itself.
     """
     check_syntax(code)
     seconds = None if timeout is None else config.time_span("timeout", timeout)
@@ -116,8 +116,8 @@ def run(
         granted = _granted(client, _begin(client, cell, world, ranks, how), patience)
         link = _link(client, world, granted)
         result = CellResult(world, list(granted["ranks"]))
-        what = RunCell(cell, code, config.size("cells.result-limit") if values else None)
-        CellRun(client, link, result, granted["idents"], what).follow(seconds, StallDetector(patience), show)
+        message = RunCell(cell, code, config.size("cells.result-limit") if values else None)
+        CellRun(client, link, result, granted["idents"], message).follow(seconds, StallDetector(patience), show)
     except BaseException:
         _call_off(client, cell, "its notebook gave up")
         raise
@@ -162,10 +162,11 @@ def check_syntax(code: str) -> None:
     try:
         compile(TransformerManager().transform_cell(code), "<cell>", "exec", dont_inherit=True)
     except (SyntaxError, ValueError) as error:
-        at = (error.lineno or 0) if isinstance(error, SyntaxError) else 0
-        line = f"line {at}: {code.splitlines()[at - 1].strip()!r}: " if 0 < at <= len(code.splitlines()) else ""
-        what = error.msg if isinstance(error, SyntaxError) else error
-        raise InvalidRequest(f"{line}{what}. The cell was not run on any rank.") from None
+        number = (error.lineno or 0) if isinstance(error, SyntaxError) else 0
+        lines = code.splitlines()
+        line = f"line {number}: {lines[number - 1].strip()!r}: " if 0 < number <= len(lines) else ""
+        reason = error.msg if isinstance(error, SyntaxError) else error
+        raise InvalidRequest(f"{line}{reason}. The cell was not run on any rank.") from None
 
 
 # -- objects ---------------------------------------------------------------------------------------------------
@@ -264,19 +265,19 @@ async def _begin(
 def _link(client: Client, world: int, granted: protocol.Granted) -> EngineClient:
     """Return the connection to the engines of a world, made if need be."""
     _close_unused()
-    links, told = _links.setdefault(client, {}), granted["connection"]
-    if (old := links.get(world)) is not None and old.connection != told:
+    links, connection = _links.setdefault(client, {}), granted["connection"]
+    if (link := links.get(world)) is not None and link.connection != connection:
         links.pop(world).close()  # of an earlier start of the world
     if world not in links:
-        links[world] = EngineClient(told)
-        # At the exit of the process there is nobody to disconnect for.
+        links[world] = EngineClient(connection)
+        # At the exit of the process nothing has to be disconnected.
         weakref.finalize(client, links[world].close).atexit = False
     links[world].wait_until_reachable({int(rank): ident for rank, ident in granted["idents"].items()})
     return links[world]
 
 
 def _close_unused() -> None:
-    """Close the links of clients that are closed: each would go on taking in all that the cells of others say."""
+    """Close the links of clients that are closed: each would go on to receive the output of the cells of others."""
     for client in [client for client in _links if client.status == "closed"]:
         for link in _links.pop(client).values():
             link.close()
@@ -292,87 +293,79 @@ def _call_off(client: Client, cell: str, reason: str) -> None:
 
 
 class CellRun:
-    """The course of a cell: sent to its engines, and followed until it is over.
-
-    Parameters
-    ----------
-    idents
-        Of the engines, by rank.
-    what
-        The cell.
-    """
+    """The course of a cell: sent to its engines, whose identities `idents` has by rank, and followed until its end."""
 
     def __init__(
-        self, client: Client, link: EngineClient, result: CellResult, idents: Mapping[int, str], what: RunCell
+        self, client: Client, link: EngineClient, result: CellResult, idents: Mapping[int, str], message: RunCell
     ) -> None:
-        self._client, self._result, self._cell = client, result, what.cell
+        self._client, self._result, self._cell = client, result, message.cell
         self._head = ClientHead(client, _PURPOSE)
-        self._said: queue.SimpleQueue[tuple[int, CellOutput] | None] = queue.SimpleQueue()
-        self._sent = {rank: link.send(idents[rank], what, self._taker(rank)) for rank in result.ranks}
-        self._over: Promise[dict[str, Any]] = self._head.submit(protocol.WAIT, cell=what.cell)
-        for promise in (self._over, *itertools.chain(*self._sent.values())):
-            promise.add_done_callback(lambda _: self._said.put(None))
-        self._patience = float("inf")
+        self._outputs: queue.SimpleQueue[tuple[int, CellOutput] | None] = queue.SimpleQueue()
+        self._replies = {rank: link.send(idents[rank], message, self._receiver(rank)) for rank in result.ranks}
+        self._end_on_head: Promise[dict[str, Any]] = self._head.submit(protocol.WAIT, cell=message.cell)
+        for promise in (self._end_on_head, *itertools.chain(*self._replies.values())):
+            promise.add_done_callback(lambda _: self._outputs.put(None))
+        self._given_up = float("inf")
 
-    def _taker(self, rank: int) -> Callable[[CellOutput], None]:
-        return lambda item: self._said.put((rank, item))
+    def _receiver(self, rank: int) -> Callable[[CellOutput], None]:
+        return lambda item: self._outputs.put((rank, item))
 
     def follow(
-        self, seconds: float | None, hang: StallDetector, show: Callable[[int, CellOutput], None] | None
+        self, seconds: float | None, stall: StallDetector, show: Callable[[int, CellOutput], None] | None
     ) -> None:
-        """Take in what the ranks say until it is over, or has had its time."""
+        """Receive the output of the ranks until the cell is over, or `seconds` have passed."""
         result, deadline = self._result, float("inf") if seconds is None else time.monotonic() + seconds
         result.outputs = {rank: [] for rank in result.ranks}
         while not self._is_over():
-            if hang.is_due() and (words := hang.report(self._where())):
-                print(f"the cell: {words}", flush=True)  # noqa: T201  (for whoever waits)
+            if stall.is_due() and (report := stall.report(self._where())):
+                print(f"the cell: {report}", flush=True)  # noqa: T201  (for whoever waits)
             if time.monotonic() > deadline:
                 deadline, result.timed_out = float("inf"), True
                 self._end(f"it took longer than {seconds:g} s")
             try:
-                self._take(min(1.0, min(deadline, self._patience) - time.monotonic()), show)
+                self._receive(min(1.0, min(deadline, self._given_up) - time.monotonic()), show)
             except KeyboardInterrupt:
                 if result.interrupted:
                     raise
                 result.interrupted = True
                 self._end("it was interrupted")
-        result.done = {rank: reply.result() for rank, (reply, _) in self._sent.items() if reply.done()}
+        result.done = {rank: reply.result() for rank, (reply, _) in self._replies.items() if reply.done()}
 
     def _where(self) -> dict[int, dict[str, Any]]:
-        """Return where the ranks of the cell are; nothing if the head does not tell."""
+        """Return where the ranks of the cell are; nothing if the head does not answer."""
         try:
             worlds: dict[int, dict[int, Any]] = self._head.wait(WHERE, _ASK, world=self._result.world)
         except HeadUnreachable:
             return {}
         places = worlds.get(self._result.world, {})
-        its = {rank: told for rank, told in places.items() if told and rank in self._result.ranks}
-        return {rank: told for rank, told in its.items() if told.get("cell") == self._cell or told.get("silent")}
+        own = {rank: place for rank, place in places.items() if place and rank in self._result.ranks}
+        return {rank: place for rank, place in own.items() if place.get("cell") == self._cell or place.get("silent")}
 
-    def _take(self, timeout: float, show: Callable[[int, CellOutput], None] | None) -> None:
-        """Take in one output, if one comes in time."""
+    def _receive(self, timeout: float, show: Callable[[int, CellOutput], None] | None) -> None:
+        """Receive one output, if one comes in time."""
         try:
-            said = self._said.get(timeout=max(0.0, timeout))
+            output = self._outputs.get(timeout=max(0.0, timeout))
         except queue.Empty:
             return
-        if said is not None:
-            rank, item = said
+        if output is not None:
+            rank, item = output
             self._result.outputs[rank].append(item)
             if show is not None:
                 show(rank, item)
 
     def _is_over(self) -> bool:
-        if self._over.done():
+        if self._end_on_head.done():
             try:
-                self._result.lost = self._over.result()["lost"]
+                self._result.lost = self._end_on_head.result()["lost"]
             except CancelledError as error:
                 raise self._head.unreachable(error) from error
-            self._patience = min(self._patience, time.monotonic() + _GRACE)
-        missing = set(self._result.ranks) - set(self._result.lost)
-        all_came = all(each.done() for rank in missing for each in self._sent[rank])
+            self._given_up = min(self._given_up, time.monotonic() + _GRACE)
+        alive = set(self._result.ranks) - set(self._result.lost)
+        all_replied = all(promise.done() for rank in alive for promise in self._replies[rank])
         # The head answers when what was written to blocks is what everybody reads.
-        ended = all_came and self._over.done()
-        return self._said.empty() and (ended or time.monotonic() > self._patience)
+        ended = all_replied and self._end_on_head.done()
+        return self._outputs.empty() and (ended or time.monotonic() > self._given_up)
 
     def _end(self, reason: str) -> None:
-        self._patience = time.monotonic() + _END
+        self._given_up = time.monotonic() + _END
         _call_off(self._client, self._cell, reason)

@@ -58,9 +58,9 @@ class PendingCall:
         self._news.put(news)
 
     def result(self) -> Any:
-        """Wait for the result and return it; print what there is to tell.
+        """Wait for the result and return it; make the calls of `tell` meanwhile.
 
-        Ctrl-C ends the call on all ranks, and so does what fails of that which was to be told.
+        Ctrl-C ends the call on all ranks, and so does an error of such a call.
         """
         try:
             while (news := self._next()) is not None:
@@ -68,30 +68,30 @@ class PendingCall:
         except HeadUnreachable:
             raise
         except BaseException as interrupt:
-            if (left := self._interrupt()) is not None:
-                interrupt.add_note(left)
+            if (note := self._interrupt()) is not None:
+                interrupt.add_note(note)
             raise
         error = self.future.exception()
         if error is None:
             return self.future.result()
         try:
-            # What led from the rank to here is of no use to whoever reads the traceback.
+            # The frames between the rank and this process are of no use in the traceback.
             raise serialize.strip_internal_frames(error)
         finally:
             del self, error  # they are in the traceback of the error
 
     def _next(self) -> Callable[[], object] | None:
-        """Return what is to be called next; None at the end."""
+        """Return the next call to make; None at the end."""
         while True:
             try:
                 return self._news.get(timeout=_LOOK)
             except queue.Empty:
-                # With its loop the client has ended, and nobody else would say so.
+                # With its loop the client has ended, and nothing else would report that.
                 if self._loop.is_closed() or not self._loop.is_running():
                     raise self._head.unreachable(ConnectionError()) from None
 
     def _interrupt(self) -> str | None:
-        """End the call, and return what is to be told of it."""
+        """End the call, and return a note on how it ended, or None."""
         if not self._sent:
             self.future.cancel()
             return None
@@ -113,20 +113,19 @@ class PendingCall:
         client = self._request.client
         async with _turns.setdefault(client, asyncio.Lock()):
             left = await self._computed()
-            telling = asyncio.ensure_future(self._tell())
+            watching = asyncio.ensure_future(self._watch())
             try:
-                told = await self._send(left)
+                answer = await self._send(left)
             except asyncio.CancelledError:
                 self._cancel()
                 raise
             finally:
-                telling.cancel()
-        return collective_result.decode(self._request, told)
+                watching.cancel()
+        return collective_result.decode(self._request, answer)
 
     async def _computed(self) -> float | None:
-        """Wait for what is to be computed before; return the seconds that are left for the call."""
-        allowed, now = self._request.message["timeout"], self._loop.time
-        began = now()
+        """Wait until the arguments are computed; return the seconds that are left for the call."""
+        allowed, began = self._request.message["timeout"], self._loop.time()
         try:
             async with asyncio.timeout(allowed) as limit:
                 await self._needed()
@@ -137,7 +136,7 @@ class PendingCall:
                 f"what {self._request.name} was given was not computed within {allowed:g} s, and it had not begun. "
                 "Allow more with timeout=."
             ) from None
-        return None if allowed is None else max(0.0, allowed - (now() - began))
+        return None if allowed is None else max(0.0, allowed - (self._loop.time() - began))
 
     async def _needed(self) -> None:
         for column, value in self._request.large.items():
@@ -154,26 +153,26 @@ class PendingCall:
         self._sent = True
         try:
             message: protocol.Call = {**request.message, "origin": notebook.cell_number(), "timeout": timeout}
-            told: protocol.Answer = await self._head.begin(protocol.CALL, **message)
+            answer: protocol.Answer = await self._head.begin(protocol.CALL, **message)
         except WorkbenchError as error:
-            raise error.with_traceback(None) from None  # its sentence says it all
-        return told
+            raise error.with_traceback(None) from None  # the message is enough
+        return answer
 
-    async def _tell(self) -> None:
-        """Tell where the ranks are when the call makes no progress for some time."""
-        patience, now = self._request.patience, self._loop.time
-        hang, told = StallDetector(patience), now()
+    async def _watch(self) -> None:
+        """Print where the ranks are when the call makes no progress for some time."""
+        patience, time = self._request.patience, self._loop.time
+        stall, printed = StallDetector(patience), time()
         while True:
-            await asyncio.sleep(hang.interval)
+            await asyncio.sleep(stall.interval)
             with contextlib.suppress(OSError):
                 running = await self._head.call(protocol.RUNNING, call=self._request.call, patience=patience)
                 if self._request.call in running:
-                    told = now()
+                    printed = time()
                     name, places = running[self._request.call]
-                    if words := hang.report(places):
-                        self._print(f"{name}: {words}")
-                elif running and now() - told >= patience:
-                    told = now()
+                    if report := stall.report(places):
+                        self._print(f"{name}: {report}")
+                elif running and time() - printed >= patience:
+                    printed = time()
                     others = ", ".join(other for other, _ in running.values())
                     self._print(f"{self._request.name} waits for its turn, for the end of {others}")
 

@@ -15,21 +15,21 @@ def taken_along(function: Any) -> dict[str, int]:
     """
     from dask.sizeof import sizeof
 
-    found: dict[str, int] = {}
-    left, seen = [function], set()
-    while left:
-        its = left.pop()
-        if isinstance(its, functools.partial):
-            left.append(its.func)
-        elif isinstance(its, MethodType):
-            found["self"] = sizeof(its.__self__)
-            left.append(its.__func__)
-        elif isinstance(its, FunctionType) and its not in seen:
-            seen.add(its)
-            used = inspect.getclosurevars(its)
+    sizes: dict[str, int] = {}
+    pending, seen = [function], set()
+    while pending:
+        user = pending.pop()
+        if isinstance(user, functools.partial):
+            pending.append(user.func)
+        elif isinstance(user, MethodType):
+            sizes["self"] = sizeof(user.__self__)
+            pending.append(user.__func__)
+        elif isinstance(user, FunctionType) and user not in seen:
+            seen.add(user)
+            used = inspect.getclosurevars(user)
             for name, value in {**used.globals, **used.nonlocals}.items():
                 if isinstance(value, FunctionType):
-                    left += [value] * (value.__module__ == its.__module__)
+                    pending += [value] * (value.__module__ == user.__module__)
                 else:
-                    found[name] = sizeof(value)
-    return found
+                    sizes[name] = sizeof(value)
+    return sizes

@@ -32,8 +32,6 @@ T = TypeVar("T")
 class CallQueue(SchedulerPlugin):
     """The queue of each world, and the numbers of its communicators: one for calls and broadcasts, one for cells.
 
-    Notes
-    -----
     As a plugin of the scheduler it learns which clients go: what they wait for or run is cancelled.
     """
 
@@ -55,16 +53,9 @@ class CallQueue(SchedulerPlugin):
         busy: str | None = None,
         gone: Callable[[], None] | None = None,
     ) -> Turn:
-        """Return a turn on a world, to be waited for.
+        """Return a turn on a world, which the loop's time `deadline` ends with the message `busy`.
 
-        Parameters
-        ----------
-        deadline
-            Time of the event loop until which to wait.
-        busy
-            What is raised then, in words.
-        gone
-            Called when the client goes. Default: the turn is cancelled.
+        `gone` is called when the client goes. Default: the turn is cancelled.
         """
         lock = self._locks.setdefault(world, asyncio.Lock())
         turn = Turn(lock, lambda: self._forget(client, turn), deadline, busy=busy or _busy(world), gone=gone)
@@ -116,19 +107,11 @@ class CallQueue(SchedulerPlugin):
     def retire_communicator(self, world: MPIWorld, serial: int | None = None) -> None:
         """Have the next call get a fresh communicator, since messages may be left on this one (on all, if None)."""
         serials = self._serials.setdefault(world, {})
-        for key in [key for key, its in serials.items() if serial in (None, its)]:
+        for key in [key for key, number in serials.items() if serial in (None, number)]:
             del serials[key]
 
     def block_until_back(self, world: MPIWorld, stuck: Collection[asyncio.Future[Any]], reason: str) -> None:
-        """Make no calls on a world until ranks that do not come back from one have done so.
-
-        Parameters
-        ----------
-        stuck
-            Each is done when its rank is back, or gone.
-        reason
-            Who does not come back from what.
-        """
+        """Make no calls on a world until its stuck ranks are back from one, or gone; errors give the reason."""
         world.broken = reason
         start, left = world.starts, set(stuck)
 
@@ -167,10 +150,7 @@ class Turn:
     def cancel(self, why: Callable[[], str]) -> None:
         """Cancel the task that waits for the turn or has it: `held` raises `CollectiveFailed` there.
 
-        Parameters
-        ----------
-        why
-            Returns the reason, once the task has left what it did. The first one counts.
+        `why` returns the reason, once the task has left what it did. The first one counts.
         """
         if self._why is None:
             self._why = why
@@ -179,15 +159,7 @@ class Turn:
 
     @contextlib.asynccontextmanager
     async def held(self) -> AsyncIterator[None]:
-        """Wait for the turn, and have it within.
-
-        Raises
-        ------
-        CollectiveTimeout
-            If it has not come in time.
-        CollectiveFailed
-            If it was cancelled.
-        """
+        """Wait for the turn, and have it within; `CollectiveTimeout` if it is late, `CollectiveFailed` if cancelled."""
         task: asyncio.Task[Any] = asyncio.current_task()  # type: ignore[assignment]
         self._task, before = task, task.cancelling()
         try:

@@ -45,24 +45,12 @@ def room(nbytes: int) -> asyncio.Semaphore:
 
 
 class RankRPC:
-    """Asks the ranks that take part in a call.
+    """Asks ranks of a world, given with their addresses; messages name the `purpose`, as ``"a broadcast"``."""
 
-    Parameters
-    ----------
-    scheduler
-        Has the connections.
-    world
-        Index of the world.
-    ranks
-        Address of each rank that takes part.
-    what
-        Noun for messages, with its article: ``"a broadcast"``.
-    """
+    def __init__(self, scheduler: Scheduler, world: int, ranks: dict[int, str], purpose: str) -> None:
+        self._scheduler, self._world, self.ranks, self._purpose = scheduler, world, ranks, purpose
 
-    def __init__(self, scheduler: Scheduler, world: int, ranks: dict[int, str], what: str) -> None:
-        self._scheduler, self._world, self.ranks, self._what = scheduler, world, ranks, what
-
-    async def ask(self, rank: int, operation: str, **told: Any) -> Any:
+    async def ask(self, rank: int, operation: str, **message: Any) -> Any:
         """Ask a rank, and return its answer.
 
         Raises
@@ -76,27 +64,27 @@ class RankRPC:
         """
         who = f"rank {rank} of world {self._world}"
         try:
-            answer = await getattr(self._scheduler.rpc(self.ranks[rank]), operation)(**told)
+            answer = await getattr(self._scheduler.rpc(self.ranks[rank]), operation)(**message)
         except OSError as error:
             if await leaves(self._scheduler, self.ranks[rank]):
-                raise RankLost(f"{who} was lost during {self._what}.", hint=AGAIN) from error
+                raise RankLost(f"{who} was lost during {self._purpose}.", hint=AGAIN) from error
             raise CollectiveFailed(
-                f"{who} could not be reached for {self._what} ({error}), {STAYS}.", hint=LOOK
+                f"{who} could not be reached for {self._purpose} ({error}), {STAYS}.", hint=LOOK
             ) from error
         if "raised" not in answer:
             return answer["answer"]
-        told = answer["raised"]
-        raised = errors.from_fields(told)
-        if raised.kind == told["kind"]:
-            # Its class says what has happened, and this who says so.
+        fields = answer["raised"]
+        raised = errors.from_fields(fields)
+        if raised.kind == fields["kind"]:
+            # The class of the error stays, and its message gets the name of the rank.
             raise raised.retold(type(raised), f"{who}: {raised.message}")
-        raise CollectiveFailed(f"{who} cannot take part in {self._what}: {told['kind']}: {told['message']}")
+        raise CollectiveFailed(f"{who} cannot take part in {self._purpose}: {fields['kind']}: {fields['message']}")
 
-    def tell(self, operation: str, **told: Any) -> None:
-        """Tell all of them something, by the stream, which waits for nobody: one of them may be stuck."""
+    def tell(self, operation: str, **message: Any) -> None:
+        """Send all of them a message, by the stream, which waits for nobody: one of them may be stuck."""
         for address in self.ranks.values():
             if address in self._scheduler.stream_comms:
-                self._scheduler.worker_send(address, {"op": operation, **told})
+                self._scheduler.worker_send(address, {"op": operation, **message})
 
 
 async def gather_or_cancel(calls: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
@@ -130,9 +118,9 @@ def answering(handlers: Mapping[str, Handler]) -> dict[str, Handler]:
 
 def _answering(handler: Handler) -> Handler:
     @functools.wraps(handler)
-    async def answer(**told: Any) -> dict[str, Any]:
+    async def answer(**message: Any) -> dict[str, Any]:
         try:
-            return {"answer": await handler(**told)}
+            return {"answer": await handler(**message)}
         except WorkbenchError as error:
             return {"raised": error.fields()}
         except Exception as error:  # noqa: BLE001  (the head raises it)

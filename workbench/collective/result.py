@@ -18,28 +18,28 @@ if TYPE_CHECKING:
     from distributed import Client
 
 
-def decode(request: Request, told: Answer) -> Any:
-    """Return what a call returns, from what the head told of it.
+def decode(request: Request, answer: Answer) -> Any:
+    """Return the result of a call from the answer of the head.
 
     Raises
     ------
     Exception
-        That of the rank that failed, with its traceback, and a note that says which rank it was.
+        That of the rank that failed, with its traceback, and a note that names the rank.
     CollectiveFailed
         If what comes from a rank cannot be read here.
     PlacementError
         If the blocks that the ranks made do not fit together; nothing of them is kept.
     """
-    if "error" in told:
-        note = f"raised on rank {told['rank']} of world {told['world']}, in {request.name}"
-        error = serialize.unpack_error(told["error"], note)
-        if told["others"]:
-            error.add_note(told["others"])
+    if "error" in answer:
+        note = f"raised on rank {answer['rank']} of world {answer['world']}, in {request.name}"
+        error = serialize.unpack_error(answer["error"], note)
+        if answer["others"]:
+            error.add_note(answer["others"])
         raise error
-    if "values" in told:
-        values = [_value(request, rank, contents) for rank, contents in enumerate(told["values"])]
+    if "values" in answer:
+        values = [_value(request, rank, contents) for rank, contents in enumerate(answer["values"])]
         return values[0] if request.result == "root" else values
-    return _collections(request.client, [serialize.loads(its) for its in told["blocks"]], told["addresses"])
+    return _collections(request.client, [*map(serialize.loads, answer["blocks"])], answer["addresses"])
 
 
 def _value(request: Request, rank: int, contents: bytes) -> Any:
@@ -56,7 +56,9 @@ def _collections(client: Client, blocks: Sequence[Sequence[BlockMeta]], addresse
 
     in_memory: Any = "memory"
     # Before anything can fail: with the futures go the blocks.
-    futures: list[list[Future[Any]]] = [[Future(its.key, client, state=in_memory) for its in rank] for rank in blocks]
+    futures: list[list[Future[Any]]] = [
+        [Future(meta.key, client, state=in_memory) for meta in metas] for metas in blocks
+    ]
     try:
         from_results.require_consistent(blocks)
     except PlacementError:
@@ -65,11 +67,11 @@ def _collections(client: Client, blocks: Sequence[Sequence[BlockMeta]], addresse
             future.release()
         raise
     collections = []
-    for which, first in enumerate(blocks[0]):
+    for number, first in enumerate(blocks[0]):
         graph = {}
-        for its, own, address in zip(blocks, futures, addresses, strict=True):
-            pinning.cache_pin(own[which], Pin(address, its[which].rows))
-            graph[its[which].key] = own[which]
-        sizes = [its[which].rows for its in blocks]
+        for metas, own, address in zip(blocks, futures, addresses, strict=True):
+            pinning.cache_pin(own[number], Pin(address, metas[number].rows))
+            graph[metas[number].key] = own[number]
+        sizes = [metas[number].rows for metas in blocks]
         collections.append(sources.collection(first.meta, first.key[0], graph, sizes))
     return tuple(collections) if blocks[0][0].several else collections[0]

@@ -90,7 +90,7 @@ def pack_error(error: BaseException) -> Error:
     import tblib.pickling_support
 
     stack = strip_internal_frames(error).__traceback__
-    told: Error = {
+    message: Error = {
         "words": _cut(_in_words(error), _LONGEST_WORDS),
         "stack": _cut("".join(traceback.format_exception(error)), _LONGEST_STACK),
         "parcel": None,
@@ -99,21 +99,21 @@ def pack_error(error: BaseException) -> Error:
         tblib.pickling_support.install(*_chain(error))
         parcel = dumps((error, stack))
         loads(parcel)
-    except Exception:  # noqa: BLE001  (whatever it is made of: then the words have to do)
-        return told
-    return {**told, "parcel": parcel} if len(parcel) <= _LARGEST_ERROR else told
+    except Exception:  # noqa: BLE001  (whatever it is made of: the words suffice)
+        return message
+    return {**message, "parcel": parcel} if len(parcel) <= _LARGEST_ERROR else message
 
 
-def unpack_error(told: Mapping[str, Any], note: str) -> Exception:
+def unpack_error(message: Mapping[str, Any], note: str) -> Exception:
     """Return an error that came from a rank, with a note; one that cannot be raised here as `CollectiveFailed`."""
     try:
-        error, stack = loads(told["parcel"])
-    except Exception:  # noqa: BLE001  (not there, or of a module that is not here)
+        error, stack = loads(message["parcel"])
+    except Exception:  # noqa: BLE001  (no parcel, or of a module that cannot be imported)
         error = stack = None
     # An event loop, which carries the error on from here, would end with SystemExit, and stumble over StopIteration.
     if not isinstance(error, Exception) or isinstance(error, StopIteration):
-        error = CollectiveFailed(f"{told['words']}, {note}")
-        error.add_note(f"The traceback of that rank:\n{told['stack']}")
+        error = CollectiveFailed(f"{message['words']}, {note}")
+        error.add_note(f"The traceback of that rank:\n{message['stack']}")
         return error
     error.add_note(note)
     return error.with_traceback(stack if isinstance(stack, TracebackType) else None)
@@ -134,8 +134,8 @@ def _cut(text: str, longest: int) -> str:
 
 
 def _chain(error: BaseException | None) -> list[BaseException]:
-    found: list[BaseException] = []
-    while error is not None and error not in found:
-        found.append(error)
+    errors: list[BaseException] = []
+    while error is not None and error not in errors:
+        errors.append(error)
         error = error.__cause__ or error.__context__
-    return found
+    return errors

@@ -1,4 +1,4 @@
-"""Tells when a call or a cell gets nowhere."""
+"""When a call or a cell makes no progress."""
 
 from __future__ import annotations
 
@@ -10,17 +10,9 @@ from workbench.collective import rank_locations
 
 
 class StallDetector:
-    """Looks at the ranks of a call or a cell from time to time.
+    """Finds that no rank of a call or a cell has entered or left an operation of MPI for `patience` seconds.
 
-    Parameters
-    ----------
-    patience
-        Seconds. Who neither enters nor leaves an operation of MPI for so long gets nowhere.
-
-    Attributes
-    ----------
-    interval : float
-        Seconds between two looks, so that it is told not much later than after the patience.
+    It is to be given the places of the ranks every `interval` seconds.
     """
 
     def __init__(self, patience: float) -> None:
@@ -32,22 +24,22 @@ class StallDetector:
         self._since: dict[int, float] = {}
 
     def is_due(self) -> bool:
-        """Tell whether it is time for a look."""
+        """Return whether `report` is to be called."""
         return time.monotonic() >= self._next
 
     def report(self, places: Mapping[int, Mapping[str, Any]]) -> str | None:
-        """Return where the ranks are if none gets anywhere, and that was not told just before; else None.
+        """Return where the ranks are if none makes progress, unless that was reported just before; else None.
 
         Parameters
         ----------
         places
-            By rank, as `workbench.metrics.call_stack` tells; ``{"silent": True}`` for one that does not answer.
+            By rank, as of `workbench.metrics.call_stack`; ``{"silent": True}`` for one that does not answer.
         """
         now = time.monotonic()
-        # Who does not answer is where it was.
+        # A rank that does not answer counts as in its last place.
         self._since = {
-            rank: now - told["seconds"] if "seconds" in told else self._since.get(rank, self._began)
-            for rank, told in places.items()
+            rank: now - place["seconds"] if "seconds" in place else self._since.get(rank, self._began)
+            for rank, place in places.items()
         }
         self._next = now + self.interval
         if now < self._again or not places or now - max(self._since.values()) < self._patience:
