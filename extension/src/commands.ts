@@ -98,7 +98,7 @@ async function confirmRestart(
 ): Promise<ConfirmedAction> {
   const { button } = await showDialog({
     title: trans.__('Restart the ranks of %1?', name),
-    body: trans.__('What its ranks hold in memory is lost, and what they compute is begun anew.'),
+    body: trans.__('Data in memory on the ranks will be lost and running tasks will start over.'),
     buttons: [Dialog.cancelButton(), Dialog.warnButton({ label: trans.__('Restart') })]
   });
   return button.accept ? () => api.restart(name) : null;
@@ -114,11 +114,11 @@ async function confirmStop(
     body:
       clients > 0
         ? trans._n(
-            'Its ranks and its jobs end, and what they hold is lost. %1 client is connected.',
-            'Its ranks and its jobs end, and what they hold is lost. %1 clients are connected.',
+            'Its ranks and jobs will end, and their data in memory will be lost. %1 client is connected.',
+            'Its ranks and jobs will end, and their data in memory will be lost. %1 clients are connected.',
             clients
           )
-        : trans.__('Its ranks and its jobs end, and what they hold is lost.'),
+        : trans.__('Its ranks and jobs will end, and their data in memory will be lost.'),
     buttons: [Dialog.cancelButton(), Dialog.warnButton({ label: trans.__('Stop') })]
   });
   return button.accept ? () => api.stop(cluster.name) : null;

@@ -218,18 +218,18 @@ async function banner(
 
 test('a log of a cluster that is there speaks for itself, unless it is empty', async () => {
   assert.equal(await banner('a line', {}), '');
-  assert.match(await banner('', {}), /nothing in it yet/);
+  assert.match(await banner('', {}), /still empty/);
 });
 
 test('of a cluster that has ended nothing more is expected', async () => {
-  assert.match(await banner('a line', { hasEnded: true }), /what it left/);
-  assert.match(await banner('', { hasEnded: true }), /has left nothing/);
+  assert.match(await banner('a line', { hasEnded: true }), /its last log/);
+  assert.match(await banner('', { hasEnded: true }), /this log is empty/);
 });
 
 test('logs that were removed are said to be, and what was read of them stays', async () => {
   assert.match(
     await banner('a line', { hasEnded: true, areLogsRemoved: true }),
-    /removed; this was read/
+    /removed; this text was loaded/
   );
   assert.match(await banner('', { hasEnded: true, areLogsRemoved: true }), /have been removed\.$/);
 });

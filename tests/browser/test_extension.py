@@ -297,7 +297,7 @@ def test_a_cluster_that_is_stopped_is_asked_about_first_and_then_gone(worker, cl
     worker.dashboard(cluster)
     worker.show_clusters()
     worker.press(cluster, "stop")
-    worker.dialog().get_by_text("what they hold is lost").wait_for()
+    worker.dialog().get_by_text("data in memory will be lost").wait_for()
     worker.answer("Cancel")
     worker.dialog().wait_for(state="detached")
     assert worker.card(cluster).get_by_text("ready", exact=True).is_visible()
@@ -363,7 +363,7 @@ def test_a_cluster_whose_head_is_killed_is_told_with_its_reason_and_its_logs(wor
     try:
         ended.get_by_role("button", name="Logs of doomed").first.click()
         worker.page.get_by_role("log").get_by_text("the last words").wait_for()
-        worker.sees("The cluster has ended; this is what it left.")
+        worker.sees("The cluster has ended; this is its last log.")
     finally:
         forget(successor)
 

@@ -97,7 +97,7 @@ def test_ranks_are_restarted_once_that_is_confirmed(worker, cluster, panel):
     for answer in ("Escape", "Enter"):
         go_to_button(worker, "restart")
         worker.page.keyboard.press("Enter")
-        worker.dialog().get_by_text("begun anew").wait_for()
+        worker.dialog().get_by_text("start over").wait_for()
         focused(worker.dialog().get_by_role("button", name="Restart")).wait_for()
         assert registry.read(cluster).worlds[0].starts == 1
         worker.page.keyboard.press(answer)
@@ -113,7 +113,7 @@ def test_ranks_are_restarted_once_that_is_confirmed(worker, cluster, panel):
 def test_a_cluster_is_stopped_once_that_is_confirmed(worker, cluster, panel):
     go_to_button(worker, "stop")
     worker.page.keyboard.press("Enter")
-    worker.dialog().get_by_text("what they hold is lost").wait_for()
+    worker.dialog().get_by_text("data in memory will be lost").wait_for()
     focused(worker.dialog().get_by_role("button", name="Stop")).wait_for()
 
     worker.page.keyboard.press("Enter")

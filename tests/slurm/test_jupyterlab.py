@@ -78,7 +78,7 @@ def test_where_frames_are_forbidden_a_dashboard_is_a_page_of_the_browser_and_liv
     with worker.page.context.expect_page() as opened:
         worker.press(NAME, "dashboard")
         # before the dashboard, which may take longer than this is shown
-        worker.sees("Dashboards open in tabs of the browser: this server lets no page be shown in a frame")
+        worker.sees("Dashboards open in tabs of the browser: this server does not allow pages in frames")
     dashboard = worker.of(opened.value)
     dashboard.painted()
 
@@ -95,7 +95,7 @@ def test_where_frames_are_forbidden_a_dashboard_is_a_page_of_the_browser_and_liv
 def test_the_tab_of_a_dashboard_that_comes_back_has_a_link_where_frames_are_forbidden(worker, running):
     worker.do("mpi-workbench:dashboard", name=NAME, isRestored=True)
 
-    worker.sees("This server lets no page be shown in a frame.")
+    worker.sees("This server does not allow pages in frames.")
     with worker.page.context.expect_page() as opened:
         worker.page.locator(".wb-DashboardTab").get_by_text("Open the dashboard in a tab of the browser").click()
     opened.value.close()

@@ -205,7 +205,9 @@ export function KernelField(): React.JSX.Element {
           }}
         >
           <option value="">
-            {kernels === null ? trans.__('looking for kernels…') : trans.__('that of this server')}
+            {kernels === null
+              ? trans.__('Loading kernels…')
+              : trans.__('same as the Jupyter server')}
           </option>
           {unlistedKernel !== '' && <option value={unlistedKernel}>{unlistedKernel}</option>}
           {kernels?.map(({ name, display_name, version }) => (

@@ -25,11 +25,7 @@ export function NewClusterForm({ context }: { context: IFormContext }): React.JS
     <FormContext.Provider value={context}>
       {form === null ? (
         <div className="wb-Form">
-          {model.failure ? (
-            <FailureAlert />
-          ) : (
-            <p role="status">{trans.__('Asking the server for the form…')}</p>
-          )}
+          {model.failure ? <FailureAlert /> : <p role="status">{trans.__('Loading options…')}</p>}
         </div>
       ) : (
         <Form form={form} />
@@ -130,7 +126,7 @@ function DirectoryField({ form }: { form: IFormDescription }): React.JSX.Element
     <LabeledControl
       name={DIRECTORY}
       label={trans.__('Folder')}
-      help={trans.__('where it runs; a folder in %1', form.directory)}
+      help={trans.__('working directory; a folder in %1', form.directory)}
       isWide
     >
       {control => (
@@ -214,7 +210,7 @@ export function StartProgress(): React.JSX.Element {
             <p>{formatStage(model.cluster, trans)}</p>
             <p className="wb-Help">
               {trans.__(
-                'You can close this tab: the start goes on, and the panel shows how it ends.'
+                'You can close this tab; the start continues, and the panel shows its progress.'
               )}
             </p>
           </>
@@ -249,7 +245,7 @@ export function ScriptPane(): React.JSX.Element {
         <span className="wb-Help">
           {model.isChecking
             ? trans.__('checking…')
-            : isStale && lastScript !== '' && trans.__('of an earlier state of the form')}
+            : isStale && lastScript !== '' && trans.__('out of date')}
         </span>
         {lastScript !== '' && (
           <CopyButton text={lastScript} trans={trans} label={trans.__('Copy the job script')} />
@@ -257,7 +253,7 @@ export function ScriptPane(): React.JSX.Element {
       </header>
       {lastScript === '' ? (
         <p className="wb-Help">
-          {model.isChecking ? '' : trans.__('The script appears here when every field is right.')}
+          {model.isChecking ? '' : trans.__('The script appears when the form is complete.')}
         </p>
       ) : (
         <Preformatted text={script} label={trans.__('Job script')} isStale={isStale} />

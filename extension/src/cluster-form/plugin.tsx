@@ -46,7 +46,7 @@ export const formPlugin: JupyterFrontEndPlugin<void> = {
       label: args => (args.isMenu ? trans.__('MPI Cluster…') : trans.__('New Cluster…')),
       icon: args => (args.isPalette ? undefined : addIcon),
       describedBy: describeArgs({
-        isMenu: { type: 'boolean', description: 'Whether it stands in a menu of what is new.' },
+        isMenu: { type: 'boolean', description: 'Whether the label is for a menu of new items.' },
         isPalette: { type: 'boolean', description: 'Whether it stands in the command palette.' },
         start: { type: 'string', description: 'A start that was asked for in this tab before.' }
       }),

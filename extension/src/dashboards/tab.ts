@@ -96,7 +96,7 @@ export class DashboardTab extends MainAreaWidget<IFrame> {
     if (!framed) {
       this.addClass('wb-mod-blank');
       this.contentHeader.addWidget(
-        createBanner(trans.__('This server lets no page be shown in a frame.'), [open])
+        createBanner(trans.__('This server does not allow pages in frames.'), [open])
       );
     }
     this.updateView();

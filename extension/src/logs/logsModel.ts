@@ -230,14 +230,16 @@ export function bannerText(
   if (areLogsRemoved) {
     return isEmpty
       ? trans.__('The cluster has ended, and its logs have been removed.')
-      : trans.__('The cluster has ended, and its logs have been removed; this was read before.');
+      : trans.__(
+          'The cluster has ended, and its logs have been removed; this text was loaded before.'
+        );
   }
   if (hasEnded) {
     return isEmpty
-      ? trans.__('The cluster has ended, and has left nothing in it.')
-      : trans.__('The cluster has ended; this is what it left.');
+      ? trans.__('The cluster has ended, and this log is empty.')
+      : trans.__('The cluster has ended; this is its last log.');
   }
-  return isEmpty ? trans.__('There is nothing in it yet.') : '';
+  return isEmpty ? trans.__('This log is still empty.') : '';
 }
 
 const KINDS = ['head', 'job', 'world', 'rank'];

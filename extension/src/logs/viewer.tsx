@@ -31,7 +31,7 @@ export function LogViewer(props: {
         <Toggle label={trans.__('Wrap lines')} isOn={isWrapped} set={setWrapped} />
         <CopyButton
           text={() => tail.text.toString()}
-          label={trans.__('Copy what is shown')}
+          label={trans.__('Copy the shown text')}
           trans={trans}
         />
         <a
@@ -86,8 +86,8 @@ function FileSelect({
       {fileNames.ranks.length > 1 && (
         <input
           type="search"
-          aria-label={trans.__('Filter ranks, as 3, 0-7 or w1; Enter shows the first one')}
-          title={trans.__('As 3, 0-7 or w1; Enter shows the first one')}
+          aria-label={trans.__('Filter ranks, for example 3, 0-7 or w1; Enter shows the first one')}
+          title={trans.__('For example 3, 0-7 or w1; Enter shows the first one')}
           placeholder={trans.__('filter ranks')}
           value={filter}
           onChange={event => {
@@ -167,7 +167,7 @@ export function LogText(props: {
     >
       {tail.text.isCut && (
         <p className="wb-Logs-note">
-          {trans.__('Only the end is shown; download it for all of it.')}
+          {trans.__('Only the end of the file is shown; download the file for all of it.')}
         </p>
       )}
       {tail.text.chunks.map(({ id, text, style }) => (

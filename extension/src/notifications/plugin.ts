@@ -54,15 +54,12 @@ function notifyAll(events: IClusterEvent[], app: JupyterFrontEnd, workbench: IWo
   }
   const { trans } = workbench;
   const about = new Set(events.map(event => (event.cluster ?? event.start ?? event.ended)?.id));
-  Notification.info(
-    trans._n('There is news of %1 cluster', 'There is news of %1 clusters', about.size),
-    {
-      autoClose: false,
-      actions: [
-        { label: trans.__('Show'), callback: () => void app.commands.execute(CommandIDs.show) }
-      ]
-    }
-  );
+  Notification.info(trans._n('%1 cluster changed state', '%1 clusters changed state', about.size), {
+    autoClose: false,
+    actions: [
+      { label: trans.__('Show'), callback: () => void app.commands.execute(CommandIDs.show) }
+    ]
+  });
 }
 
 function notify(

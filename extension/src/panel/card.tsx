@@ -35,7 +35,7 @@ export const ClusterCard = React.memo(function Card(props: {
     >
       <div
         className="wb-Card-head"
-        title={trans.__('Drag it into a notebook for a cell that connects to %1', cluster.name)}
+        title={trans.__('Drag into a notebook to insert a cell that connects to %1', cluster.name)}
         onPointerDown={event => {
           drag(cluster, event);
         }}

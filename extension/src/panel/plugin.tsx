@@ -60,7 +60,7 @@ export const panelPlugin: JupyterFrontEndPlugin<void> = {
       caption: trans.__('Show the panel of MPI clusters'),
       icon: clustersIcon,
       describedBy: describeArgs({
-        isLauncher: { type: 'boolean', description: 'Whether it stands in the launcher.' }
+        isLauncher: { type: 'boolean', description: 'Whether the label is for the launcher.' }
       }),
       execute: () => {
         shell.activateById(PANEL_ID);
