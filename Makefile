@@ -41,7 +41,7 @@ help:
 	@echo 'make demo           set up, train on the flights data on an MPI world of this machine'
 	@echo 'make lab            set up, open JupyterLab on notebooks/'
 	@echo 'make test           set up, run every check and every test, on Open MPI and on MPICH'
-	@echo 'make test-long      what is too long for every day: starts on a live SLURM that are killed at 20 moments,'
+	@echo 'make test-long      what is too long for every day: starts on a live Slurm that are killed at 20 moments,'
 	@echo '                    50 calls that fail on a rank and 50 that are interrupted, on each MPI, 1000 calls in a queue'
 	@echo 'make test-stress    set up, run every test three times, beside four processes that keep the machine busy'
 	@echo 'make test-heat      set up (4 GB: Heat brings PyTorch), test the way to Heat and back'

@@ -165,7 +165,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
         terminalreporter.write_line("\n".join(left))
     left_out = [report for report in terminalreporter.getreports("skipped") if "tests/slurm/" in report.nodeid]
     if left_out:
-        terminalreporter.section(f"{len(left_out)} TESTS ON A LIVE SLURM WERE LEFT OUT", red=True, bold=True)
+        terminalreporter.section(f"{len(left_out)} TESTS ON A LIVE Slurm WERE LEFT OUT", red=True, bold=True)
         terminalreporter.write_line("\n".join(sorted({report.longrepr[2] for report in left_out})))
     if SESSION.exists():
         folders = [folder for folder in config.stash.get(_records, [str(SESSION)]) if Path(folder).exists()]

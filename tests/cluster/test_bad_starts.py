@@ -66,7 +66,7 @@ def test_an_mpiexec_of_another_mpi_than_mpi4pys(tmp_path: Path) -> None:
 
 
 def test_an_mpi_that_is_not_the_one_in_use() -> None:
-    with pytest.raises(StartError, match=r"asked for Intel MPI, but mpi4py loads .*Leave --mpi auto"):
+    with pytest.raises(StartError, match=r"requests Intel MPI, but mpi4py loads .*Leave --mpi auto"):
         MPICluster(2, name=NAME, mpi="intelmpi", quiet=True)
 
 

@@ -377,7 +377,7 @@ def test_each_world_runs_calls_of_its_own():
 )
 def test_what_lies_on_the_ranks_is_refused_inside_of_other_arguments(client4, inside, words):
     what = inside(place(TABLE), client4.submit(len, "abc"))
-    with pytest.raises(InvalidRequest, match=f"{words}: pass placed arrays and futures as arguments of their own"):
+    with pytest.raises(InvalidRequest, match=f"{words}: pass placed arrays and futures as separate arguments"):
         run_on_ranks(total, what, client=client4)
 
 

@@ -174,7 +174,7 @@ def test_c_code_that_cannot_be_ended_is_named_and_waited_for(client4, tmp_path):
     first, note = caught.value.__notes__
     assert first == "raised on rank 3 of world 0, in in_c"
     assert "But rank 2 is in user code at spmd.py:" in note
-    assert "cannot be ended from outside: until that is over no other call on all ranks can be made" in note
+    assert "cannot be ended from outside: until that is over no other SPMD call can begin" in note
     with pytest.raises(CollectiveFailed, match=r"^in_c was ended, but rank 2 is in user code at spmd.py:.*restart\(\)"):
         run_on_ranks(total, client=client4)
     pipe.write_text("wake up")
@@ -306,7 +306,7 @@ def test_what_cannot_be_sent_or_read_says_so(client4, tmp_path, monkeypatch):
 def test_what_cannot_be_asked_for_says_what_can(client4):
     lazy = da.from_array(TABLE, chunks=(999, 2))
     X = place(TABLE)
-    with pytest.raises(InvalidRequest, match=r"result='rank' cannot be: .*'ranks'"):
+    with pytest.raises(InvalidRequest, match=r"result='rank' is not valid: .*'ranks'"):
         run_on_ranks(total, client=client4, result="rank")
     with pytest.raises(InvalidRequest, match=r"limit='much'.*2 GiB"):
         run_on_ranks(total, client=client4, limit="much")

@@ -77,7 +77,7 @@ def test_gradients_are_in_the_traffic_of_the_cluster(cluster4, client4):
 @pytest.mark.parametrize(
     ("what", "said"),
     [
-        ("twice", "InvalidRequest: torch.distributed is initialised in this process already.* end the other"),
+        ("twice", "InvalidRequest: torch.distributed is initialized in this process already.* end the other"),
         ("average of integers", "InvalidRequest: ReduceOp.AVG of torch.int64 cannot be .*allowed: SUM, PRODUCT"),
         ("bits of real numbers", "InvalidRequest: ReduceOp.BAND of torch.float32 cannot be"),
         ("another memory", "InvalidRequest: a tensor on meta was given to a process group .* pass tensor.cpu"),
@@ -158,9 +158,9 @@ def test_tensors_have_the_memory_of_the_blocks(client4):
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"size": 6}, "size=6 cannot be: allowed is a multiple of the 4 ranks"),
-        ({"size": 400}, r"size=400 cannot be: the ranks have \[10, 10, 10, 10\] rows, which do not fill a batch"),
-        ({"size": 8, "shuffle": "exchnge"}, "shuffle='exchnge' cannot be: did you mean 'exchange'"),
+        ({"size": 6}, "size=6 is not valid. Choose a multiple of the 4 ranks"),
+        ({"size": 400}, r"size=400 is not valid: the ranks have \[10, 10, 10, 10\] rows, which do not fill a batch"),
+        ({"size": 8, "shuffle": "exchnge"}, "shuffle='exchnge' is not valid: did you mean 'exchange'"),
     ],
 )
 def test_batches_that_cannot_be_are_refused(client4, options, said):

@@ -71,7 +71,7 @@ else:
 """
     assert _run(2, body) == [
         "met",
-        "waited for all 2 ranks of the world in vain; see the logs of the other ranks",
+        "timed out while waiting for all 2 ranks of the world; see the logs of the other ranks",
     ]
 
 

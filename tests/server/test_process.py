@@ -201,12 +201,12 @@ def test_the_error_of_a_verb_comes_with_its_fields(error):
 
 
 def test_the_error_of_a_cluster_that_could_not_be_stopped_comes_with_its_fields():
-    error = SchedulerTimeout("SLURM does not answer.", hint=("Then: ", Command("stop", "a"), "."))
+    error = SchedulerTimeout("Slurm does not answer.", hint=("Then: ", Command("stop", "a"), "."))
     stopped = Stopped([], [Broken("a", error.fields())])
 
     with pytest.raises(SchedulerTimeout) as raised:
         answer(
-            ProcessResult(1, json.dumps(asdict(stopped)), "cluster 'a' was not stopped: SLURM does not answer."), "stop"
+            ProcessResult(1, json.dumps(asdict(stopped)), "cluster 'a' was not stopped: Slurm does not answer."), "stop"
         )
 
     assert raised.value.fields() == error.fields()

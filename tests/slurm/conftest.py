@@ -21,14 +21,14 @@ def _leave_out(why):
 
 @pytest.fixture(scope="session")
 def installed():
-    """What needs a SLURM of its own takes this."""
+    """What needs a Slurm of its own takes this."""
     if packages := missing():
-        _leave_out(f"there is no live SLURM: apt-get install --no-install-recommends {' '.join(packages)}")
+        _leave_out(f"there is no live Slurm: apt-get install --no-install-recommends {' '.join(packages)}")
 
 
 @pytest.fixture(scope="session")
 def namespaces(installed):
-    """What needs nodes that are hosts of their own, in a SLURM of its own, takes this."""
+    """What needs nodes that are hosts of their own, in a Slurm of its own, takes this."""
     probe = ["unshare", "--net", "--uts", "--ipc", "--mount", "--pid", "--fork", "true"]
     done = subprocess.run(probe, capture_output=True, text=True, check=False, timeout=60)
     if done.returncode:
@@ -44,7 +44,7 @@ def one_host_slurm(installed):
 
 @pytest.fixture(scope="session")
 def many_hosts_slurm(namespaces):
-    # Time for a head to end in order when SLURM cancels its job, as it has by default.
+    # Time for a head to end in order when Slurm cancels its job, as it has by default.
     with closing(Slurm(namespaces=True, cpus=4, kill_wait=30)) as slurm:
         yield slurm
 

@@ -1,4 +1,4 @@
-"""What handing a job to SLURM costs, on a live one."""
+"""What handing a job to Slurm costs, on a live one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Clusters through a live SLURM, whose four nodes are this host under four names."""
+"""Clusters through a live Slurm, whose four nodes are this host under four names."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ CLI = [sys.executable, "-m", "workbench"]
 
 @pytest.fixture(scope="module")
 def ending(slurm):
-    """A cluster whose job has the shortest walltime that SLURM knows."""
+    """A cluster whose job has the shortest walltime that Slurm knows."""
     with MPICluster(1, nodes=1, scheduler="slurm", walltime="1 minute", quiet=True) as cluster:
         yield cluster
 
 
 def end(slurm, job):
-    """Return when SLURM ends a job, or has seen it end, in seconds since the epoch."""
+    """Return when Slurm ends a job, or has seen it end, in seconds since the epoch."""
     text = slurm.run("squeue", "--noheader", "--states=all", "--format=%e", f"--jobs={job}").strip()
     return time.mktime(time.strptime(text, "%Y-%m-%dT%H:%M:%S"))
 
@@ -201,7 +201,7 @@ def test_ranks_that_go_on_without_one_another_are_started_by_mpiexec_or_refused_
         assert "--with-ft ulfm" in shown.out
     else:
         assert code == 2
-        assert "cannot go on when one of them dies; Open MPI from version 5 can" in shown.err
+        assert "cannot continue when one of them dies; those of Open MPI 5 or newer can" in shown.err
 
 
 CELLS = (

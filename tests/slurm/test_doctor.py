@@ -1,4 +1,4 @@
-"""What the doctor says of a live SLURM, outside and inside of a job."""
+"""What the doctor says of a live Slurm, outside and inside of a job."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_on_a_login_node_the_doctor_tells_the_scheduler_its_settings_and_what_st
         findings = _by_check(doctor_schedulers.examine(mpi_library.find()))
 
     assert "failed" not in {finding.verdict for finding in findings.values()}
-    assert "SLURM answers" in findings["schedulers"].detail
+    assert "Slurm answers" in findings["schedulers"].detail
     assert findings["schedulers"].detail.endswith("takes slurm")
     assert findings["allocation"].detail == "not inside of a job"
     assert "is started by" in findings["ranks of a job"].detail

@@ -1,4 +1,4 @@
-"""Clusters through a live SLURM, whose four nodes are hosts of their own."""
+"""Clusters through a live Slurm, whose four nodes are hosts of their own."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_stop_leaves_nothing_on_any_host(slurm, cluster):
     assert files_on_nodes(slurm, cluster.record) == []
 
 
-@pytest.mark.parametrize("noticed", ["by the user who runs SLURM", pytest.param("by SLURM", marks=pytest.mark.long)])
+@pytest.mark.parametrize("noticed", ["by the user who runs Slurm", pytest.param("by Slurm", marks=pytest.mark.long)])
 def test_a_node_that_dies_or_is_cut_off_ends_its_cluster_in_words_and_leaves_nothing(slurm, noticed):
     clusters = [
         MPICluster(2, nodes=2, scheduler="slurm", extra=[f"--nodelist={nodes}"], name=name, quiet=True)
@@ -108,9 +108,9 @@ def test_a_node_that_dies_or_is_cut_off_ends_its_cluster_in_words_and_leaves_not
     slurm.kill_node("n2")
     slurm.network.cut_off("n4")
     try:
-        if noticed != "by SLURM":  # which takes three times as long as its parts wait for each other
+        if noticed != "by Slurm":  # which takes three times as long as its parts wait for each other
             slurm.run("scontrol", "update", "NodeName=n2,n4", "State=DOWN", "Reason=test")
-        # Whichever comes first: srun waits for SLURM to find the node dead, mpiexec finds its own daemon dead.
+        # Whichever comes first: srun waits for Slurm to find the node dead, mpiexec finds its own daemon dead.
         lost = r"rank 1 of world 0 \(pid \d+ on n2\) is gone; its world ends with it|world 0 was lost"
         until("the loss is told", lambda: re.search(lost, clusters[0].logs()))
         for cluster in clusters:

@@ -1,4 +1,4 @@
-"""A cluster through a live SLURM, by the JupyterLab extension in a browser, as under a hub: no page may be framed."""
+"""A cluster through a live Slurm, by the JupyterLab extension in a browser, as under a hub: no page may be framed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Clusters in jobs of PBS whose nodes are hosts of their own, and have neither ssh nor SLURM to reach each other."""
+"""Clusters in jobs of PBS whose nodes are hosts of their own, and have neither ssh nor Slurm to reach each other."""
 
 from __future__ import annotations
 

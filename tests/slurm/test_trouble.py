@@ -83,7 +83,7 @@ def test_what_the_scheduler_cannot_give(options, sentence):
     ("options", "sentence"),
     [
         ({"walltime": "soon"}, "walltime 'soon' is not valid. Choose a time above zero as HH:MM:SS"),
-        ({"walltime": "90"}, "SLURM would read minutes and PBS seconds"),
+        ({"walltime": "90"}, "Slurm would read minutes and PBS seconds"),
         ({"memory": "much"}, "memory 'much' is not valid. Choose a size above zero"),
         ({"nodes": "some"}, "nodes 'some' is not valid. Choose a whole number"),
         ({"nodes": 3}, "--nodes 3"),
@@ -103,7 +103,7 @@ def test_a_scheduler_that_is_down(slurm):
     finally:
         slurm.start_controller()
     slurm.wait_up()
-    assert sentence.startswith("SLURM does not answer (Unable to contact slurm controller")
+    assert sentence.startswith("Slurm does not answer (Unable to contact slurm controller")
 
 
 def test_a_job_is_known_though_its_number_gets_lost_on_the_way(slurm, tmp_path):

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-# The tests of each of these folders stay in one process: they share a SLURM, the worlds of one size, a JupyterLab.
+# The tests of each of these folders stay in one process: they share a Slurm, the worlds of one size, a JupyterLab.
 TOGETHER = ("slurm", "mpi", "browser")
 # What takes longest begins, so that the processes end together.
 LONGEST = (*TOGETHER, "cluster")

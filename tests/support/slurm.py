@@ -1,4 +1,4 @@
-"""A SLURM of its own, as real as it gets on one machine: `python -m support.slurm` in tests/ to play with it."""
+"""A Slurm of its own, as real as it gets on one machine: `python -m support.slurm` in tests/ to play with it."""
 
 from __future__ import annotations
 

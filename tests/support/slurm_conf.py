@@ -1,4 +1,4 @@
-"""What a SLURM of tests is told about itself."""
+"""What a Slurm of tests is told about itself."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ BENCHES = {
     "scaling": "fits of workbench.ml from 1 to 8 ranks, and their memory, against bare MPI",
     "peers": "fits of workbench.ml, against dask-ml, daal4py and Dask's own decomposition",
     "metrics": "what metrics add to MPI operations and fits; head and dashboard with many simulated ranks",
-    "submit": "a job handed to SLURM, against a bare sbatch of the same script",
+    "submit": "a job handed to Slurm, against a bare sbatch of the same script",
 }
 """What can be measured, by the name of its module."""
 
@@ -47,7 +47,7 @@ def main(argv: Sequence[str]) -> int:
         epilog="\n".join(["benches:", *(f"  {name:12}{what}" for name, what in BENCHES.items())]),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("bench", metavar="NAME", help="what to measure; NAME --help tells its options")
+    parser.add_argument("bench", metavar="NAME", help="what to measure; NAME --help lists its options")
     parser.add_argument("options", nargs=argparse.REMAINDER, help="options of this bench, --json and --plot")
     chosen = parser.parse_args(argv)
     if chosen.bench not in BENCHES:

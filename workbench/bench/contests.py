@@ -54,8 +54,8 @@ class Contest:
         # Not a number is not the same.
         if not apart <= self.tolerance:
             raise WorkbenchError(
-                f"{self.what} by {arm} came to another result than that of {OURS}, apart by {apart:.1e} of it; allowed "
-                f"is {self.tolerance:g}"
+                f"{self.what} by {arm} has another result than {OURS}: the relative difference is {apart:.1e}, the "
+                f"tolerance {self.tolerance:g}"
             )
 
 

@@ -1,4 +1,4 @@
-"""Cost of handing a cluster's job to SLURM, over a bare ``sbatch`` of the very same script.
+"""Cost of handing a cluster's job to Slurm, over a bare ``sbatch`` of the very same script.
 
 Every job is to start in an hour, and is cancelled as soon as it is submitted: nothing runs, nothing is left. CPU is
 that of the process that submits alone, its children left out, as they are the scheduler's own commands in all arms.
@@ -75,12 +75,12 @@ def run(options: argparse.Namespace) -> Report:
     Raises
     ------
     LaunchError
-        If no SLURM is here that answers, or it does not take the job.
+        If no Slurm is here that answers, or it does not take the job.
     """
     if not available():
         raise LaunchError(
-            "bench submit: SLURM has to be here and answer (`sinfo` tells), since jobs are submitted to it, and "
-            "cancelled before they start. Run it on a login node of a system with SLURM."
+            "bench submit: Slurm must be installed here and answer `sinfo`, since jobs are submitted to it, and "
+            "cancelled before they start. Run it on a login node of a system with Slurm."
         )
     asked = {
         "ranks": options.ranks,
@@ -198,7 +198,7 @@ def _row(arm: str, seconds: float, cpu: float, imports: float = 0.0) -> dict[str
 
 def plot(report: Report) -> Figure:
     """Draw every measurement: own CPU in a new process and in one that has submitted before, and wall time."""
-    title = f"Submitting a job of {report.machine['ranks']} ranks to SLURM: lower is better"
+    title = f"Submitting a job of {report.machine['ranks']} ranks to Slurm: lower is better"
     figure, panels = plotting.figure(report, title, 1, 2)
 
     def of(arm: str, key: str) -> list[float]:

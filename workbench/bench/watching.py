@@ -104,7 +104,7 @@ async def _program(*words: str, **variables: str) -> AsyncIterator[tuple[psutil.
             raise RuntimeError("pipes were asked for")
         line = (await asyncio.wait_for(process.stdout.readline(), _START)).decode().strip()
         if not line:
-            raise WorkbenchError(f"{words[0]} has ended at once, with code {await process.wait()}")
+            raise WorkbenchError(f"{words[0]} ended early, with exit code {await process.wait()}")
         yield psutil.Process(process.pid), line
         process.stdin.close()
         await asyncio.wait_for(process.wait(), _START)

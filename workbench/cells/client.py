@@ -183,7 +183,7 @@ def _how(client: Client, name: str, value: Any, sent: list[Future[Any]]) -> prot
     if is_dask_collection(value):
         if sources.placed_by(value) is None:
             raise PlacementError(
-                f"{name!r} is {sources.type_name(value)} that is not placed, so no rank has a block of its own: "
+                f"{name!r} is {sources.type_name(value)} that is not placed, so no rank has a block: "
                 f"{name} = workbench.place({name})"
             )
         futures = sources.futures_in(value)

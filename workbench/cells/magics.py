@@ -77,7 +77,7 @@ class CellMagics(Magics):
         words, given = _parse(line)
         out = given.get("--out")
         if out is not None and not out.isidentifier():
-            raise InvalidRequest(f"--out {out}: allowed is a name for a variable")
+            raise InvalidRequest(f"--out {out} is not valid. Choose a name for a variable.")
         result = self._ran(cell, self._named(words, given), given)
         if out is not None:
             self.shell.user_ns[out] = result.values()
@@ -199,7 +199,7 @@ def _leading_options(line: str) -> tuple[str, dict[str, str]]:
 
 def _number(option: str, text: str) -> int:
     if not text.isdecimal():
-        raise InvalidRequest(f"{option} {text}: allowed is a number, {OPTIONS[option]}", given=text)
+        raise InvalidRequest(f"{option} {text} is not valid. Choose a number, {OPTIONS[option]}.", given=text)
     return int(text)
 
 
@@ -209,7 +209,7 @@ def _ranks(text: str) -> list[int]:
         match = re.fullmatch(r"\s*(\d+)(?:-(\d+))?\s*", part)
         last = int(match[2] or match[1]) if match else -1
         if match is None or last < int(match[1]):
-            raise InvalidRequest(f"--ranks {text}: allowed are {_AS_RANKS}", option="ranks", given=text)
+            raise InvalidRequest(f"--ranks {text} is not valid. Choose {_AS_RANKS}.", option="ranks", given=text)
         ranks |= set(range(int(match[1]), last + 1))
     return sorted(ranks)
 

@@ -88,7 +88,7 @@ class Cells:
         """Become an engine; return its identity when it is ready."""
         if self._context.threads != "multiple":
             raise CollectiveFailed(
-                f"cells call MPI on a thread of their own, and {self._context.library} gives only "
+                f"cells call MPI on a separate thread, and {self._context.library} gives only "
                 f"MPI_THREAD_{self._context.threads.upper()}: they need MPI_THREAD_MULTIPLE. Use @workbench.spmd"
             )
         if self._engine is None:

@@ -192,12 +192,13 @@ def spmd(
 def _call(fn: Callable[..., Any], args: Any, kwargs: Any, **options: Any) -> PendingCall:
     if threading.current_thread().name == "spmd":
         raise InvalidRequest(
-            "a call on all ranks was made within another, for which it would wait for ever: call the function itself, "
+            "an SPMD call was made inside another, and would wait for it forever: call the function itself, "
             "fn(comm, ...)"
         )
     if options["client"] is None and context.is_in_cell():
         raise InvalidRequest(
-            "a call on all ranks was made in a cell that runs on them already: call the function itself, fn(comm, ...)"
+            "an SPMD call was made inside a %%mpi cell, which runs on all ranks already: call the function itself, "
+            "fn(comm, ...)"
         )
     return PendingCall(request(fn, args, kwargs, **options))
 

@@ -87,8 +87,8 @@ async def _send_what_can_be(client: Client, obj: Any, timeout: float) -> Future[
         await offload(check, obj)
     except Exception as error:
         raise InvalidRequest(
-            f"the {type(obj).__name__} cannot be sent to the ranks: {type(error).__name__}: {error}. It has to be "
-            "picklable: open files, locks and connections on the ranks"
+            f"the {type(obj).__name__} cannot be sent to the ranks: {type(error).__name__}: {error}. It must be "
+            "picklable, which open files, locks and connections are not"
         ) from error
     return await send(client, obj, timeout)
 

@@ -177,7 +177,7 @@ class CollectiveCall(RankOperation[protocol.Outcome, protocol.Answer]):
 
     def _require_client(self) -> None:
         if self._stopped.is_set() or self._client not in self._scheduler.clients:
-            raise CollectiveFailed("the client that asked for a call on all ranks has gone")
+            raise CollectiveFailed("the client of an SPMD call has disconnected")
 
     async def _keep(self, rank: int) -> protocol.Outcome:
         return {"kept": await self._members.ask(rank, protocol.KEEP, call=self._call)}
@@ -192,7 +192,7 @@ class CollectiveCall(RankOperation[protocol.Outcome, protocol.Answer]):
             places = {rank: places.get(rank) for rank in stuck}
             reason = f"{rank_locations.words(places)}, and cannot be ended from outside"
             self._queue.block_until_back(self._world, [*stuck.values()], f"{self._name} was ended, but {reason}")
-            self._stragglers = f" But {reason}: until that is over no other call on all ranks can be made."
+            self._stragglers = f" But {reason}: until that is over no other SPMD call can begin."
 
     async def _broken(self, running: Running[protocol.Outcome], order: Sequence[int]) -> protocol.Answer:
         """Return the error of the rank that failed first, or raise what else has happened."""

@@ -145,7 +145,7 @@ class Turn:
         """Called when the client goes."""
 
     def _client_gone(self) -> None:
-        self.cancel(lambda: "the client that asked for a call on all ranks has gone")
+        self.cancel(lambda: "the client of an SPMD call has disconnected")
 
     def cancel(self, why: Callable[[], str]) -> None:
         """Cancel the task that waits for the turn or has it: `held` raises `CollectiveFailed` there.
@@ -200,16 +200,14 @@ def require_complete(world: MPIWorld, ranks: Collection[int] | None = None) -> N
     """Raise if ranks of a world (all, if none are named) cannot make a call: `RankLost`, or `CollectiveFailed`."""
     if doing := just_being(world):
         raise CollectiveFailed(
-            f"world {world.index} is just being {doing}, and a call on all ranks needs every one.",
+            f"world {world.index} is just being {doing}, and an SPMD call needs all ranks.",
             hint="Ask again when the cluster is ready.",
         )
     if missing := gone(world, ranks):
         them = f"rank {missing[0]} is" if len(missing) == 1 else f"ranks {', '.join(map(str, missing[:16]))} are"
-        raise RankLost(f"{them} gone from world {world.index}, and a call on all ranks needs every one.", hint=AGAIN)
+        raise RankLost(f"{them} gone from world {world.index}, and an SPMD call needs all ranks.", hint=AGAIN)
     if world.broken:
-        raise CollectiveFailed(
-            f"{world.broken}. Until that is over no other call on all ranks can be made.", hint=AGAIN
-        )
+        raise CollectiveFailed(f"{world.broken}. Until that is over no other SPMD call can begin.", hint=AGAIN)
 
 
 def just_being(world: MPIWorld) -> str | None:

@@ -88,7 +88,7 @@ def request(
     Raises
     ------
     InvalidRequest
-        If an option or a setting cannot be, or the function or an argument cannot be sent.
+        If an option or a setting is not valid, or the function or an argument cannot be sent.
     PlacementError
         If a collection is not placed, or two lie differently.
     """
@@ -99,7 +99,7 @@ def request(
     if not callable(function):
         raise InvalidRequest(f"{function!r} was given to run on the ranks: a function is needed, fn(comm, ...)")
     if result not in RESULTS:
-        raise InvalidRequest(f"result={result!r} cannot be: {did_you_mean(str(result), RESULTS)}")
+        raise InvalidRequest(f"result={result!r} is not valid: {did_you_mean(str(result), RESULTS)}")
     arguments = [*args, *kwargs.values()]
     for argument in arguments:
         _look_inside(argument)
@@ -125,8 +125,8 @@ def request(
         contents = serialize.dumps((ready, filled[: len(args)], named, to_blocks))
     except Exception as error:
         raise InvalidRequest(
-            f"{name} cannot be sent to the ranks with its arguments: {type(error).__name__}: {error}. What it uses has "
-            "to be picklable: open files, locks and connections inside the function"
+            f"{name} cannot be sent to the ranks with its arguments: {type(error).__name__}: {error}. What it uses "
+            "must be picklable, which open files, locks and connections are not"
         ) from error
     if len(contents) > _TOO_LARGE:
         raise InvalidRequest(_too_large(function, name, len(contents)))
@@ -170,7 +170,7 @@ def _look_inside(argument: Any) -> None:
         if is_dask_collection(item) or isinstance(item, Future):
             raise InvalidRequest(
                 f"{sources.type_name(item)} is inside a {type(argument).__name__}: pass placed arrays and futures as "
-                "arguments of their own"
+                "separate arguments"
             )
 
 
@@ -221,5 +221,7 @@ def _limit(given: float | str | None) -> int | None:
         return None
     number = config.parse_positive(given, parse_bytes)
     if number is None:
-        raise InvalidRequest(f'limit={given!r}: allowed is a size above zero, e.g. "2 GiB", or math.inf for any size')
+        raise InvalidRequest(
+            f'limit={given!r} is not valid. Choose a size above zero, for example "2 GiB", or math.inf'
+        )
     return int(number)

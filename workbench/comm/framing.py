@@ -122,11 +122,11 @@ def parse_header(words: Frame) -> FrameHeader:
     size, counts = struct.unpack_from("QQ", words)
     head = FrameHeader(size - WORD, counts & _HALF, counts >> 32)
     if head.size < head.numbers or head.by_mpi > head.frames:
-        raise ValueError(f"a message of {head.frames} frames, {head.by_mpi} of them by MPI, in {size} bytes")
+        raise ValueError(f"a message of {head.frames} frames, {head.by_mpi} of them over MPI, in {size} bytes")
     if head.frames > _MAX_FRAMES or head.by_mpi > MAX_TAG + 1:
         raise ValueError(
-            f"a message of {head.frames} frames, {head.by_mpi} of them by MPI: at most {_MAX_FRAMES} frames and "
-            f"{MAX_TAG + 1} by MPI are accepted"
+            f"a message of {head.frames} frames, {head.by_mpi} of them over MPI: at most {_MAX_FRAMES} frames and "
+            f"{MAX_TAG + 1} over MPI are accepted"
         )
     return head
 

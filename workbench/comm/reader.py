@@ -166,7 +166,7 @@ class MessageReader:
         self._began = time.perf_counter()
         head = framing.parse_header(self._words)
         if self.link is None and (head.by_mpi or not head.frames):
-            raise ValueError("frames by MPI from a peer that is not of this world")
+            raise ValueError("frames over MPI from a peer outside this world")
         if self.link is not None and not head.frames:
             self.link.progress_sends()
             self._wanted.append(self._words)

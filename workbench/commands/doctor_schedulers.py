@@ -25,7 +25,7 @@ from workbench.launch.multinode import NodePlacement
 from workbench.launch.options import Resources
 from workbench.launch.process_manager import remote_shell, spread_command, srun_mpi_types
 
-_TITLES = {"slurm": "SLURM", "pbs": "PBS"}
+_TITLES = {"slurm": "Slurm", "pbs": "PBS"}
 _ASK = {"slurm": "sinfo", "pbs": "qstat -B"}
 # File systems that no other host can see, ...
 _LOCAL = ("tmpfs", "ramfs", "devtmpfs", "overlay")
@@ -107,7 +107,7 @@ def allocation(around: Allocation | None, identity: Sequence[str]) -> CheckResul
 
 
 def pairing(found: MPI, named: Sequence[str], command: Sequence[str]) -> CheckResult:
-    """Tell how SLURM and an MPI come together.
+    """Tell how Slurm and an MPI come together.
 
     Parameters
     ----------

@@ -67,7 +67,7 @@ class Record(RecordOptions):
     scheduler: str = "local"
     """What started the job: ``local``, ``here``, ``slurm`` or ``pbs``."""
     system: str = ""
-    """Which SLURM has the job, of several whose hosts share this folder; empty: the id of the job says it, or an
+    """Which Slurm has the job, of several whose hosts share this folder; empty: the id of the job says it, or an
     earlier version has written the record."""
     resources: Resources = field(default_factory=Resources)
     """What the job of world 0 asks its scheduler for."""

@@ -121,7 +121,8 @@ def _check_fault_tolerance(choice: str) -> None:
     found = mpi_library.find(choice)
     if not has_ulfm(found):
         raise InvalidRequest(
-            f"--fault-tolerant: ranks of {found} cannot go on when one of them dies; Open MPI from version 5 can.",
+            f"--fault-tolerant: ranks of {found} cannot continue when one of them dies; "
+            "those of Open MPI 5 or newer can.",
             option="fault_tolerant",
             given=True,
             hint="Leave it out: a lost world is started again in the same job.",
@@ -171,7 +172,7 @@ def rank_count(given: Any, *, here: bool = True) -> int:
             option="ranks",
             given=ranks,
             allowed=f"up to {memory // RANK_MEMORY}",
-            hint=f"Allowed are up to {memory // RANK_MEMORY}.",
+            hint=f"Choose at most {memory // RANK_MEMORY}.",
         )
     return ranks
 

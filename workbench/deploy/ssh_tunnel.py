@@ -68,7 +68,7 @@ class Tunnel:
     def _failure(self, why: str) -> HeadUnreachable:
         return HeadUnreachable(
             f"the tunnel through {self.host!r} could not be opened: {why}.",
-            hint=f"It has to be possible without a password: try ssh -o BatchMode=yes {self.host} true",
+            hint=f"ssh must work without a password: try ssh -o BatchMode=yes {self.host} true",
         )
 
     async def close(self) -> None:

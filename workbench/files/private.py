@@ -79,5 +79,5 @@ def _check_owner(path: Path, status: os.stat_result) -> None:
     if status.st_uid != os.geteuid():
         raise RecordError(
             f"{path} belongs to user {status.st_uid}, not to you ({os.geteuid()}).",
-            hint="Only records of your own are used; remove it or set JUPYTER_DATA_DIR to a folder of yours.",
+            hint="Only your records are used. Remove it, or set JUPYTER_DATA_DIR to your folder.",
         )

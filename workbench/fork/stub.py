@@ -215,7 +215,7 @@ def make_private(folder: str) -> None:
         pass
     status = os.lstat(folder)
     if status.st_mode & 0o170077 != 0o040000 or status.st_uid != os.geteuid():
-        raise PermissionError(f"{folder} has to be a folder of your own with mode 700, but it is not")
+        raise PermissionError(f"{folder} must be your folder with mode 700, but it is not")
 
 
 def _read(path: str) -> str:
@@ -244,7 +244,7 @@ def _hand_over(
         If the rank cannot be forked.
     """
     if "/task_" in _read("/proc/self/cgroup"):
-        raise Refused("each rank has a control group of its own here")
+        raise Refused("each rank has a separate control group here")
     order |= {
         "environment": dict(os.environb),
         "umask": _umask(),

@@ -230,7 +230,7 @@ class Template:
             raise
         if stub.peer_user(connection) != os.geteuid():
             connection.close()
-            raise PermissionError("somebody else has connected")
+            raise PermissionError("another user has connected")
         self._silent[connection.fileno()] = connection, time.monotonic() + _ORDER
         waiting.register(connection, select.POLLIN)
 

@@ -114,7 +114,7 @@ class Head:
         cancelled = ", as when its job is cancelled or deleted" if jobs.is_batch(self.record) else ""
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             loop.add_signal_handler(number, self.end, f"{number.name} was received{cancelled}")
-        # Ahead of the end, where the scheduler can be asked for it: SLURM's --signal.
+        # Ahead of the end, where the scheduler can be asked for it: Slurm's --signal.
         loop.add_signal_handler(signal.SIGUSR1, self._announced)
         await self._open_scheduler()
         for duty in (

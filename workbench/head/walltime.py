@@ -21,7 +21,7 @@ logger = logging.getLogger("workbench.head")
 WARNINGS = (600.0, 300.0, 60.0)
 # Seconds kept for the end itself: ranks are asked, then their mpiexec gets two signals, then clients are told.
 LAST = 15.0
-# Seconds before the grace at which a signal may announce the end: it is asked for a minute ahead, and SLURM sends it up
+# Seconds before the grace at which a signal may announce the end: it is asked for a minute ahead, and Slurm sends it up
 # to another minute early.
 ANNOUNCED = 150.0
 # Seconds between two questions to the scheduler: it is asked by many, and limits change seldom.

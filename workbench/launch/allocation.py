@@ -35,7 +35,7 @@ class Allocation:
     @property
     def describe(self) -> str:
         """Scheduler, job and nodes as text."""
-        title = {"slurm": "SLURM", "pbs": "PBS"}[self.scheduler]
+        title = {"slurm": "Slurm", "pbs": "PBS"}[self.scheduler]
         names = ", ".join(self.nodes[:4]) + (", ..." if len(self.nodes) > 4 else "")
         return f"{title} job {self.job} ({count(len(self.nodes), 'node')}: {names})"
 
@@ -83,14 +83,14 @@ def allocation_hint(requested: str | None, chosen: str) -> str:
 
 
 def memory_of_rank(threads: int) -> int | None:
-    """Return the bytes of memory per rank in the enclosing SLURM job, or None where SLURM sets no limit per core."""
+    """Return the bytes of memory per rank in the enclosing Slurm job, or None where Slurm sets no limit per core."""
     if per_core := os.environ.get("SLURM_MEM_PER_CPU", "").strip():
         return int(per_core) * threads * 2**20 if per_core.isdigit() else None
     return None
 
 
 def memory_of_node() -> int | None:
-    """Return the bytes of memory of the enclosing SLURM job on this node, or None if SLURM sets no such limit."""
+    """Return the bytes of memory of the enclosing Slurm job on this node, or None if Slurm sets no such limit."""
     per_node = os.environ.get("SLURM_MEM_PER_NODE", "").strip()
     return int(per_node) * 2**20 if per_node.isdigit() and int(per_node) else None
 
@@ -103,7 +103,7 @@ def peers() -> list[str]:
 
 
 def _names_of_this_host() -> set[str]:
-    # SLURM's name of a node may differ from the host name; on a login node the variable is not set.
+    # Slurm's name of a node may differ from the host name; on a login node the variable is not set.
     name = socket.gethostname()
     return {_short(name), _short(os.environ.get("SLURMD_NODENAME", name))}
 
@@ -114,7 +114,7 @@ def _short(host: str) -> str:
 
 
 def expand(nodes: str) -> Iterator[str]:
-    """Yield the nodes of a list as SLURM writes it.
+    """Yield the nodes of a list as Slurm writes it.
 
     Examples
     --------
@@ -135,7 +135,7 @@ def _expand_one(part: str) -> Iterator[str]:
         first, _, last = numbers.partition("-")
         if not first.isdigit() or not (last or first).isdigit():
             raise LaunchError(
-                f"the node list {part!r} of this SLURM job cannot be read.",
+                f"the node list {part!r} of this Slurm job cannot be read.",
                 hint="Unset SLURM_JOB_ID to start outside of the job.",
             )
         for number in range(int(first), int(last or first) + 1):

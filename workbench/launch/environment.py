@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 _JOB_PREFIXES = (
-    # SLURM: of the job
+    # Slurm: of the job
     "SLURM_JOB",
     "SLURM_MEM_PER_",
     "SLURM_NTASKS",
@@ -39,7 +39,7 @@ _JOB_NAMES = frozenset(
     }
 )
 _RANK_PREFIXES = (
-    # SLURM: of the step and its tasks
+    # Slurm: of the step and its tasks
     "SLURM_STEP",
     "SLURM_SRUN_COMM_",
     "SLURM_CPU_BIND",

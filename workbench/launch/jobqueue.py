@@ -123,7 +123,7 @@ def fill(resources: Resources, site: Site, *, ranks: int, minute: int) -> Resour
     ranks
         Size of the world.
     minute
-        Seconds per unit of a bare number in the site's walltime: 60 in SLURM, 1 in PBS.
+        Seconds per unit of a bare number in the site's walltime: 60 in Slurm, 1 in PBS.
 
     Raises
     ------

@@ -47,7 +47,7 @@ def choose(scheduler: str | None = None) -> str:
     Parameters
     ----------
     scheduler
-        The request; None: the setting ``workbench.scheduler``. ``auto`` is the first of SLURM and PBS that answers,
+        The request; None: the setting ``workbench.scheduler``. ``auto`` is the first of Slurm and PBS that answers,
         else this host.
 
     Raises

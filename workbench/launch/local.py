@@ -124,7 +124,7 @@ class HereLauncher(LocalLauncher):
         """Reject all options that request a new job, and a process outside of an allocation."""
         if current_allocation() is None:
             raise InvalidRequest(
-                "scheduler 'here': this process is not inside a job of SLURM or PBS.",
+                "scheduler 'here': this process is not inside a job of Slurm or PBS.",
                 option="scheduler",
                 given="here",
                 hint=("Allocate nodes first (salloc, qsub -I), or use ", Option("scheduler"), " slurm, pbs or local."),

@@ -130,7 +130,7 @@ def interface_of(mpi: MPI, supported: Sequence[str]) -> str | None:
 def srun_command(
     srun: str, interface: str, mpi: MPI, placement: NodePlacement, command: Sequence[str], *, extra: Sequence[str] = ()
 ) -> WorldCommand:
-    """Return the command line with which SLURM starts `command` on every rank of a new world.
+    """Return the command line with which Slurm starts `command` on every rank of a new world.
 
     Parameters
     ----------

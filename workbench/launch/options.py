@@ -186,7 +186,7 @@ class _NamedOptions:
     scheduler: str | None = option(
         None, "SCHEDULER", "what starts the job; default: auto", choices=("auto", *SCHEDULERS), check=_later,
         doc="What starts the job: this host (``local``), a batch scheduler, or the allocation that this process is in "
-        "(``here``). Default: the setting ``workbench.scheduler``, ``auto``: SLURM, PBS or this host, the first there "
+        "(``here``). Default: the setting ``workbench.scheduler``, ``auto``: Slurm, PBS or this host, the first there "
         "is.",
     )  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""Jobs of PBS: OpenPBS and PBS Pro, Torque, and SLURM's emulation of their commands."""
+"""Jobs of PBS: OpenPBS and PBS Pro, Torque, and Slurm's emulation of their commands."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class PBSLauncher(BatchLauncher):
         environment, removed = scrub(os.environ)
         # With another prefix the script's directives would be comments.
         environment.pop("PBS_DPREFIX", None)
-        # Only the name, in the script's folder: SLURM's emulation passes the path to a shell without quotes.
+        # Only the name, in the script's folder: Slurm's emulation passes the path to a shell without quotes.
         return Submission(("qsub", *SUBMIT_OPTIONS, spec.script.name), environment, removed, spec.script.parent)
 
     def refusal(self, answer: Answer, spec: JobSpec) -> LaunchError:
@@ -79,7 +79,7 @@ class PBSLauncher(BatchLauncher):
         return {job: statuses.get(pbs_parse.number(job), unknown) for job in jobs}
 
     def system(self) -> str | None:
-        """Return an empty string, since the ids of jobs name their server; for SLURM's emulation that of SLURM."""
+        """Return an empty string, since the ids of jobs name their server; for Slurm's emulation that of Slurm."""
         try:
             return slurm.system() if _flavour() is Flavour.EMULATION else ""
         except LaunchError:
@@ -100,7 +100,7 @@ class PBSLauncher(BatchLauncher):
         answer = ask(["qdel", job])
         if answer.code == _NODE_DOWN:
             answer = ask(["qdel", "-W", "force", job])
-        # SLURM's emulation prints nothing for a job that has ended, and exits with the number of such jobs.
+        # Slurm's emulation prints nothing for a job that has ended, and exits with the number of such jobs.
         silent = answer.code == 1 and not (answer.out.strip() or answer.err.strip())
         if answer.code not in (_OK, *_ENDED) and not silent:
             raise LaunchError(

@@ -32,7 +32,7 @@ def refusal(answer: Answer, request: Resources) -> LaunchError:
 def _message(answer: Answer) -> str:
     """Return the line with the reason of a rejection."""
     text = f"{answer.err}\n{answer.out}"
-    # SLURM's emulation quotes sbatch, whose last line is the summary.
+    # Slurm's emulation quotes sbatch, whose last line is the summary.
     messages = re.findall(r"sbatch: error: (?:Batch job submission failed: )?(.*)", text)
     messages = messages or re.findall(r"qsub: (.*)", text) or [answer.describe]
     return " ".join(str(messages[-1]).split())

@@ -1,4 +1,4 @@
-"""Parsers for the output of PBS's commands: OpenPBS and PBS Pro, Torque, and SLURM's emulation of them.
+"""Parsers for the output of PBS's commands: OpenPBS and PBS Pro, Torque, and Slurm's emulation of them.
 
 No function raises: lines that cannot be read are omitted, and an unknown state is `JobState.UNKNOWN`.
 """
@@ -18,7 +18,7 @@ _ID = re.compile(r"\d+(\[\d*\])?(\.[\w.-]+)?", re.ASCII)
 # An attribute begins with four blanks, and the continuation of a line with a tabulator.
 _HEADER = re.compile(r"Job Id:(\s)\s*(\S+)\s*")
 _ATTRIBUTE = re.compile(r"    ([A-Za-z][\w.]*) = (.*)", re.ASCII)
-# In SLURM's emulation an attribute begins with a tabulator.
+# In Slurm's emulation an attribute begins with a tabulator.
 _EMULATED = re.compile(r"\t([A-Za-z][\w.]*) = (.*)", re.ASCII)
 _LOST = (re.compile(r"Unknown Job Id(?: Error)? (\S+)"), re.compile(r"(?<!\S)(\S+) Job has finished"))
 # Exit codes of PBS itself for an exceeded walltime, by the attribute's name in PBS and in Torque.

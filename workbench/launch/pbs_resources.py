@@ -67,7 +67,7 @@ def resolve(resources: Resources, site: Site, flavour: Flavour, *, ranks: int) -
     _check_constraint(complete.constraint, flavour)
     if complete.gpus_per_rank and flavour is Flavour.EMULATION:
         raise InvalidRequest(
-            "--gpus-per-rank: SLURM's emulation of PBS drops GPUs silently.",
+            "--gpus-per-rank: Slurm's emulation of PBS drops GPUs silently.",
             option="gpus_per_rank",
             given=complete.gpus_per_rank,
             hint=("Use ", Option("scheduler"), " slurm."),
@@ -143,8 +143,7 @@ def _check_reservation(resources: Resources, flavour: Flavour) -> None:
         )
     if resources.queue is not None:
         raise InvalidRequest(
-            f"--reservation {resources.reservation} with --queue {resources.queue}: a reservation of PBS is a queue "
-            "of its own.",
+            f"--reservation {resources.reservation} with --queue {resources.queue}: a reservation of PBS is a queue.",
             option="reservation",
             given=resources.reservation,
             hint="Give one of them.",

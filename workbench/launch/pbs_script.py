@@ -14,7 +14,7 @@ from workbench.launch.jobqueue import Site, header
 from workbench.launch.pbs_parse import CODE_NO_COMMAND, CODE_NO_OUTPUT
 from workbench.launch.walltime import pbs_clock
 
-# Also on the command line, since SLURM's emulation does not read these directives in the script.
+# Also on the command line, since Slurm's emulation does not read these directives in the script.
 SUBMIT_OPTIONS = ("-j", "oe", "-o", "/dev/null", "-r", "n")
 # Resources that directives of a site never change.
 GEOMETRY = frozenset(
@@ -31,7 +31,7 @@ class Flavour(enum.Enum):
     PRO = "PBS"
     """OpenPBS and PBS Pro."""
     TORQUE = "Torque"
-    EMULATION = "SLURM's emulation of PBS"
+    EMULATION = "Slurm's emulation of PBS"
 
 
 def directives(text: str) -> set[str]:

@@ -43,7 +43,7 @@ def spread_command(mpi: MPI, placement: NodePlacement, command: Sequence[str]) -
 
     Notes
     -----
-    In a job of SLURM, ``srun`` starts the ranks of MPICH, and of Intel MPI where ``I_MPI_PMI_LIBRARY`` names SLURM's
+    In a job of Slurm, ``srun`` starts the ranks of MPICH, and of Intel MPI where ``I_MPI_PMI_LIBRARY`` names Slurm's
     library, if ``srun`` supports PMI 2. In all other cases the MPI's own ``mpiexec`` starts them: under ``srun`` and
     PMIx, ranks of Open MPI 5 die of a segmentation fault in one start of four (a message of a peer arrives before the
     communicator exists: open-mpi/ompi issues 12495 and 13559), and ULFM is not supported. For an Open MPI without this
@@ -74,7 +74,7 @@ def spread_command(mpi: MPI, placement: NodePlacement, command: Sequence[str]) -
 
 @cache
 def srun_mpi_types() -> list[str]:
-    """Return the process management interfaces that ``srun`` supports on this host; empty without SLURM."""
+    """Return the process management interfaces that ``srun`` supports on this host; empty without Slurm."""
     if shutil.which("srun") is None:
         return []
     try:

@@ -1,4 +1,4 @@
-"""Jobs of SLURM: sbatch, squeue, scancel."""
+"""Jobs of Slurm: sbatch, squeue, scancel."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from workbench.launch.slurm_parse import (
 from workbench.launch.slurm_resources import resolve
 from workbench.launch.slurm_script import comment, overriding, script
 
-# Seconds by which SLURM may send its signal early.
+# Seconds by which Slurm may send its signal early.
 _EARLY = 60
 # Seconds after which a scheduler counts as absent if the user has not named it.
 _AVAILABLE = 5.0
@@ -45,7 +45,7 @@ _FILTERS = ("SQUEUE_", "SACCT_", "SINFO_", "SCANCEL_")
 
 
 class SlurmLauncher(BatchLauncher):
-    """Submits the job's script by sbatch; a job id is SLURM's number."""
+    """Submits the job's script by sbatch; a job id is Slurm's number."""
 
     name = "slurm"
 
@@ -68,7 +68,7 @@ class SlurmLauncher(BatchLauncher):
         return Submission(("sbatch", "--parsable", str(spec.script)), environment, removed, spec.directory)
 
     def refusal(self, answer: command.Answer, spec: JobSpec) -> LaunchError:
-        """Return the error that explains in one sentence why SLURM rejects a job."""
+        """Return the error that explains in one sentence why Slurm rejects a job."""
         return _refusal(answer.err or answer.out, spec)
 
     def receipt(self, text: str) -> str | None:
@@ -80,7 +80,7 @@ class SlurmLauncher(BatchLauncher):
         return None
 
     def system(self) -> str | None:
-        """Return the name of this SLURM and the host of its controller, from one query per process."""
+        """Return the name of this Slurm and the host of its controller, from one query per process."""
         return system()
 
     def find(self, identity: str, name: str) -> str | None:
@@ -88,12 +88,12 @@ class SlurmLauncher(BatchLauncher):
         argv = ["squeue", "--noheader", "--me", f"--format=%i{SEPARATOR}%k"]
         answer = command.ask(argv, environment=_unfiltered())
         if answer.code:
-            raise SchedulerTimeout(f"SLURM does not answer ({error_text(answer.err)}).", hint="Try again.")
+            raise SchedulerTimeout(f"Slurm does not answer ({error_text(answer.err)}).", hint="Try again.")
         jobs = dict(reversed(line.strip().partition(SEPARATOR)[::2]) for line in answer.out.splitlines())
         return jobs.get(comment(identity))
 
     def may_have_been_taken(self, answer: command.Answer) -> bool:
-        """Return whether SLURM may have accepted the job although sbatch failed."""
+        """Return whether Slurm may have accepted the job although sbatch failed."""
         return "timed out" in answer.err.lower()
 
     def statuses(self, jobs: Sequence[str]) -> dict[str, JobStatus]:
@@ -109,7 +109,7 @@ class SlurmLauncher(BatchLauncher):
                     if job not in statuses:
                         statuses |= _single(job)
         except LaunchError as error:
-            unknown = scheduler_is_silent("SLURM", error)
+            unknown = scheduler_is_silent("Slurm", error)
         return {job: statuses.get(job, unknown) for job in jobs}
 
     def cancel(self, job: str) -> None:
@@ -119,12 +119,12 @@ class SlurmLauncher(BatchLauncher):
         if answer.code and not unknown_job(message) and "already complet" not in message.lower():
             if unreachable(message):
                 raise SchedulerTimeout(
-                    f"SLURM does not answer, job {job} is not cancelled ({message}).", hint="Try again."
+                    f"Slurm does not answer, job {job} is not cancelled ({message}).", hint="Try again."
                 )
-            raise LaunchError(f"SLURM does not cancel job {job} ({message}).", hint=f"Try `scancel {job}` yourself.")
+            raise LaunchError(f"Slurm does not cancel job {job} ({message}).", hint=f"Try `scancel {job}` yourself.")
 
     def test_only(self, spec: JobSpec) -> str:
-        """Return when and where the job would start, why SLURM would reject it, or that SLURM does not answer."""
+        """Return when and where the job would start, why Slurm would reject it, or that Slurm does not answer."""
         text = self.script(spec)
         with tempfile.NamedTemporaryFile("w", encoding="utf-8", suffix=".sh") as file:
             file.write(text)
@@ -138,7 +138,7 @@ class SlurmLauncher(BatchLauncher):
 
 
 def available() -> bool:
-    """Return whether this host has SLURM's commands and SLURM answers."""
+    """Return whether this host has Slurm's commands and Slurm answers."""
     if shutil.which("sbatch") is None:
         return False
     try:
@@ -149,7 +149,7 @@ def available() -> bool:
 
 
 def system() -> str | None:
-    """Return the name of this host's SLURM and the host of its controller; None if SLURM does not answer."""
+    """Return the name of this host's Slurm and the host of its controller; None if Slurm does not answer."""
     with suppress(LaunchError):
         return _system(shutil.which("scontrol"), os.environ.get("SLURM_CONF"))
     return None
@@ -159,7 +159,7 @@ def system() -> str | None:
 def _system(*_: str | None) -> str:
     answer = command.ask(["scontrol", "show", "config"])
     if (name := parse_system(answer.out)) is None:
-        raise SchedulerTimeout(f"SLURM does not answer ({error_text(answer.err)}).", hint="Try again.")
+        raise SchedulerTimeout(f"Slurm does not answer ({error_text(answer.err)}).", hint="Try again.")
     return name
 
 
@@ -208,9 +208,9 @@ def _refusal(text: str, spec: JobSpec) -> LaunchError:
     message = error_text(text) or "no message"
     if unreachable(message):
         return SchedulerTimeout(
-            f"SLURM does not answer ({message}).", hint="Try again, or ask the site whether it is down."
+            f"Slurm does not answer ({message}).", hint="Try again, or ask the site whether it is down."
         )
-    return JobRejected(f"SLURM does not take the job: {rejection(message, spec, _partitions())} ({message}).")
+    return JobRejected(f"Slurm does not take the job: {rejection(message, spec, _partitions())} ({message}).")
 
 
 def _partitions() -> dict[str, Partition]:

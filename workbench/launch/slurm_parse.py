@@ -75,7 +75,7 @@ _REASON_MESSAGES = {
     "AccountNotAllowed": "the partition does not allow the account: will never start",
     "QOSNotAllowed": "the partition does not allow the quality of service: will never start",
     "FrontEndDown": "no front end is up",
-    "SystemFailure": "SLURM itself failed",
+    "SystemFailure": "Slurm itself failed",
     "JobLaunchFailure": "it could not be launched: its first node may have no access to the folder of its output",
     "NonZeroExitCode": "its command ended with an error",
     "TimeLimit": "",
@@ -108,7 +108,7 @@ def _parse(fields: list[str]) -> tuple[str, JobStatus]:
     return job, JobStatus(
         state=job_state,
         reason=message,
-        # For a job that ended in the queue SLURM reports a start that never was.
+        # For a job that ended in the queue Slurm reports a start that never was.
         start=None if job_state.ended and not nodes else _time(start),
         end=_time(end),
         nodes="" if nodes in ("(null)", "None assigned") else nodes,
@@ -145,9 +145,9 @@ class Partition:
     name: str
     """Name of the partition."""
     default: bool = False
-    """Whether SLURM uses the partition for jobs that name none."""
+    """Whether Slurm uses the partition for jobs that name none."""
     limit: str = "infinite"
-    """Longest walltime, as SLURM writes it."""
+    """Longest walltime, as Slurm writes it."""
     nodes: int = 0
     """Number of nodes."""
     processors: int = 0
@@ -192,7 +192,7 @@ def _number(text: str) -> int:
 
 
 def _limit(text: str) -> str:
-    """Return a time limit as HH:MM:SS: SLURM writes 5:00 for five minutes."""
+    """Return a time limit as HH:MM:SS: Slurm writes 5:00 for five minutes."""
     try:
         return clock(site_walltime(text, 60))
     except InvalidRequest:
@@ -200,36 +200,36 @@ def _limit(text: str) -> str:
 
 
 def error_text(text: str) -> str:
-    """Return the messages of a SLURM command in one line, without the prefix of each message."""
+    """Return the messages of a Slurm command in one line, without the prefix of each message."""
     lines = [re.sub(r"^\w+: (error: )?", "", line.strip()) for line in text.splitlines()]
     return "; ".join(line.removeprefix("Batch job submission failed: ") for line in lines if line)[:500]
 
 
 def parse_system(text: str) -> str | None:
-    """Return the name of a SLURM and the host of its controller from the output of ``scontrol show config``."""
+    """Return the name of a Slurm and the host of its controller from the output of ``scontrol show config``."""
     settings = dict(re.findall(r"^(ClusterName|SlurmctldHost\[0\])\s*=\s*(\S+)", text, re.MULTILINE))
     return " on ".join(settings.values()) if "ClusterName" in settings else None
 
 
 def unreachable(message: str) -> bool:
-    """Return whether a command reports that SLURM does not answer."""
+    """Return whether a command reports that Slurm does not answer."""
     return _mentions(message, "unable to contact slurm controller", "connection refused", "socket timed out",
                      "communication connection failure", "zero bytes were transmitted", "in standby mode",
                      "unable to establish", "protocol authentication error", "munge", "timed out")  # fmt: skip
 
 
 def unknown_job(message: str) -> bool:
-    """Return whether a command reports that SLURM does not know the job."""
+    """Return whether a command reports that Slurm does not know the job."""
     return _mentions(message, "invalid job id")
 
 
 def rejection(message: str, spec: JobSpec, partitions: dict[str, Partition]) -> str:
-    """Return in one sentence why SLURM rejects a job.
+    """Return in one sentence why Slurm rejects a job.
 
     Parameters
     ----------
     message
-        SLURM's message.
+        Slurm's message.
     spec
         The job.
     partitions
@@ -292,7 +292,7 @@ def expectation(output: str, now: float | None = None) -> str:
     return f"would start at {moment:{form}} on {match[3]}, using {count(int(match[2]), 'processor')}"
 
 
-# SLURM reports a start after a year if it cannot predict one.
+# Slurm reports a start after a year if it cannot predict one.
 _YEAR = 366 * 86400.0
 
 

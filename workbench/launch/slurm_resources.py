@@ -1,4 +1,4 @@
-"""The resources of a SLURM job, from the user's request, the user's environment and the site's settings."""
+"""The resources of a Slurm job, from the user's request, the user's environment and the site's settings."""
 
 from __future__ import annotations
 

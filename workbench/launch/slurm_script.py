@@ -1,4 +1,4 @@
-"""The script of a SLURM job; pure functions."""
+"""The script of a Slurm job; pure functions."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def script(spec: JobSpec, site: Site, notice: int | None) -> str:
     site
         The source of the first line, the prologue, the memory of a node and the directives to skip.
     notice
-        Seconds before the walltime at which SLURM signals the head; None: no signal.
+        Seconds before the walltime at which Slurm signals the head; None: no signal.
 
     Raises
     ------
@@ -142,7 +142,7 @@ def _directives(spec: JobSpec, site: Site, notice: int | None) -> Iterator[str]:
         ("--signal", notice and f"B:USR1@{notice}"),
     ]
     yield from (f"#SBATCH {name}={quoted(str(value))}" for name, value in settings if value is not None)
-    # A head that SLURM starts again would find the record of its first start.
+    # A head that Slurm starts again would find the record of its first start.
     yield "#SBATCH --no-requeue"
     yield from header(
         "slurm",
@@ -175,7 +175,7 @@ def quoted(value: str) -> str:
 
 
 def _file_name(path: str) -> str:
-    # %j would be the job's id. After a backslash SLURM does not expand anything.
+    # %j would be the job's id. After a backslash Slurm does not expand anything.
     return path.replace("\\", "\\\\") if "\\" in path else path.replace("%", "%%")
 
 

@@ -31,7 +31,7 @@ def walltime(given: Any) -> int:
     Raises
     ------
     InvalidRequest
-        If the value has none of these forms, or is longer than ten years. A bare number is not valid, since SLURM
+        If the value has none of these forms, or is longer than ten years. A bare number is not valid, since Slurm
         reads minutes and PBS seconds.
 
     Examples
@@ -42,7 +42,7 @@ def walltime(given: Any) -> int:
     text = str(given).strip()
     if re.fullmatch(r"\d+(\.\d+)?", text) or isinstance(given, int | float):
         raise InvalidRequest(
-            f"walltime {given!r}: SLURM would read minutes and PBS seconds.",
+            f"walltime {given!r}: Slurm would read minutes and PBS seconds.",
             option="walltime",
             given=given,
             hint=f"Give '{text} minutes' or '{text} seconds'.",
@@ -65,7 +65,7 @@ def site_walltime(text: str, unit: int) -> int:
     text
         ``MM:SS``, a bare number, or a text for `walltime`.
     unit
-        Seconds per unit of a bare number: 60 in SLURM, 1 in PBS.
+        Seconds per unit of a bare number: 60 in Slurm, 1 in PBS.
 
     Raises
     ------
@@ -84,7 +84,7 @@ def site_walltime(text: str, unit: int) -> int:
 
 
 def clock(seconds: int) -> str:
-    """Return a walltime in the form of SLURM, also for users.
+    """Return a walltime in the form of Slurm, also for users.
 
     Examples
     --------

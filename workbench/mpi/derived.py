@@ -121,7 +121,7 @@ class DerivedCommunicators(InterruptibleComm):
             Always.
         """
         raise CollectiveFailed(
-            f"comm.Abort({errorcode}) was called on rank {self.rank}: it ends the call on all ranks, not the world"
+            f"comm.Abort({errorcode}) was called on rank {self.rank}: it ends the SPMD call, not the world"
         )
 
     @operation

@@ -138,7 +138,7 @@ def _load(comm: Any, *, everywhere: bool) -> None:
         return
     if comm.size < MPI.COMM_WORLD.size:
         raise InvalidRequest(
-            f"Heat has to be imported on all {MPI.COMM_WORLD.size} ranks of the world at once, and this call is on "
+            f"Heat must be imported on all {MPI.COMM_WORLD.size} ranks of the world at the same time; this call is on "
             f"{comm.size} of them: import it before, by run_on_ranks() without blocks and a function that imports heat"
         )
     comm.Barrier()

@@ -96,13 +96,13 @@ def pointer(array: Any, dtype: npt.DTypeLike | None = None, *, writable: bool = 
 
     if not isinstance(array, np.ndarray):
         raise InvalidRequest(
-            f"pointer() takes a numpy array, not {type(array).__name__}: convert it, e.g. with its to_numpy()"
+            f"pointer() takes a NumPy array, not {type(array).__name__}: convert it, e.g. with its to_numpy()"
         )
     try:
         wanted = array.dtype if dtype is None else np.dtype(dtype)
     except (TypeError, ValueError):
         raise InvalidRequest(
-            f"dtype={dtype!r} is none of numpy: for double * it is 'float64', for int * 'int32'"
+            f"dtype={dtype!r} is not one of NumPy: for double * it is 'float64', for int * 'int32'"
         ) from None
     if array.dtype != wanted:
         raise InvalidRequest(

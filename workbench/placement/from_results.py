@@ -69,7 +69,7 @@ def to_blocks(value: Any, number: int, *, per: str, collection: int) -> list[tup
                 kind = "a masked array" if masked else "an array"
                 description = f"{kind} of {part.ndim} axes and dtype {part.dtype}"
             raise PlacementError(
-                f'{description} was returned for result="blocks": a block is a numpy array of one axis or more and of '
+                f'{description} was returned for result="blocks": a block is a NumPy array of one axis or more and of '
                 "numbers, or a pandas dataframe or series; several of them are returned as a tuple"
             )
         blocks.append((BlockMeta(key, meta, len(part), several), block))

@@ -57,7 +57,7 @@ def main(daemon: int | None = None, began: float | None = None) -> NoReturn:
     parser.add_argument("id")
     parser.add_argument("--world", type=int, required=True)
     parser.add_argument("--ranks", type=int, required=True)
-    parser.add_argument("--timeout", type=float, required=True, help="seconds until the world has to be ready")
+    parser.add_argument("--timeout", type=float, required=True, help="seconds until the world must be ready")
     arguments = parser.parse_args()
 
     if daemon is None:

@@ -103,7 +103,7 @@ def wait(request: MPI.Request, deadline: float, event: str) -> None:
     pause = 0.0005
     while not request.Test():
         if time.monotonic() > deadline:
-            raise TimeoutError(f"waited for {event} in vain; see the logs of the other ranks")
+            raise TimeoutError(f"timed out while waiting for {event}; see the logs of the other ranks")
         time.sleep(pause)
         pause = min(2 * pause, 0.01)
 

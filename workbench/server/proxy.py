@@ -148,7 +148,7 @@ class Proxy(PingingWebSocket):
         except _FAULTS as error:
             raise HeadUnreachable(
                 f"{upstream.name} does not answer ({error or type(error).__name__}).",
-                hint=("Reload this page; ", Command("status"), " tells whether the cluster goes on."),
+                hint=("Reload this page; ", Command("status"), " shows whether the cluster is still running."),
             ) from error
 
     # -- pages -------------------------------------------------------------------------------------------------

@@ -46,7 +46,7 @@ def current_client(client: Client | None = None) -> Client:
     if client.asynchronous:
         raise PlacementError(
             "the client is asynchronous; blocks are placed from ordinary code: use Client(cluster) without "
-            "asynchronous=True, in a thread of its own where there is an event loop"
+            "asynchronous=True, in a separate thread if an event loop runs"
         )
     address = client.scheduler and client.scheduler.address
     if client.status == "connecting":

@@ -61,7 +61,7 @@ def distributed(comm: MPI.Intracomm) -> Iterator[Any]:
 
     if dist.is_initialized():
         raise InvalidRequest(
-            "torch.distributed is initialised in this process already, and a process has one default group: "
+            "torch.distributed is initialized in this process already, and a process has one default group: "
             "end the other distributed() block, of this call or of a cell, before"
         )
     torch.set_num_threads(rank_threads())

@@ -101,7 +101,7 @@ def batches(
     Raises
     ------
     InvalidRequest
-        If an option cannot be, or X and y differ in their rows, or the ranks do not have a batch together.
+        If an option is not valid, or X and y differ in their rows, or the ranks do not have a batch together.
 
     Notes
     -----
@@ -115,16 +115,16 @@ def batches(
     ...         ...
     """
     if shuffle is not None and shuffle not in SHUFFLES:
-        raise InvalidRequest(f"shuffle={shuffle!r} cannot be: {did_you_mean(str(shuffle), SHUFFLES)}, or None")
+        raise InvalidRequest(f"shuffle={shuffle!r} is not valid: {did_you_mean(str(shuffle), SHUFFLES)}, or None")
     if size < 1 or size % comm.size:
-        raise InvalidRequest(f"size={size} cannot be: allowed is a multiple of the {comm.size} ranks")
+        raise InvalidRequest(f"size={size} is not valid. Choose a multiple of the {comm.size} ranks.")
     parts = [tensor(block) for block in ((X,) if y is None else (X, y))]
     if len({len(part) for part in parts}) > 1:
         raise InvalidRequest(f"X has {len(parts[0])} rows and y {len(parts[1])}: they have to go together")
     lengths = comm.allgather(len(parts[0]))
     wanted = _wanted(lengths, comm.rank, size, seed, shuffle, drop_last=drop_last)
     if not wanted:
-        raise InvalidRequest(f"size={size} cannot be: the ranks have {lengths} rows, which do not fill a batch")
+        raise InvalidRequest(f"size={size} is not valid: the ranks have {lengths} rows, which do not fill a batch")
     return _yielded(comm, parts, lengths, wanted, shuffle)
 
 

@@ -80,7 +80,7 @@ def fit(
     Raises
     ------
     InvalidRequest
-        If PyTorch is not installed here, or an option cannot be.
+        If PyTorch is not installed here, or an option is not valid.
     PlacementError
         If X and y were not placed, or do not lie alike.
 
@@ -96,7 +96,7 @@ def fit(
     """
     require_torch()
     if epochs < 1 or (patience is not None and patience < 1):
-        raise InvalidRequest(f"epochs={epochs}, patience={patience} cannot be: allowed are whole numbers above zero")
+        raise InvalidRequest(f"epochs={epochs}, patience={patience}: choose whole numbers above zero")
     from workbench.torch.epochs import Plan, train
 
     plan = Plan(loss, epochs, size, optimizer, schedule, patience, callback, checkpoint, seed, shuffle, name)

@@ -37,7 +37,7 @@ export const dashboardsPlugin: JupyterFrontEndPlugin<void> = {
       if (!isExplained) {
         isExplained = true;
         const message = trans.__(
-          'Dashboards open in tabs of the browser: this server does not allow pages in frames, like JupyterHub by default. Where each user has a domain of their own, the setting Content-Security-Policy in c.ServerApp.tornado_settings can allow frames; see "JupyterHub" in docs/site-setup.md.'
+          'Dashboards open in tabs of the browser: this server does not allow pages in frames, like JupyterHub by default. Where each user has a separate domain, the setting Content-Security-Policy in c.ServerApp.tornado_settings can allow frames; see "JupyterHub" in docs/site-setup.md.'
         );
         notifyInfo(message, detailsActions(trans.__('Dashboards'), message, trans));
       }

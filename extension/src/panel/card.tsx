@@ -188,10 +188,10 @@ function formatClients(cluster: ICluster, last: IPulse, trans: TranslationBundle
     return trans._n('%1 client', '%1 clients', last.clients);
   }
   if (last.idle === null || cluster.idle_timeout <= 0) {
-    return trans.__('nobody uses it');
+    return trans.__('idle');
   }
   const left = formatDuration(cluster.idle_timeout - last.idle, trans);
-  return trans.__('nobody uses it; ends in %1', left);
+  return trans.__('idle; stops in %1', left);
 }
 
 const WIDTH = 120;

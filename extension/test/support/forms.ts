@@ -21,7 +21,7 @@ function field(
   return { name, label: name, help: '', kind, choices, batch_only };
 }
 
-/** Return what a form has to know where there is SLURM. */
+/** Return what a form has to know where there is Slurm. */
 export function form(): IFormDescription {
   return {
     schedulers: [

@@ -98,7 +98,7 @@ def test_a_program_that_does_not_start_is_told():
         async with watching._program("workbench.bench.simulated_head", "/nowhere", "4", "2"):
             pass
 
-    with pytest.raises(WorkbenchError, match="has ended at once, with code 1"):
+    with pytest.raises(WorkbenchError, match="ended early, with exit code 1"):
         asyncio.run(run())
 
 

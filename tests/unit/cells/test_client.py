@@ -43,7 +43,7 @@ def test_an_expression_follows_its_options():
 def test_ranks_are_given_one_by_one_or_as_ranges():
     assert _ranks("5,0-2") == [0, 1, 2, 5]
     for wrong in ("", "a", "3-1", "-1", "1,,2"):
-        with pytest.raises(InvalidRequest, match="allowed are 0,3 or 0-3"):
+        with pytest.raises(InvalidRequest, match=r"is not valid. Choose 0,3 or 0-3"):
             _ranks(wrong)
 
 

@@ -109,7 +109,7 @@ async def test_a_call_that_fails_lets_the_next_one_run():
         (
             lambda world: setattr(world, "broken", "rank 1 does not come back from a sum"),
             CollectiveFailed,
-            r"^rank 1 does not come back from a sum\. .*no other call on all ranks.*cluster.restart\(\)",
+            r"^rank 1 does not come back from a sum\. .*no other SPMD call.*cluster.restart\(\)",
         ),
     ],
 )

@@ -88,7 +88,7 @@ def test_nonsense_is_refused_or_its_numbers_fit_into_its_body(first, second):
 
 @pytest.mark.parametrize("counts", [(1 << 24) + 1, 40_000 | 32_769 << 32])
 def test_more_frames_than_a_message_can_have_are_refused_before_there_is_memory_for_them(counts):
-    with pytest.raises(ValueError, match=r"at most 16777216 frames and 32768 by MPI are accepted"):
+    with pytest.raises(ValueError, match=r"at most 16777216 frames and 32768 over MPI are accepted"):
         framing.parse_header(struct.pack("QQ", 1 << 40, counts))
 
 

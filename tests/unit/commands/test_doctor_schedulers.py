@@ -17,7 +17,7 @@ from workbench.launch.process_manager import interfaces
 
 OPENMPI = MPI("openmpi", (5, 0, 11), "/lib/libmpi.so", "/bin/mpiexec")
 MPICH = MPI("mpich", (4, 3, 2), "/lib/libmpi.so", "/bin/mpiexec")
-# Of SLURM 22.05 as Debian builds it.
+# Of Slurm 22.05 as Debian builds it.
 MPI_LIST = """MPI plugin types are...
 \tcray_shasta
 \tpmi2
@@ -45,7 +45,7 @@ def test_a_scheduler_that_does_not_answer_is_told_with_the_command_to_ask_it():
     finding = checks.schedulers({"slurm": False, "pbs": True}, "pbs")
 
     assert finding.verdict == "warning"
-    assert finding.detail == "SLURM does not answer, PBS answers; a start that names none takes pbs"
+    assert finding.detail == "Slurm does not answer, PBS answers; a start that names none takes pbs"
     assert "`sinfo`" in finding.remedy
 
 
@@ -53,7 +53,7 @@ def test_inside_of_a_job_its_nodes_and_the_scheduler_here_are_told():
     finding = checks.allocation(Allocation("slurm", "7", ("n1", "n2"), (2, 2)), [])
 
     assert finding.verdict == "ok"
-    assert "SLURM job 7 (2 nodes: n1, n2)" in finding.detail
+    assert "Slurm job 7 (2 nodes: n1, n2)" in finding.detail
     assert "--scheduler here" in finding.detail
 
 

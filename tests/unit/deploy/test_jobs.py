@@ -19,7 +19,7 @@ A, B = "alpha on ctl-a", "beta on ctl-b"
 
 
 class System:
-    """A SLURM in a folder for PATH, whose commands note that they were called."""
+    """A Slurm in a folder for PATH, whose commands note that they were called."""
 
     def __init__(self, folder):
         self._folder = folder

@@ -335,7 +335,7 @@ def test_modules_of_the_settings_are_preloaded_ahead_of_those_that_are_asked_for
 def test_ranks_that_should_go_on_without_a_dead_one_are_refused_where_the_mpi_cannot_do_that(monkeypatch):
     monkeypatch.setattr(room.mpi_library, "check_choice", lambda mpi: mpi)
     monkeypatch.setattr(room.mpi_library, "find", lambda _: MPI("mpich", (5, 0, 2), "", "mpiexec"))
-    with pytest.raises(InvalidRequest, match=r"ranks of MPICH 5\.0\.2 cannot go on when one of them dies"):
+    with pytest.raises(InvalidRequest, match=r"ranks of MPICH 5\.0\.2 cannot continue when one of them dies"):
         request(1, fault_tolerant=True)
 
 

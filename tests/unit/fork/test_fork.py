@@ -309,7 +309,7 @@ def control_group():
 
 def test_a_rank_of_slurm_with_a_control_group_of_its_own_is_not_forked(monkeypatch, node):
     monkeypatch.setattr(stub, "_read", lambda _: "0::/system.slice/slurmstepd.scope/job_7/step_0/user/task_3\n")
-    with pytest.raises(stub.Refused, match="each rank has a control group of its own here"):
+    with pytest.raises(stub.Refused, match="each rank has a separate control group here"):
         stub._hand_over({}, node.id, "/nowhere", "")
 
 

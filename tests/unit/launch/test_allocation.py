@@ -13,7 +13,7 @@ from workbench.launch import allocation
 from workbench.launch.allocation import Allocation, current_allocation, expand
 
 HERE = socket.gethostname()
-SLURM = {"SLURM_JOB_ID": "17", "SLURM_JOB_NODELIST": "n[1-2]", "SLURM_TASKS_PER_NODE": "2(x2)"}
+Slurm = {"SLURM_JOB_ID": "17", "SLURM_JOB_NODELIST": "n[1-2]", "SLURM_TASKS_PER_NODE": "2(x2)"}
 
 
 @pytest.mark.parametrize(
@@ -37,17 +37,17 @@ def test_any_numbers_of_nodes_are_expanded(numbers):
 
 
 def test_a_job_of_slurm_tells_its_nodes_and_what_each_is_meant_for():
-    assert current_allocation(SLURM) == Allocation("slurm", "17", ("n1", "n2"), (2, 2))
+    assert current_allocation(Slurm) == Allocation("slurm", "17", ("n1", "n2"), (2, 2))
 
 
 def test_unequal_nodes_have_their_own_numbers():
-    around = current_allocation(SLURM | {"SLURM_JOB_NODELIST": "n[1-3]", "SLURM_TASKS_PER_NODE": "3(x2),1"})
+    around = current_allocation(Slurm | {"SLURM_JOB_NODELIST": "n[1-3]", "SLURM_TASKS_PER_NODE": "3(x2),1"})
     assert around.slots == (3, 3, 1)
 
 
 def test_a_step_that_tells_of_itself_alone_leaves_the_numbers_open():
     # `srun --pty` on two nodes has SLURM_TASKS_PER_NODE=1.
-    assert current_allocation(SLURM | {"SLURM_TASKS_PER_NODE": "1"}).slots == (0, 0)
+    assert current_allocation(Slurm | {"SLURM_TASKS_PER_NODE": "1"}).slots == (0, 0)
 
 
 def test_a_job_of_pbs_tells_them_in_its_file(tmp_path):
@@ -83,16 +83,16 @@ def test_an_allocation_leaves_this_host_if_it_has_another(nodes, leaves, monkeyp
 def test_a_node_is_known_by_the_name_that_slurm_has_for_it(monkeypatch):
     monkeypatch.setenv("SLURMD_NODENAME", "n1")
     assert not Allocation("slurm", "1", ("n1",), (2,)).leaves_this_host
-    for name, value in SLURM.items():
+    for name, value in Slurm.items():
         monkeypatch.setenv(name, value)
     assert allocation.peers() == ["n2"]
 
 
 def test_who_is_inside_a_job_and_starts_elsewhere_unasked_is_told_of_it(monkeypatch):
-    for name, value in SLURM.items():
+    for name, value in Slurm.items():
         monkeypatch.setenv(name, value)
     told = allocation.allocation_hint(None, "slurm")
-    assert told.startswith("this process is inside SLURM job 17 (2 nodes: n1, n2); the cluster starts in a job of its")
+    assert told.startswith("this process is inside Slurm job 17 (2 nodes: n1, n2); the cluster starts in a job of its")
     assert told.endswith("--scheduler here")
     assert "on this host alone" in allocation.allocation_hint("auto", "local")
     assert allocation.allocation_hint("slurm", "slurm") == allocation.allocation_hint("here", "here") == ""

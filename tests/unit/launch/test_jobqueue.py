@@ -14,7 +14,7 @@ from workbench.errors import InvalidRequest
 from workbench.launch.interface import Resources
 from workbench.launch.jobqueue import fill, header, presets, site
 
-SLURM = {
+Slurm = {
     "queue": "batch",
     "account": "physics",
     "walltime": "08:00:00",
@@ -33,7 +33,7 @@ def sections(**of):
 
 
 def test_every_setting_of_a_site_is_read():
-    with sections(slurm=SLURM):
+    with sections(slurm=Slurm):
         read = site("slurm")
     assert dataclasses.asdict(read) == {
         "section": "slurm",
@@ -57,7 +57,7 @@ def test_without_a_file_the_defaults_of_dask_jobqueue_hold():
 
 
 def test_a_preset_goes_ahead_of_the_schedulers_section_and_null_counts_as_set():
-    with sections(slurm=SLURM, bigmem={"queue": "big", "account": None, "job_extra_directives": ["--qos=big"]}):
+    with sections(slurm=Slurm, bigmem={"queue": "big", "account": None, "job_extra_directives": ["--qos=big"]}):
         read = site("slurm", "bigmem")
         names = presets()
     assert "bigmem" in names
@@ -122,7 +122,7 @@ def test_the_memory_of_a_slurm_job_is_in_binary_units_as_slurm_means_them():
 
 
 def test_a_header_is_that_of_dask_jobqueue_without_its_geometry():
-    with sections(slurm={**SLURM, "queue": "other"}):
+    with sections(slurm={**Slurm, "queue": "other"}):
         read = dataclasses.replace(site("slurm"), queue="batch", skip=("-p",))
         lines = header("slurm", read)
     assert lines == ["#SBATCH -p batch", "#SBATCH -A physics", "#SBATCH -t 08:00:00", "#SBATCH --exclusive"]
@@ -130,7 +130,7 @@ def test_a_header_is_that_of_dask_jobqueue_without_its_geometry():
 
 
 def test_a_header_has_nothing_that_is_not_set_and_leaves_no_settings_behind():
-    with sections(slurm={**SLURM, "job-extra": ["--former"]}):
+    with sections(slurm={**Slurm, "job-extra": ["--former"]}):
         bare = dataclasses.replace(site("slurm"), queue=None, account=None, walltime=None, extra=())
         before = dict(dask.config.get("jobqueue"))
         assert header("slurm", bare) == []
@@ -165,7 +165,7 @@ def test_signals_of_other_threads_are_set_while_settings_are_read():
 
 
 def filled(ranks, **given):
-    with sections(slurm=SLURM):
+    with sections(slurm=Slurm):
         return fill(Resources(**given), site("slurm"), ranks=ranks, minute=60)
 
 

@@ -37,7 +37,7 @@ Copyright 2003-2023, Intel Corporation.
 INTEL_2019 = """Intel(R) MPI Library for Linux* OS, Version 2019 Update 2 Build 20190123 (id: e2d820d49)
 Copyright 2003-2019, Intel Corporation.
 """
-SLURM = "slurm 22.05.8\n"
+Slurm = "slurm 22.05.8\n"
 RECORDED = [
     (OPENMPI_5, ("openmpi", (5, 0, 11))),
     (OPENMPI_4, ("openmpi", (4, 1, 4))),
@@ -47,7 +47,7 @@ RECORDED = [
     (MPICH_3, ("mpich", (3, 3))),
     (INTEL_2021, ("intelmpi", (2021, 9))),
     (INTEL_2019, ("intelmpi", (2019,))),
-    (SLURM, None),
+    (Slurm, None),
     ("", None),
     ("(Open MPI) ...", None),
     ("HYDRA build details: Version: unknown", None),
@@ -162,7 +162,7 @@ def test_mpiexec_is_found_from_wherever_the_library_lies(library, installed, tmp
 def test_the_one_of_another_mpi_is_passed_over(installed, tmp_path):
     installed("MPICH", (4, 2, 1))
     program(tmp_path / "mpi/bin/mpiexec", OPENMPI_5)
-    program(tmp_path / "env/bin/mpiexec", SLURM)
+    program(tmp_path / "env/bin/mpiexec", Slurm)
     expected = program(tmp_path / "path/mpiexec", MPICH_4)
     assert find().mpiexec == expected
 
@@ -198,7 +198,7 @@ def test_an_mpiexec_of_another_generation_is_a_mismatch(installed, tmp_path):
         find()
 
 
-@pytest.mark.parametrize("output", [SLURM, b"\xff", ""])
+@pytest.mark.parametrize("output", [Slurm, b"\xff", ""])
 def test_a_launcher_that_is_no_mpiexec_is_a_mismatch(output, installed, tmp_path):
     installed()
     program(tmp_path / "path/mpiexec", output)

@@ -41,7 +41,7 @@ def changed(**fields):
 
 @pytest.fixture
 def slurm(monkeypatch):
-    """SLURM is here as far as command lines go: srun is /bin/srun and speaks what is told, outside of any job."""
+    """Slurm is here as far as command lines go: srun is /bin/srun and speaks what is told, outside of any job."""
     monkeypatch.delenv("I_MPI_PMI_LIBRARY", raising=False)
     monkeypatch.setattr(shutil, "which", lambda name: f"/bin/{name}")
     monkeypatch.setattr(process_manager, "srun_mpi_types", lambda: SPOKEN)
@@ -136,7 +136,7 @@ def test_open_mpi_hands_on_in_a_job_of_pbs_what_is_neither_the_nodes_own_nor_its
         return {name for option, name in pairwise(argv) if option == "-x"}
 
     assert handed_on(OPENMPI, pbs) == handed_on(OPENMPI4, pbs) == wanted | set(thread_variables(3))
-    # Hydra hands on everything, and so does SLURM to the daemons of Open MPI.
+    # Hydra hands on everything, and so does Slurm to the daemons of Open MPI.
     assert handed_on(MPICH, pbs) == handed_on(INTELMPI, pbs) == handed_on(OPENMPI, SPREAD) == set()
 
 

@@ -1,4 +1,4 @@
-"""Jobs of SLURM: scripts and answers as text, and commands that answer in bad ways."""
+"""Jobs of Slurm: scripts and answers as text, and commands that answer in bad ways."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ from workbench.launch.slurm_parse import (
 )
 from workbench.launch.slurm_script import option, overriding, quoted
 
-SLURM = SlurmLauncher()
-# As of SLURM 22.05: the formats of `sinfo` and `squeue` with bars for separators.
+Slurm = SlurmLauncher()
+# As of Slurm 22.05: the formats of `sinfo` and `squeue` with bars for separators.
 PARTITIONS = """\
 debug*|infinite|4|2|4000|odd,fast
 debug*|infinite|2|8+|16000+|even
@@ -80,7 +80,7 @@ def directives(text):
 
 
 def settle(*, ranks=8, threads=1, memory=None, **asked):
-    return SLURM.resolve(Resources(**asked), ranks=ranks, threads=threads, memory=memory)
+    return Slurm.resolve(Resources(**asked), ranks=ranks, threads=threads, memory=memory)
 
 
 def settings(**section):
@@ -111,7 +111,7 @@ def answers(tmp_path, monkeypatch):
 
 
 def test_a_script_asks_for_the_geometry_of_the_world(tmp_path):
-    assert directives(SLURM.script(spec_in(tmp_path))) == [
+    assert directives(Slurm.script(spec_in(tmp_path))) == [
         "--job-name=mpi",
         "--comment=workbench:",
         f"--output={tmp_path}/head.log",
@@ -131,7 +131,7 @@ def test_a_script_has_all_that_was_asked_for(tmp_path):
         walltime=129600, queue="big mem", account="it's", constraint="gpu&(ib|eth)", reservation="r", gpus_per_rank=2,
         extra=("--qos=high", "--mail-user 'a b'"),
     )  # fmt: skip
-    lines = directives(SLURM.script(spec_in(tmp_path, memory=3 * 2**30 + 1, threads=2, resources=asked)))
+    lines = directives(Slurm.script(spec_in(tmp_path, memory=3 * 2**30 + 1, threads=2, resources=asked)))
     assert lines[3:] == [
         "--open-mode=append",
         "--ntasks=8",
@@ -155,24 +155,24 @@ def test_the_sites_first_line_prologue_and_memory_are_in_the_script_and_what_it_
         "shebang": "#!/bin/bash -l", "job-script-prologue": ["module load openmpi"], "memory": "24 GiB",
         "job-directives-skip": ["--open-mode", "-t", "#SBATCH -n 1", "job"],
     }):  # fmt: skip
-        text = SLURM.script(spec_in(tmp_path))
+        text = Slurm.script(spec_in(tmp_path))
         assert text.startswith("#!/bin/bash -l\n#SBATCH")
         assert "\n\nmodule load openmpi\n" in text
         assert "--mem=24576M" in directives(text)
         assert not {"--time", "--open-mode"} & {option(line) for line in directives(text)}
         assert {"--job-name", "--ntasks"} <= {option(line) for line in directives(text)}
-        assert "--mem" not in {option(line) for line in directives(SLURM.script(spec_in(tmp_path, memory=2**30)))}
+        assert "--mem" not in {option(line) for line in directives(Slurm.script(spec_in(tmp_path, memory=2**30)))}
 
 
 def test_a_directive_of_the_user_is_not_skipped(tmp_path):
     with settings(**{"job-directives-skip": ["--qos"]}):
-        text = SLURM.script(spec_in(tmp_path, resources=Resources(extra=("--qos=x",))))
+        text = Slurm.script(spec_in(tmp_path, resources=Resources(extra=("--qos=x",))))
     assert directives(text)[-1] == "--qos=x"
 
 
 def test_a_short_job_gets_no_signal_that_could_come_before_its_head(tmp_path):
     short = spec_in(tmp_path, resources=Resources(walltime=240))
-    assert not any(line.startswith("--signal") for line in directives(SLURM.script(short)))
+    assert not any(line.startswith("--signal") for line in directives(Slurm.script(short)))
 
 
 @pytest.mark.parametrize("shell", ["/bin/sh", "/bin/bash"])
@@ -185,7 +185,7 @@ def test_a_script_runs_with_blanks_and_quotes_in_every_value(tmp_path, shell):
     program.chmod(0o755)
     spec = spec_in(folder, command=(str(program), "a b", "'", '"$A"'), environment=values)
     script = tmp_path / "job.sh"
-    script.write_text(SLURM.script(spec))
+    script.write_text(Slurm.script(spec))
     done = subprocess.run([shell, script], capture_output=True, text=True, check=True, timeout=30)
     assert done.stdout == f'{folder}|{values[0][1]}|{values[1][1]}|a b|\'|"$A"|'
 
@@ -194,7 +194,7 @@ def test_a_script_runs_with_blanks_and_quotes_in_every_value(tmp_path, shell):
 def test_a_node_without_python_or_folder_says_so_in_one_sentence(tmp_path, what, folder, program):
     spec = spec_in(tmp_path, directory=tmp_path / folder, command=(str(tmp_path / program),))
     done = subprocess.run(
-        ["/bin/sh", "-c", SLURM.script(spec)], capture_output=True, text=True, check=False, timeout=30
+        ["/bin/sh", "-c", Slurm.script(spec)], capture_output=True, text=True, check=False, timeout=30
     )
     missing = tmp_path / (program if what == "Python" else folder)
     assert done.returncode == 1
@@ -213,7 +213,7 @@ def test_a_node_without_python_or_folder_says_so_in_one_sentence(tmp_path, what,
     ],
 )
 def test_the_log_is_the_file_that_was_meant_whatever_its_name(tmp_path, path, line):
-    assert line in directives(SLURM.script(spec_in(tmp_path, log=Path(path))))
+    assert line in directives(Slurm.script(spec_in(tmp_path, log=Path(path))))
 
 
 @pytest.mark.parametrize("value", ["a\nb", "a\0b", "a\x7fb", "\r"])
@@ -223,7 +223,7 @@ def test_a_line_break_in_a_value_is_refused(value, tmp_path):
     with pytest.raises(InvalidRequest, match="--queue"):
         settle(queue=value)
     with pytest.raises(InvalidRequest, match="line break"):
-        SLURM.script(spec_in(tmp_path, log=tmp_path / value))
+        Slurm.script(spec_in(tmp_path, log=tmp_path / value))
 
 
 def test_what_was_given_goes_ahead_of_the_users_variables_and_these_ahead_of_the_site(monkeypatch):
@@ -238,7 +238,7 @@ def test_resources_that_were_settled_stay_as_they_are():
     extra = ["-p other", "--qos=x", "-N 1", "--mem=0", "-t 1:00", "-C ib"]
     with settings(**{"queue": "site", "account": "site", "job-extra-directives": extra}):
         once = settle(nodes=4, extra=("--hold",))
-        assert SLURM.resolve(once, ranks=8, threads=1, memory=None) == once
+        assert Slurm.resolve(once, ranks=8, threads=1, memory=None) == once
     assert once.extra == ("--qos=x", "--mem=0", "-C ib", "--hold")
 
 
@@ -282,24 +282,24 @@ def test_what_the_site_leaves_out_cannot_be_asked_for_and_is_not_made_up(skip, a
         with pytest.raises(InvalidRequest, match=f"{typed}: the site's settings leave"):
             settle(**asked)
         found = settle()
-        assert SLURM.resolve(found, ranks=8, threads=1, memory=None) == found
+        assert Slurm.resolve(found, ranks=8, threads=1, memory=None) == found
     assert (found.queue is None) is (skip == "-p")
     assert (found.walltime is None) is (skip == "-t 00:30:00")
 
 
 def test_the_interface_is_that_of_the_sites_settings():
     with settings(interface="ib0"):
-        assert SLURM.node_settings(Resources()).interface == "ib0"
+        assert Slurm.node_settings(Resources()).interface == "ib0"
 
 
 def test_variables_that_contradict_the_script_are_named(tmp_path):
     names = ["SBATCH_TIMELIMIT", "SBATCH_QOS", "SBATCH_WAIT", "SBATCH_ARRAY_INX", "SBATCH_REQUEUE", "SBATCH_EXCLUSIVE"]
-    text = SLURM.script(spec_in(tmp_path))
+    text = Slurm.script(spec_in(tmp_path))
     assert overriding(text, dict.fromkeys([*names, "HOME"], "x")) == [
         "SBATCH_ARRAY_INX", "SBATCH_REQUEUE", "SBATCH_TIMELIMIT", "SBATCH_WAIT",
     ]  # fmt: skip
     with settings(memory="1 GiB"):
-        assert overriding(SLURM.script(spec_in(tmp_path)), {"SBATCH_MEM_PER_CPU": "x"}) == ["SBATCH_MEM_PER_CPU"]
+        assert overriding(Slurm.script(spec_in(tmp_path)), {"SBATCH_MEM_PER_CPU": "x"}) == ["SBATCH_MEM_PER_CPU"]
 
 
 def test_states_and_reasons_are_told_in_words():
@@ -427,10 +427,10 @@ def test_a_job_is_submitted_with_a_private_script_and_its_id_is_on_disk(tmp_path
     monkeypatch.setenv("SLURM_JOB_ID", "7")
     monkeypatch.setenv("SBATCH_TIMELIMIT", "1")
     spec = spec_in(tmp_path)
-    assert SLURM.submit(spec) == "42"
+    assert Slurm.submit(spec) == "42"
     assert stat.S_IMODE(spec.script.stat().st_mode) == 0o700
-    assert spec.script.read_text() == SLURM.script(spec)
-    assert SLURM.receipt(spec.receipt.read_text()) == "42"
+    assert spec.script.read_text() == Slurm.script(spec)
+    assert Slurm.receipt(spec.receipt.read_text()) == "42"
     names = {line.partition("=")[0] for line in (tmp_path / "env").read_text().splitlines()}
     assert not {"SLURM_JOB_ID", "SBATCH_TIMELIMIT"} & names
     assert "SBATCH_TIMELIMIT, SLURM_JOB_ID" in spec.log.read_text()
@@ -442,14 +442,14 @@ def test_a_refused_job_is_told_in_a_sentence_with_the_words_of_slurm(tmp_path, a
     spec = spec_in(tmp_path, resources=Resources(queue="debgu"))
     sentence = r"--queue 'debgu' is no partition; did you mean 'debug'\? .*\(Invalid partition name specified\)\.$"
     with pytest.raises(JobRejected, match=sentence):
-        SLURM.submit(spec)
-    assert "did you mean 'debug'" in SLURM.test_only(spec)
+        Slurm.submit(spec)
+    assert "did you mean 'debug'" in Slurm.test_only(spec)
 
 
 def test_a_judge_that_does_not_answer_is_told_and_is_no_error(tmp_path, answers):
     answers("sbatch", "exec sleep 60")
     with dask.config.set({"workbench.scheduler-timeout": "200 ms"}):
-        assert "did not answer within 0.2 s" in SLURM.test_only(spec_in(tmp_path))
+        assert "did not answer within 0.2 s" in Slurm.test_only(spec_in(tmp_path))
 
 
 def test_a_submission_that_was_said_to_have_failed_leaves_no_job(tmp_path, answers):
@@ -457,7 +457,7 @@ def test_a_submission_that_was_said_to_have_failed_leaves_no_job(tmp_path, answe
     answers("sinfo", "exit 1")
     answers("scancel", f"echo $1 > {tmp_path}/cancelled")
     with pytest.raises(JobRejected):
-        SLURM.submit(spec_in(tmp_path))
+        Slurm.submit(spec_in(tmp_path))
     assert (tmp_path / "cancelled").read_text() == "42\n"
 
 
@@ -465,20 +465,20 @@ def test_a_submission_that_takes_too_long_leaves_no_job(tmp_path, answers):
     answers("sbatch", "echo 42; exec sleep 60")
     answers("scancel", f"echo $1 > {tmp_path}/cancelled")
     with dask.config.set({"workbench.submit-timeout": "500 ms"}), pytest.raises(SchedulerTimeout):
-        SLURM.submit(spec_in(tmp_path))
+        Slurm.submit(spec_in(tmp_path))
     assert (tmp_path / "cancelled").read_text() == "42\n"
 
 
 def test_a_full_disk_is_told_and_nothing_is_submitted(tmp_path, answers):
     answers("sbatch", f"touch {tmp_path}/submitted")
     with pytest.raises(LaunchError, match="/dev/full"):
-        SLURM.submit(dataclasses.replace(spec_in(tmp_path), script=Path("/dev/full")))
+        Slurm.submit(dataclasses.replace(spec_in(tmp_path), script=Path("/dev/full")))
     assert not (tmp_path / "submitted").exists()
 
 
 def test_the_status_of_all_jobs_takes_one_question(tmp_path, answers):
     answers("squeue", f"echo . >> {tmp_path}/asked; cat <<'.'\n{jobs(QUEUE)}.")
-    found = SLURM.statuses(["1", "2", "../x", "1"])
+    found = Slurm.statuses(["1", "2", "../x", "1"])
     assert (tmp_path / "asked").read_text() == ".\n"
     assert (found["1"].state, found["2"].state, found["../x"]) == (JobState.RUNNING, JobState.QUEUED, UNKNOWN)
 
@@ -486,7 +486,7 @@ def test_the_status_of_all_jobs_takes_one_question(tmp_path, answers):
 def test_filters_that_the_user_has_set_for_the_queue_hide_no_job(answers, monkeypatch):
     monkeypatch.setenv("SQUEUE_USERS", "nobody")
     answers("squeue", f'test -z "$SQUEUE_USERS" && cat <<.\n{jobs(QUEUE)}.')
-    assert SLURM.statuses(["1"])["1"].state is JobState.RUNNING
+    assert Slurm.statuses(["1"])["1"].state is JobState.RUNNING
 
 
 GONE = "echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1"
@@ -494,14 +494,14 @@ GONE = "echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1"
 
 def test_a_job_that_slurm_does_not_know_is_forgotten_and_not_said_to_have_ended_well(answers):
     answers("squeue", GONE)
-    status = SLURM.statuses(["99"])["99"]
+    status = Slurm.statuses(["99"])["99"]
     assert (status.state, status.unknown_to_scheduler, status.finished) == (JobState.UNKNOWN, True, True)
 
 
 def test_a_job_that_the_queue_has_forgotten_is_looked_up_in_the_accounting(answers):
     answers("squeue", GONE)
     answers("sacct", f"echo '{jobs('99|TIMEOUT|None|2026-11-21T18:53:14|2026-11-21T18:54:14|n1')}'")
-    assert SLURM.statuses(["99"])["99"].state is JobState.TIMEOUT
+    assert Slurm.statuses(["99"])["99"].state is JobState.TIMEOUT
 
 
 @pytest.mark.parametrize(
@@ -518,17 +518,17 @@ def test_what_cannot_be_told_is_unknown_and_comes_in_time(answers, body):
     answers("squeue", body)
     begin = time.monotonic()
     with dask.config.set({"workbench.scheduler-timeout": "1 s"}):
-        told = SLURM.statuses(["99", "100"])
+        told = Slurm.statuses(["99", "100"])
     assert {(status.state, status.finished) for status in told.values()} == {(JobState.UNKNOWN, False)}
     silent = "Unable" in body or "sleep" in body
-    assert {status.reason.startswith("SLURM does not answer (") for status in told.values()} == {silent}
+    assert {status.reason.startswith("Slurm does not answer (") for status in told.values()} == {silent}
     assert time.monotonic() - begin < 100
 
 
 @pytest.mark.parametrize("words", ["Invalid job id specified", "Job/step already completing or completed"])
 def test_to_cancel_a_job_that_has_ended_is_no_error(answers, words):
     answers("scancel", f"echo 'scancel: error: Kill job error on job id 99: {words}' >&2; exit 1")
-    SLURM.cancel("99")
+    Slurm.cancel("99")
 
 
 @pytest.mark.parametrize(
@@ -538,7 +538,7 @@ def test_to_cancel_a_job_that_has_ended_is_no_error(answers, words):
 def test_a_job_that_could_not_be_cancelled_is_an_error(answers, words, error):
     answers("scancel", f"echo 'scancel: error: {words}' >&2; exit 1")
     with pytest.raises(error, match=words):
-        SLURM.cancel("99")
+        Slurm.cancel("99")
 
 
 def test_slurm_is_there_when_it_answers(answers, monkeypatch, tmp_path):
@@ -556,4 +556,4 @@ def test_slurm_is_there_when_it_answers(answers, monkeypatch, tmp_path):
 )
 def test_a_shortened_option_of_ours_is_refused_as_the_whole_one(line):
     with pytest.raises(InvalidRequest, match=r"of the workbench|decides on"):
-        SLURM.resolve(Resources(extra=(line,)), ranks=1, threads=1, memory=None)
+        Slurm.resolve(Resources(extra=(line,)), ranks=1, threads=1, memory=None)

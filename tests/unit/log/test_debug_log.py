@@ -52,7 +52,7 @@ def lines(caplog):
 
 @pytest.fixture
 def sbatch(tmp_path, monkeypatch):
-    """Return a program of SLURM that answers with what follows its options."""
+    """Return a program of Slurm that answers with what follows its options."""
     program = tmp_path / "sbatch"
     program.write_text('#!/bin/sh\necho "$2"\necho "$3" >&2\nexit 3\n')
     program.chmod(0o755)

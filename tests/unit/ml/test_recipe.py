@@ -336,7 +336,7 @@ def test_steps_are_parameters_that_can_be_searched():
         ([(Scale(), [True])], "there is no column True in X"),
         ([(Scale(), "origin")], "column 'origin' is not of numbers"),
         ([([Scale(), OneHot()], "hour")], "cannot follow each other"),
-        ([([Impute("constant", "none"), Scale()], "hour")], "fill_value has to be one"),
+        ([([Impute("constant", "none"), Scale()], "hour")], "fill_value must be one"),
         ([("scale", "hour")], "is no step of a recipe"),
         ([Scale()], "is no pair of steps and columns"),
         ([], "a Recipe needs columns"),
@@ -351,10 +351,10 @@ def test_what_cannot_be_is_told_in_a_sentence(steps, sentence):
 @pytest.mark.parametrize(
     ("make", "sentence"),
     [
-        (lambda: Impute("middle"), "it has to be one of mean, median"),
+        (lambda: Impute("middle"), "must be one of mean, median"),
         (lambda: Impute("constant"), "pass fill_value"),
         (lambda: Bucketise(1), "at least 2"),
-        (lambda: Bucketise(edges=[0, 2, 2]), "each above the last"),
+        (lambda: Bucketise(edges=[0, 2, 2]), "in ascending order"),
         (lambda: TargetMean(folds=1), "at least 2"),
         (lambda: TargetMean(smooth=-1), 'a number of at least 0, or "auto"'),
     ],

@@ -65,7 +65,7 @@ def test_an_empty_block_has_a_pointer():
 @pytest.mark.parametrize(
     ("array", "said"),
     [
-        ([1.0], "takes a numpy array, not list"),
+        ([1.0], "takes a NumPy array, not list"),
         (pd.Series([1.0]), r"not Series: convert it, e.g. with its to_numpy\(\)"),
         (np.zeros(3, np.float32), r"dtype float32, and the C code takes float64: .*astype\('float64'\)"),
         (np.zeros((4, 4))[:, ::2], r"\(4, 2\) is not contiguous in C order .*ascontiguousarray"),
@@ -80,7 +80,7 @@ def test_an_array_that_does_not_fit_is_refused_in_a_sentence(array, said):
 
 
 def test_a_type_of_c_is_no_dtype():
-    with pytest.raises(InvalidRequest, match=r"dtype='double \*' is none of numpy: for double \* it is 'float64'"):
+    with pytest.raises(InvalidRequest, match=r"dtype='double \*' is not one of NumPy: for double \* it is 'float64'"):
         pointer(np.zeros(3), "double *")
 
 

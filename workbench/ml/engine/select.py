@@ -34,7 +34,7 @@ def chosen(engine: str, *, distributed: bool) -> str:
         wait for the worker that calls it.
     """
     if engine == "auto" and (engine := config.get("ml.engine")) not in ENGINES:
-        raise InvalidRequest(f"the setting workbench.ml.engine {engine!r}: allowed is one of {', '.join(ENGINES)}")
+        raise InvalidRequest(f"the setting workbench.ml.engine {engine!r}: valid are {', '.join(ENGINES)}")
     if not distributed and engine in {"auto", "local"}:
         return "local"
     if engine == "local":

@@ -264,7 +264,7 @@ class Recipe(Transformer, Estimator):
         counts = Counter(name for name, _ in pairs)
         unique = [f"{step}__{name}" if counts[name] > 1 else name for name, step in pairs]
         if len(set(unique)) < len(unique):
-            raise ValueError(f"columns that come of a Recipe need names of their own: a step twice gives {unique}")
+            raise ValueError(f"the columns of a Recipe need distinct names; a repeated step returns {unique}")
         return unique
 
     def __sklearn_tags__(self) -> Any:

@@ -71,7 +71,7 @@ def Impute(strategy: str = "mean", fill_value: Any = None) -> Any:  # noqa: N802
         If the strategy is another, or a constant is not given.
     """
     if strategy not in _STRATEGIES:
-        raise ValueError(f"Impute(strategy={strategy!r}): it has to be one of {', '.join(_STRATEGIES)}")
+        raise ValueError(f"Impute(strategy={strategy!r}): must be one of {', '.join(_STRATEGIES)}")
     if strategy == "constant" and fill_value is None:
         raise ValueError('Impute("constant") needs to know the constant: pass fill_value')
     return SimpleImputer(strategy=strategy, fill_value=fill_value)
@@ -151,12 +151,12 @@ def Bucketise(  # noqa: N802  (as `Impute`)
         If there are less than two buckets, or the edges do not ascend.
     """
     if buckets < 2:
-        raise ValueError(f"Bucketise(buckets={buckets}): there have to be at least 2")
+        raise ValueError(f"Bucketise(buckets={buckets}): must be at least 2")
     step = KBinsDiscretizer(buckets, encode="onehot-dense" if one_hot else "ordinal")
     if edges is None:
         return step
     if len(edges) < 3 or any(right <= left for left, right in itertools.pairwise(edges)):
-        raise ValueError(f"Bucketise(edges={list(edges)}): there have to be at least 3 numbers, each above the last")
+        raise ValueError(f"Bucketise(edges={list(edges)}): must be at least 3 numbers in ascending order")
     return FrozenEstimator(discretizer(step, np.asarray(edges, dtype=np.float64)))
 
 
@@ -185,9 +185,9 @@ def TargetMean(folds: int = 5, smooth: float | str = "auto") -> Any:  # noqa: N8
         If there are less than two folds, or the smoothing is negative or another word.
     """
     if folds < 2:
-        raise ValueError(f"TargetMean(folds={folds}): there have to be at least 2")
+        raise ValueError(f"TargetMean(folds={folds}): must be at least 2")
     if smooth != "auto" and (isinstance(smooth, str) or smooth < 0):
-        raise ValueError(f'TargetMean(smooth={smooth!r}): it has to be a number of at least 0, or "auto"')
+        raise ValueError(f'TargetMean(smooth={smooth!r}): must be a number of at least 0, or "auto"')
     return TargetEncoder(target_type="continuous", smooth=smooth, cv=folds)
 
 
@@ -249,7 +249,7 @@ def _chain(position: int, label: Any, imputer: Any, encoder: Any) -> Chain:
     is_numeric = encoder is None or isinstance(encoder, StandardScaler) or _discretizer(encoder) is not None
     filling = strategy == "constant" and imputer.fill_value is not None
     if filling and is_numeric and not isinstance(imputer.fill_value, Real):
-        raise ValueError(f"{imputer!r} fills numbers of column {label!r}: fill_value has to be one")
+        raise ValueError(f"{imputer!r} fills numbers of column {label!r}: fill_value must be one")
     categories = isinstance(encoder, OneHotEncoder) or strategy == "most_frequent"
     return Chain(
         position,
@@ -277,10 +277,10 @@ def _check(step: Any) -> None:
         if not any(_is_same(given, value) for value in valid):
             raise ValueError(f"{step!r}: {name} has no meaning in a recipe; valid: {', '.join(map(repr, valid))}")
     if isinstance(step, SimpleImputer) and step.strategy not in _STRATEGIES:
-        raise ValueError(f"{step!r}: strategy has to be one of {', '.join(_STRATEGIES)}")
+        raise ValueError(f"{step!r}: strategy must be one of {', '.join(_STRATEGIES)}")
     size = getattr(step, "n_bins", 2) if isinstance(step, KBinsDiscretizer) else getattr(step, "cv", 2)
     if not isinstance(size, Integral) or size < 2:
-        raise ValueError(f"{step!r}: n_bins and cv have to be one number of at least 2 in a recipe")
+        raise ValueError(f"{step!r}: n_bins and cv must be one number of at least 2 in a recipe")
 
 
 def _is_same(left: Any, right: Any) -> bool:
