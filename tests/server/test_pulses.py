@@ -67,14 +67,14 @@ async def test_its_start_and_its_end_are_logged(new, monkeypatch, caplog):
     await its.close()
 
     assert [record.getMessage() for record in caplog.records] == [
-        f"started: what asks heads, process {number}",
-        f"ended: what asks heads, process {number}, exit code 0",
+        f"started: the process that polls heads, process {number}",
+        f"ended: the process that polls heads, process {number}, exit code 0",
     ]
 
 
 async def test_one_that_talks_nonsense_is_started_again(new, monkeypatch, caplog):
     right = heartbeats.MODULE
-    monkeypatch.setattr(heartbeats, "_AGAIN", 0.0)
+    monkeypatch.setattr(heartbeats, "_RESTART", 0.0)
     monkeypatch.setattr(heartbeats, "MODULE", "this")  # a poem
     messages = asyncio.Queue()
     its = new()
@@ -87,7 +87,7 @@ async def test_one_that_talks_nonsense_is_started_again(new, monkeypatch, caplog
 
 
 async def test_one_that_breaks_off_is_started_again_and_ends_with_the_server(new, monkeypatch):
-    monkeypatch.setattr(heartbeats, "_AGAIN", 0.0)
+    monkeypatch.setattr(heartbeats, "_RESTART", 0.0)
     messages = asyncio.Queue()
     its = new()
     its.show(messages.put_nowait)

@@ -1,6 +1,6 @@
 """The pages of clusters: ``workbench/dashboard/NAME/`` and ``workbench/dask/NAME/``.
 
-What is behind them comes from the registry alone; nothing of a request is ever a path, a host or a port.
+Sockets come from the registry alone; no part of a request is ever used as a path, a host or a port.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from workbench.server.dashboards import DashboardProcesses, dask_socket
 from workbench.server.proxy import Proxy, Upstream, without_token
 
 ROUTE = r"workbench/(dashboard|dask)/([^/]+)(/.*)?"
-"""What follows the base URL of a server: the kind of pages, the name of a cluster, the path of a page."""
+"""Path below the base URL of a server: the kind of pages, the name of a cluster, the path of a page."""
 
 
 @dataclass(frozen=True)
@@ -29,17 +29,17 @@ class Dashboard:
     record: Record
     """The cluster."""
     root: str
-    """Its pages are served as the browser asks for them, for the process is told its prefix."""
+    """Path of the pages in the browser; the process serves the pages below the same path."""
     panels: DashboardProcesses
-    """What starts and ends it."""
+    """Starts and ends the process."""
 
     @property
     def name(self) -> str:
-        """What it is, in words."""
+        """Name in error messages."""
         return f"the dashboard of cluster {self.record.name!r}"
 
     async def socket(self) -> Path:
-        """Return the socket of its process, started if need be."""
+        """Return the socket of the process, which is started if necessary."""
         if self.record.address is None:
             raise HeadUnreachable(
                 f"cluster {self.record.name!r} has no head yet, it is {self.record.state}. "
@@ -48,46 +48,46 @@ class Dashboard:
         return await self.panels.socket(self.record, self.root)
 
     def viewing(self) -> AbstractContextManager[None]:
-        """Give a context in which it is kept."""
+        """Return a context in which the process is not ended."""
         return self.panels.viewing(self.record)
 
 
 @dataclass(frozen=True)
 class DaskDashboardHandler:
-    """Dask's own pages of a cluster, to which the process of its dashboard leads."""
+    """Dask's own pages of a cluster, which the process of its dashboard forwards."""
 
     dashboard: Dashboard
     """The dashboard."""
     root: str = "/"
-    """Dask knows nothing of the browser's prefix."""
+    """Dask does not know the browser's prefix."""
 
     @property
     def name(self) -> str:
-        """What it is, in words."""
+        """Name in error messages."""
         return f"Dask's dashboard in the head of cluster {self.dashboard.record.name!r}"
 
     async def socket(self) -> Path:
-        """Return the socket of the way there."""
+        """Return the socket that the dashboard's process forwards to Dask."""
         return dask_socket(await self.dashboard.socket())
 
     def viewing(self) -> AbstractContextManager[None]:
-        """Give a context in which the way is kept."""
+        """Return a context in which the dashboard's process is not ended."""
         return self.dashboard.viewing()
 
 
 class ClusterPages(Proxy):
-    """Answers for all pages of all clusters; who may see them is for derived classes to check."""
+    """Serves all pages of all clusters; derived classes check the permissions."""
 
     place = PANEL
-    """Where errors are read, as of `workbench.hints`."""
+    """Place of error messages, as of `workbench.hints`."""
 
     def initialize(self, panels: DashboardProcesses, base: str) -> None:
-        """Take what all requests share.
+        """Set the objects that all requests share.
 
         Parameters
         ----------
         panels
-            Dashboards that run.
+            Processes of dashboards.
         base
             Base URL of the server, a path with a slash at its end.
         """
@@ -101,22 +101,22 @@ class ClusterPages(Proxy):
         kind
             ``dashboard`` or ``dask``.
         name
-            Name of the cluster, as the request has it.
+            Name of the cluster in the request.
         """
         try:
             record = await _record(name)
-            prefix, of_dashboard = (f"{self._base}workbench/{each}/{record.name}/" for each in (kind, "dashboard"))
-            # As it was quoted: after the base come three words, and the rest.
+            prefix, dashboard_root = (f"{self._base}workbench/{each}/{record.name}/" for each in (kind, "dashboard"))
+            # From the quoted path, since the upstream decodes it: three parts after the base, and the path of a page.
             rest = self.request.path.removeprefix(self._base).split("/", 3)[3:]
             query = without_token(self.request.query)
-            # An address is handed on, and kept: by then Jupyter's cookie does what the token did.
+            # The token is removed from the address, which users share and bookmark: Jupyter's cookie replaces it.
             if rest and (query == self.request.query or self.is_websocket):
-                dashboard = Dashboard(record, of_dashboard, self._panels)
+                dashboard = Dashboard(record, dashboard_root, self._panels)
                 upstream: Upstream = dashboard if kind == "dashboard" else DaskDashboardHandler(dashboard)
                 await self.forward(upstream, prefix, rest[0])
             else:
-                place = prefix + "".join(rest)
-                self.redirect(f"{place}?{query}" if query else place)
+                url = prefix + "".join(rest)
+                self.redirect(f"{url}?{query}" if query else url)
         except (ClusterNotFound, InvalidRequest) as error:
             self.error_page(404, error.words(self.place))
         except FilesystemTimeout as error:
@@ -125,15 +125,17 @@ class ClusterPages(Proxy):
             self.error_page(502, error.words(self.place))
         except OSError as error:
             self.error_page(
-                502, f"what shows cluster {name!r} cannot be started: {error}. Reload this page, or free what lacks."
+                502,
+                f"The dashboard of cluster {name!r} could not be started: {error}. Reload this page; if that fails "
+                "again, check free memory and disk space.",
             )
 
 
 async def _record(name: str) -> Record:
     with suppress(ClusterNotFound):
         record = await records.read(registry.read, name)
-        # Whether a job of another host runs would be a question to its scheduler for every picture of a page.
+        # For the job of another host each request would query the scheduler.
         if record.alive() is not False and record.state != "failed":
             return record
-    # It tells of one that has ended; to remove its record schedulers may be asked, for whom no record waits.
+    # Raises for a cluster that has ended. In another thread, since removing the record may query schedulers.
     return await asyncio.to_thread(registry.running, name)

@@ -1,4 +1,4 @@
-"""The processes of the dashboards: one for each cluster, started when somebody looks, ended when nobody does."""
+"""The processes of the dashboards: one per cluster, started for the first viewer, ended after the last one."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ from workbench.server.blocking_files import DeadlineReader, records
 from workbench.server.process import by_env
 
 MODULE = "workbench.dashboard"
-"""What is run: ``python -m MODULE NAME --socket PATH``; it ends at the end of its standard input."""
+"""Module of the process: ``python -m MODULE NAME --socket PATH``; it ends at the end of its standard input."""
 IDLE = 300.0
 """Seconds without a viewer after which a dashboard ends."""
-# Seconds: between two looks, for a start, between two tries to connect, for an orderly end.
+# Seconds between two checks, for a start, between two attempts to connect, and for an orderly end.
 _LOOK, _START, _TRY, _END = 5.0, 60.0, 0.05, 5.0
-# Seconds for a look at a file, which may be on a file server.
+# Seconds to read a file, which may be on a file server.
 _GLANCE = 5.0
-# Seconds for which a start that failed is told again instead of tried again, and lines of its log that are told.
+# Seconds for which the error of a failed start is repeated instead of a new start, and lines of the log in an error.
 _REMEMBERED, _TAIL = 10.0, 15
-# Where Python has its packages.
+# The folder with Python's packages.
 _packages = DeadlineReader(lambda: sys.prefix)
 
 
@@ -57,19 +57,18 @@ class DashboardProcesses:
     Parameters
     ----------
     idle
-        Seconds without a viewer after which a dashboard ends, and for which it outlives its cluster if somebody
-        looks at it.
+        Seconds without a viewer after which a dashboard ends, and for which it outlives its cluster if it has a viewer.
 
     Notes
     -----
-    Everything is called on one event loop. Each dashboard ends at the end of its standard input, which this process
-    holds: none outlives it, not even when it is killed.
+    For one event loop. Each dashboard ends at the end of its standard input, which this process holds: no dashboard
+    outlives this process, even if it is killed.
     """
 
     def __init__(self, idle: float = IDLE) -> None:
         self._idle = idle
         self._panels: dict[str, asyncio.Task[_Panel]] = {}
-        # By the cluster, when its dashboard failed to start last, and why.
+        # id of a cluster -> (time, message) of its last failed start
         self._failed: dict[str, tuple[float, str]] = {}
         self._numbers = itertools.count()
         self._closing = asyncio.Event()
@@ -83,35 +82,35 @@ class DashboardProcesses:
         record
             The cluster.
         prefix
-            Path of its pages in the browser.
+            Path of the pages in the browser.
 
         Raises
         ------
         LaunchError
             If Panel is not installed.
         StartError
-            If it ends at once, or does not answer in time; or did so a few seconds ago, when it was tried last. Or if
-            all are being ended.
+            If the dashboard ends at once or does not answer in time, or if a start failed a few seconds ago, or if this
+            server stops.
         """
         if self._closing.is_set():
-            raise StartError("this server is stopping; reload this page when it is there again.")
+            raise StartError("this server is stopping; reload this page after the server's next start.")
         if self._watching is None:
             self._watching = asyncio.create_task(self._watch())
         starting = before = self._panels.get(record.id)
         if starting is None or _has_ended(starting):
-            failed, why = self._failed.get(record.id, (-math.inf, ""))
+            failed, message = self._failed.get(record.id, (-math.inf, ""))
             if time.monotonic() - failed < _REMEMBERED:
-                raise StartError(why)
+                raise StartError(message)
             starting = self._panels[record.id] = asyncio.create_task(self._start(record, prefix))
             await _clear(before)
-        # A browser that goes away while it starts takes it away from nobody else.
+        # Shielded: one client disconnecting must not cancel the start for the others.
         panel = await asyncio.shield(starting)
         panel.used = time.monotonic()
         return panel.socket
 
     @contextmanager
     def viewing(self, record: Record) -> Iterator[None]:
-        """Give a context in which somebody looks at the dashboard whose socket was asked for."""
+        """Return a context in which the dashboard has a viewer; call `socket` before."""
         task = self._panels.get(record.id)
         if task is None or _has_ended(task):
             yield  # it has ended since
@@ -134,7 +133,7 @@ class DashboardProcesses:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        # what is the matter with one does not keep the others
+        # an error of one dashboard must not keep the others from ending
         await asyncio.gather(*map(_clear, tasks), return_exceptions=True)
 
     async def _start(self, record: Record, prefix: str) -> _Panel:
@@ -151,21 +150,21 @@ class DashboardProcesses:
             async with asyncio.timeout(_START):
                 if await _ready(panel):
                     return panel
-            kind, how = StartError, "has ended at once"
+            kind, failure = StartError, "has ended at once"
         except TimeoutError:
-            kind, how = StartTimeout, f"was not ready after {_START:.0f} s"
+            kind, failure = StartTimeout, f"was not ready after {_START:.0f} s"
         except BaseException:
             await _end(panel)
             raise
         await _end(panel)
-        why = f"the dashboard of cluster {record.name!r} {how}: {await records.read(_told, log, begin)}"
-        self._failed[record.id] = time.monotonic(), why
-        raise kind(why)
+        message = f"the dashboard of cluster {record.name!r} {failure}: {await records.read(_log_summary, log, begin)}"
+        self._failed[record.id] = time.monotonic(), message
+        raise kind(message)
 
     async def _watch(self) -> None:
         while not await self._is_closing(min(_LOOK, self._idle)):
             for key, task in list(self._panels.items()):
-                # a file server that does not answer now may do so at the next look
+                # the file server may answer at the next check
                 with contextlib.suppress(OSError):
                     if not task.done() or (not _has_ended(task) and await self._is_wanted(task.result())):
                         continue
@@ -179,11 +178,11 @@ class DashboardProcesses:
         return self._closing.is_set()
 
     async def _is_wanted(self, panel: _Panel) -> bool:
-        there = await _is_there(panel.record)
-        if there and panel.viewers:
+        exists = await _exists(panel.record)
+        if exists and panel.viewers:
             panel.used = time.monotonic()
-        # Who looks when the cluster ends may look back for a while.
-        return (there or panel.viewers > 0) and time.monotonic() - panel.used < self._idle
+        # A viewer at the end of the cluster can use its dashboard for some more time.
+        return (exists or panel.viewers > 0) and time.monotonic() - panel.used < self._idle
 
 
 def _has_ended(task: asyncio.Task[_Panel]) -> bool:
@@ -193,13 +192,13 @@ def _has_ended(task: asyncio.Task[_Panel]) -> bool:
 
 
 async def _clear(task: asyncio.Task[_Panel] | None) -> None:
-    """End what has been started; a start that failed has cleared up itself."""
+    """End a dashboard; a failed start has already ended its process."""
     if task is not None and not task.cancelled() and task.exception() is None:
         await _end(task.result())
 
 
 def dask_socket(socket: Path) -> Path:
-    """Return the socket that leads to Dask's own pages, beside that of a dashboard."""
+    """Return the socket for Dask's own pages, beside that of a dashboard."""
     return socket.with_suffix(".dask")
 
 
@@ -208,10 +207,10 @@ def _opened(log: Path) -> BinaryIO:
 
 
 def _run(record: Record, socket: Path, prefix: str, output: BinaryIO) -> subprocess.Popen[bytes]:
-    # -P: no file in the server's folder takes the place of a module
+    # -P: a file in the server's folder must not shadow a module
     command = [sys.executable, "-P", "-m", MODULE, record.name, "--socket", str(socket)]
     command += ["--dask", f"../../dask/{record.name}/status", "--dask-socket", str(dask_socket(socket))]
-    # In threads, which this would bring, Panel would change pages without their locks.
+    # With this variable Panel would use threads, which change pages without their locks.
     environment = {name: value for name, value in os.environ.items() if name != "PANEL_NUM_THREADS"} | {PREFIX: prefix}
     return subprocess.Popen(
         by_env(command),
@@ -219,7 +218,7 @@ def _run(record: Record, socket: Path, prefix: str, output: BinaryIO) -> subproc
         stdout=output,
         stderr=output,
         env=environment,
-        start_new_session=True,  # Ctrl-C in the terminal of the server asks whether it shall end
+        start_new_session=True,  # Ctrl-C in the server's terminal only asks for a confirmation, and must end nothing
     )
 
 
@@ -253,22 +252,22 @@ async def _end(panel: _Panel) -> None:
     debug_log.ended(process.pid, process.returncode, "the dashboard of cluster %r", panel.record.name)
     for socket in (panel.socket, dask_socket(panel.socket)):
         socket.unlink(missing_ok=True)
-    if not await _is_there(panel.record):
-        with contextlib.suppress(OSError):  # somebody else's sockets are in it
+    if not await _exists(panel.record):
+        with contextlib.suppress(OSError):  # the folder has sockets of other processes
             panel.socket.parent.rmdir()
 
 
-async def _is_there(record: Record) -> bool:
+async def _exists(record: Record) -> bool:
     try:
         async with asyncio.timeout(_GLANCE):
             return await records.read(registry.owns_lease, record)
     except OSError:
-        return True  # the file server does not answer, in time or at all, which says nothing
+        return True  # a file server that does not answer is no evidence that the cluster has ended
 
 
-def _told(log: Path, begin: int) -> str:
-    """Return the last line of a log from there on, what to do, and the end of the log."""
+def _log_summary(log: Path, begin: int) -> str:
+    """Return the last line of a log from an offset on, instructions, and the end of the log."""
     text = printable(log.read_bytes()[begin:].decode(errors="replace"))
-    lines = [line.rstrip() for line in text.split("\n") if line.strip()][-_TAIL:] or ["it said nothing"]
-    what = f"{lines[-1].strip()}. Its log is {log}. Reload this page in {_REMEMBERED:.0f} s: then it is tried again."
-    return "\n".join([what, "", *lines]) if len(lines) > 1 else what
+    lines = [line.rstrip() for line in text.split("\n") if line.strip()][-_TAIL:] or ["no output"]
+    summary = f"{lines[-1].strip()}. Its log is {log}. Reload this page in {_REMEMBERED:.0f} s to try again."
+    return "\n".join([summary, "", *lines]) if len(lines) > 1 else summary

@@ -1,4 +1,4 @@
-"""The extension of Jupyter's server: clusters, their pages and logs for who is logged in there."""
+"""The extension of Jupyter's server: clusters, their pages and logs for logged-in users."""
 
 from __future__ import annotations
 
@@ -32,29 +32,29 @@ class ClusterHandler(ClusterPages, JupyterHandler):
     async def get(  # type: ignore[override]  # it may redirect to the login
         self, kind: str, name: str, *_: Any
     ) -> None:
-        """Answer a request for a page, or for a websocket, by which a page can do more than be read."""
-        await (self._take_part if self.is_websocket else self._look)(kind, name)
+        """Answer a request for a page, or for a websocket, which also needs the permission to execute."""
+        await (self._execute if self.is_websocket else self._read)(kind, name)
 
     @web.authenticated
     async def head(self, kind: str, name: str, *_: Any) -> None:
         """Answer a request for the headers of a page."""
-        await self._look(kind, name)
+        await self._read(kind, name)
 
     @authorized(action="read")  # type: ignore[untyped-decorator]
-    async def _look(self, kind: str, name: str) -> None:
+    async def _read(self, kind: str, name: str) -> None:
         await self.answer(kind, name)
 
     @authorized(action="execute")  # type: ignore[untyped-decorator]
-    async def _take_part(self, kind: str, name: str) -> None:
+    async def _execute(self, kind: str, name: str) -> None:
         await self.answer(kind, name)
 
     def check_origin(self, origin: str = "") -> bool:
-        """Tell whether a websocket may be opened from an origin, by Jupyter's settings."""
+        """Return whether Jupyter's settings allow a websocket from an origin."""
         return JupyterHandler.check_origin(self, origin)
 
 
 class WorkbenchExtension(ExtensionApp):
-    """What Jupyter's server loads; when it stops, clusters go on, and so does what is being done to them."""
+    """The application that Jupyter's server loads; when it stops, clusters and pending actions continue."""
 
     name = "workbench"
     load_other_extensions = True
@@ -66,14 +66,14 @@ class WorkbenchExtension(ExtensionApp):
         LOOK,
         min=0.1,
         config=True,
-        help="Seconds between two looks at the folder of clusters while a browser shows clusters, or while one of them "
+        help="Seconds between two scans of the folder of clusters while a browser shows clusters, or while a cluster "
         "is being started, scaled, restarted or stopped.",
     )
     look_interval_unseen = Float(
         SELDOM,
         min=0.1,
         config=True,
-        help="Seconds between two looks at the folder of clusters while JupyterLab is open and no page shows clusters.",
+        help="Seconds between two scans of the folder of clusters while JupyterLab is open but shows no clusters.",
     )
     allow_starts = Bool(
         True,
@@ -82,17 +82,17 @@ class WorkbenchExtension(ExtensionApp):
     )
 
     def initialize_settings(self) -> None:
-        """Let JupyterLab know what it may show: while its tabs come back it waits for no answer."""
+        """Add this server's limits to JupyterLab's page config, which JupyterLab reads without a request."""
         server: Any = self.serverapp
         settings = server.web_app.settings
-        # Extensions are loaded by their names: that of JupyterHub, which forbids frames, has been.
+        # JupyterHub's extension, which forbids frames, is already loaded: extensions load in alphabetical order.
         policy = settings.get("headers", {}).get("Content-Security-Policy", "")
         settings.setdefault("page_config_data", {}).update(
             workbenchFramed=may_frame(policy), workbenchStarts=self.allow_starts
         )
 
     def initialize_handlers(self) -> None:
-        """Give the server its routes, and its kernels the word that they are there."""
+        """Add the routes to the server, and announce them to its kernels."""
         debug_log.set_up()
         base = self.settings["base_url"]
         self.panels = DashboardProcesses(self.dashboard_idle)
@@ -103,11 +103,11 @@ class WorkbenchExtension(ExtensionApp):
         kernels = Kernels(server.kernel_spec_manager)
         shared = HandlerContext(self.board, kernels, root, DeadlineReader(lambda: root), may_start=self.allow_starts)
         self.handlers.extend((f"/{route}", handler, {"shared": shared}) for route, handler in ROUTES.items())
-        # Inherited by its kernels. The number tells them that it is their own server's.
+        # The kernels inherit the variable, and check by the PID that their own server has set it.
         os.environ[SERVER] = f"{os.getpid()} {base}"
 
     async def stop_extension(self) -> None:
-        """End the dashboards, and look at clusters no more; these go on, and so does what is being done to them."""
+        """End scans and dashboards; clusters and pending actions continue."""
         await self.board.close()
         await self.panels.close()
 

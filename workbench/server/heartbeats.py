@@ -1,4 +1,4 @@
-"""What the heads tell of their clusters at the moment, brought by a process of its own: it loads Dask."""
+"""The heartbeats of the heads, from a separate process, since it loads Dask."""
 
 from __future__ import annotations
 
@@ -17,18 +17,20 @@ from workbench.server.log import logger
 from workbench.server.process import by_env
 
 MODULE = "workbench.server.heartbeat_process"
-"""What is run; it ends at the end of its standard input."""
-# Seconds: without a viewer until it ends, for its end, and until the next one where one has broken off.
-_IDLE, _END, _AGAIN = 30.0, 5.0, 30.0
-# Bytes of a line.
+"""Module of the process; it ends at the end of its standard input."""
+# Seconds without a viewer until the process ends, for its end, and until its next start after a failure.
+_IDLE, _END, _RESTART = 30.0, 5.0, 30.0
+# Most bytes of a line.
 _LONGEST = 1 << 24
+
+_TITLE = "the process that polls heads"
 
 Viewer = Callable[[dict[str, Any]], None]
 """Called with each message for a browser."""
 
 
 class Heartbeats:
-    """The process, while somebody looks.
+    """Runs the process while there are viewers.
 
     Parameters
     ----------
@@ -42,27 +44,27 @@ class Heartbeats:
 
     def __init__(self, idle: float = _IDLE) -> None:
         self._idle = idle
-        # With the clusters that each sees; None: all of them.
+        # viewer -> names of its clusters; None: all clusters
         self._viewers: dict[Viewer, frozenset[str] | None] = {}
         self._names: frozenset[str] = frozenset()
         self._process: Process | None = None
-        self._told: list[str] = []
+        self._sent: list[str] = []
         self._running: asyncio.Task[None] | None = None
-        self._seen = 0.0
+        self._last_viewed = 0.0
 
     def show(self, viewer: Viewer, names: frozenset[str] | None = None) -> None:
-        """Bring pulses to a viewer, who sees those of clusters of these names, or of all."""
+        """Send heartbeats of the clusters with these names, or of all clusters, to a viewer."""
         self._viewers[viewer] = names
-        self._tell()
+        self._send_names()
         if self._running is None or self._running.done():
             self._running = asyncio.create_task(self._run())
 
     def hide(self, viewer: Viewer) -> None:
-        """Bring no more to a viewer; where there is none no head is asked."""
+        """Send no more heartbeats to a viewer; without viewers no head is polled."""
         if viewer in self._viewers:
             del self._viewers[viewer]
-            self._seen = time.monotonic()
-            self._tell()
+            self._last_viewed = time.monotonic()
+            self._send_names()
 
     @property
     def is_seen(self) -> bool:
@@ -70,10 +72,10 @@ class Heartbeats:
         return bool(self._viewers)
 
     def follow(self, names: Collection[str]) -> None:
-        """Have the heads of these clusters be asked, and no others."""
+        """Poll only the heads of these clusters."""
         if self._names != names:
             self._names = frozenset(names)
-            self._tell()
+            self._send_names()
 
     async def close(self) -> None:
         """End the process."""
@@ -81,29 +83,32 @@ class Heartbeats:
             self._running.cancel()
             await asyncio.gather(self._running, return_exceptions=True)
 
-    def _tell(self) -> None:
-        seen = self._viewers.values()
-        names = sorted(name for name in self._names if any(its is None or name in its for its in seen))
-        if self._process is not None and self._process.stdin is not None and names != self._told:
+    def _send_names(self) -> None:
+        names = sorted(
+            name for name in self._names if any(shown is None or name in shown for shown in self._viewers.values())
+        )
+        if self._process is not None and self._process.stdin is not None and names != self._sent:
             self._process.stdin.write(json.dumps(names).encode() + b"\n")
-            self._told = names
+            self._sent = names
 
     @property
     def _wanted(self) -> bool:
-        return bool(self._viewers) or time.monotonic() - self._seen < self._idle
+        return bool(self._viewers) or time.monotonic() - self._last_viewed < self._idle
 
     async def _run(self) -> None:
         while self._wanted:
             try:
-                last = await self._hand_on()
-            except (OSError, ValueError) as error:  # it cannot be started, or what it says is no message
-                last = str(error)
-            if last is not None:
-                logger.warning("what asks heads has ended (%s); it is started again in %.0f s", last, _AGAIN)
-                await asyncio.sleep(_AGAIN)
+                message = await self._forward()
+            except (OSError, ValueError) as error:  # the process cannot be started, or its output is no JSON
+                message = str(error)
+            if message is not None:
+                logger.warning(
+                    "the process that polls heads has ended (%s); it is started again in %.0f s", message, _RESTART
+                )
+                await asyncio.sleep(_RESTART)
 
-    async def _hand_on(self) -> str | None:
-        """Hand on what the process says while somebody looks; if it ends by itself return its last words."""
+    async def _forward(self) -> str | None:
+        """Forward the output of the process while there are viewers; return the last error if it ends by itself."""
         with TemporaryFile() as errors:
             process = await asyncio.create_subprocess_exec(
                 *by_env([sys.executable, "-P", "-m", MODULE]),
@@ -113,11 +118,11 @@ class Heartbeats:
                 limit=_LONGEST,
                 start_new_session=True,
             )
-            debug_log.started(process.pid, "what asks heads")
-            self._process, self._told = process, []
+            debug_log.started(process.pid, _TITLE)
+            self._process, self._sent = process, []
             try:
-                self._tell()
-                # A line every two seconds, whatever the heads say.
+                self._send_names()
+                # The process prints a line every two seconds, even if no head answers.
                 while self._wanted:
                     if process.stdout is None or not (line := await process.stdout.readline()):
                         errors.seek(0)
@@ -127,7 +132,7 @@ class Heartbeats:
             finally:
                 self._process = None
                 stdin = process.stdin
-                await end(process, _END, "what asks heads", stdin.close if stdin is not None else None)
+                await end(process, _END, _TITLE, stdin.close if stdin is not None else None)
 
     def _show(self, pulses: dict[str, Any]) -> None:
         message = {"type": "pulse", "pulses": pulses, "time": time.time()}

@@ -5,4 +5,4 @@ from __future__ import annotations
 import logging
 
 logger = logging.getLogger("WorkbenchExtension")
-"""Named for its class: so Jupyter gives this logger the handlers, the format and the level of the server's log."""
+"""Has the name of the extension's class, so that Jupyter sets the handlers, format and level of the server's log."""

@@ -18,18 +18,12 @@ from workbench.log.printable import coloured
 _FILE = re.compile(r"[A-Za-z0-9][\w.-]*")
 # Bytes of a part.
 _PART = 256 << 10
-# What may become a colour when more is written.
+# The beginning of an escape sequence for a color.
 _HALF_COLOUR = re.compile(r"\x1b(\[[0-9;]{0,20})?\Z")
 
 
 def listing(name: str, key: str | None = None) -> list[dict[str, Any]]:
-    """Return names and sizes of the log files of a cluster; `name` and `key` as of `workbench.deploy.logs.folder`.
-
-    Raises
-    ------
-    ClusterNotFound
-        If there never was one.
-    """
+    """Return names and sizes of the log files of a cluster; parameters as of `workbench.deploy.logs.folder`."""
     return _listing(logs.folder(name, key))
 
 
@@ -41,11 +35,11 @@ def _listing(folder: Path) -> list[dict[str, Any]]:
             if entry.name.endswith(".log") and entry.is_file(follow_symlinks=False)
         ]
     except FileNotFoundError:
-        return []  # it was asked for a moment ago, or is being removed
+        return []  # the folder does not exist yet, or is being removed
 
 
 def block(folder: Path, file: str, begin: int) -> tuple[bytes, int, int]:
-    """Return 256 KiB of a log file, or what there is to its end, their first byte, and the size of the file in bytes.
+    """Return at most 256 KiB of a log file, their offset, and the size of the file in bytes.
 
     Parameters
     ----------
@@ -54,26 +48,26 @@ def block(folder: Path, file: str, begin: int) -> tuple[bytes, int, int]:
     file
         As of `listing`; never a path.
     begin
-        The first byte; below zero: so many before the end.
+        Offset of the first byte; a negative offset is relative to the end.
 
     Raises
     ------
     ClusterNotFound
-        If there is no such file.
+        If the file does not exist.
     """
     try:
-        # There is a log for each rank: they are listed only for who asks for the list.
+        # Not by a listing, since a folder has a log for each rank.
         opened = _open(folder / f"{file}.log") if _FILE.fullmatch(file) else None
     except OSError as error:
         if error.errno not in (errno.ENOENT, errno.ELOOP):
             raise
         opened = None
     if opened is None:
-        files = [its["name"] for its in _listing(folder)]
+        files = [entry["name"] for entry in _listing(folder)]
         raise ClusterNotFound(f"there is no log {file!r} in {folder}; {did_you_mean(file, files)}")
     with opened:
         size = opened.seek(0, os.SEEK_END)
-        # A file that was begun anew is shorter than what has been read of it.
+        # A truncated file may be shorter than the offset.
         start = opened.seek(max(0, size + begin) if begin < 0 else min(begin, size))
         return opened.read(_PART), start, size
 
@@ -97,19 +91,19 @@ def part(name: str, file: str, begin: int, *, key: str | None = None) -> dict[st
     Raises
     ------
     ClusterNotFound
-        If there is no such cluster or file.
+        If the cluster or the file does not exist.
     """
-    read, start, size = block(logs.folder(name, key), file, begin)
-    # A character or a colour that is cut off at the end belongs to the next part.
+    content, start, size = block(logs.folder(name, key), file, begin)
+    # A character or a color that is incomplete at the end belongs to the next part.
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
-    text = decoder.decode(read)
-    shown = _HALF_COLOUR.sub("", text)
-    cut_off = len(decoder.getstate()[0]) + len(text) - len(shown)
-    return {"text": coloured(shown), "next": start + len(read) - cut_off, "size": size}
+    text = decoder.decode(content)
+    complete = _HALF_COLOUR.sub("", text)
+    cut_off = len(decoder.getstate()[0]) + len(text) - len(complete)
+    return {"text": coloured(complete), "next": start + len(content) - cut_off, "size": size}
 
 
 def _open(path: Path) -> BinaryIO | None:
-    """Open a file, or return None if it is none; where a link leads to is not read, and nobody waits for a pipe."""
+    """Open a regular file, or return None; links are not followed, and a pipe does not block."""
     number = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     if stat.S_ISREG(os.fstat(number).st_mode):
         return os.fdopen(number, "rb")

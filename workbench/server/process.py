@@ -1,4 +1,4 @@
-"""Processes that the server runs for a while, without its event loop waiting for them."""
+"""Processes that the server runs without blocking its event loop."""
 
 from __future__ import annotations
 
@@ -16,54 +16,54 @@ from tempfile import TemporaryFile
 from workbench.errors import LaunchError
 from workbench.log import debug_log
 
-# Seconds between two looks whether a process has ended, and for one that was killed to do so.
+# Seconds between two polls for the end of a process, and for the end of a killed process.
 _LOOK, _KILLED = 0.05, 10.0
-# What `env` exits with if it could not run what it was to run.
+# Exit codes of `env` if it could not run the program.
 _NOT_RUN = (125, 126, 127)
 
 
 def by_env(argv: Sequence[str], directory: Path | None = None) -> list[str]:
-    """Return a command line that becomes `argv` in a folder, and that can itself be run without delay.
+    """Return a command line that becomes `argv` in a folder, and whose start does not block.
 
     Notes
     -----
-    Whoever runs a program waits until the system has loaded that: an interpreter on a file server that hangs would
-    stop the event loop, and even other threads, since `vfork` holds the interpreter's lock. Only ``env`` hangs so. It
-    hands on all variables, which a shell does not.
+    The start of a program blocks until the system has loaded the program: an interpreter on a file server that hangs
+    would block the event loop, and even other threads, since `vfork` holds the interpreter's lock. With ``env`` in
+    between only ``env`` hangs. ``env`` passes on all variables, which a shell does not.
     """
     if "=" in argv[0]:
-        return list(argv)  # env would take it for a variable
+        return list(argv)  # env would read the program's name as a variable
     return ["env", *([f"--chdir={directory}"] if directory else []), *argv]
 
 
 @dataclass(frozen=True)
 class ProcessResult:
-    """How a process has ended."""
+    """Exit code and output of a process."""
 
     code: int
-    """Its exit code; below zero: the signal that has killed it."""
+    """Exit code; a negative number is the signal that killed the process."""
     out: str
-    """What it has printed."""
+    """Standard output."""
     errors: str
-    """What it has printed on standard error."""
+    """Standard error."""
 
 
 class Process:
-    """A process in a session of its own, whose output goes to files: it needs nobody to go on.
+    """A process in a separate session with its output in files, so that it continues when this process ends.
 
     Parameters
     ----------
     argv
-        Its command line.
+        Command line.
     directory
-        Its working directory; None: this process's.
+        Working directory; None: this process's.
     environment
-        Its variables; None: this process's.
+        Variables; None: this process's.
 
     Raises
     ------
     LaunchError
-        If it cannot be started.
+        If the process cannot be started.
 
     Notes
     -----
@@ -74,9 +74,11 @@ class Process:
         self, argv: Sequence[str], *, directory: Path | None = None, environment: Mapping[str, str] | None = None
     ) -> None:
         self._argv = argv
-        its = os.environ if environment is None else environment
         try:
-            with ExitStack() as files, debug_log.handed_on(its) as (variables, log):
+            with (
+                ExitStack() as files,
+                debug_log.handed_on(os.environ if environment is None else environment) as (variables, log),
+            ):
                 self._out, self._errors = (files.enter_context(TemporaryFile()) for _ in range(2))
                 self._process = subprocess.Popen(
                     by_env(argv, directory),
@@ -87,34 +89,34 @@ class Process:
                     pass_fds=log,
                     start_new_session=True,
                 )
-                files.pop_all()  # closed when it has ended
-        except (OSError, ValueError) as error:  # the latter of variables that cannot be
+                files.pop_all()  # closed after the end of the process
+        except (OSError, ValueError) as error:  # ValueError: variables that are not valid
             raise _not_run(argv, error) from error
         debug_log.started(self.pid, "%s", shlex.join(argv))
 
     @property
     def pid(self) -> int:
-        """Its number."""
+        """PID of the process."""
         return self._process.pid
 
     async def ended(self, deadline: float | None = None) -> ProcessResult:
-        """Wait for its end.
+        """Wait for the end of the process.
 
         Parameters
         ----------
         deadline
-            Seconds after which it is killed, with all that it has started in its session; None: never.
+            Seconds after which all processes of the session are killed; None: never.
 
         Raises
         ------
         TimeoutError
-            If it was killed.
+            If the deadline expired.
         LaunchError
-            If it could not be run.
+            If ``env`` could not run the program.
         """
         try:
             async with asyncio.timeout(deadline):
-                # There is no event for its end on every system.
+                # Not every system has an event for the end of a process.
                 while (code := self._process.poll()) is None:  # noqa: ASYNC110
                     await asyncio.sleep(_LOOK)
         except TimeoutError:
@@ -124,24 +126,24 @@ class Process:
         files = self._out, self._errors
         for file in files:
             file.seek(0)  # the process had the same place in it
-        ended = ProcessResult(code, *(file.read().decode(errors="replace") for file in files))
+        result = ProcessResult(code, *(file.read().decode(errors="replace") for file in files))
         self._close()
-        if code in _NOT_RUN and ended.errors.startswith("env: "):
-            raise _not_run(self._argv, ended.errors.strip().removeprefix("env: "))
-        return ended
+        if code in _NOT_RUN and result.errors.startswith("env: "):
+            raise _not_run(self._argv, result.errors.strip().removeprefix("env: "))
+        return result
 
     def interrupt(self) -> None:
-        """Send it what Ctrl-C does."""
+        """Send SIGINT."""
         if self._process.poll() is None:
             self._process.send_signal(signal.SIGINT)
 
     async def kill(self) -> None:
-        """Kill it, with all that it has started in its session."""
+        """Kill all processes of the session."""
         try:
             if self._process.poll() is None:
                 with suppress(ProcessLookupError):
                     os.killpg(self._process.pid, signal.SIGKILL)
-            # One that waits for a file server cannot be killed before that answers: it is left behind.
+            # A process that waits for a file server ends when that answers; this process does not wait for it.
             with suppress(TimeoutError):
                 async with asyncio.timeout(_KILLED):
                     while self._process.poll() is None:  # noqa: ASYNC110
@@ -155,19 +157,19 @@ class Process:
         self._errors.close()
 
 
-def _not_run(argv: Sequence[str], why: object) -> LaunchError:
-    return LaunchError(f"cannot run {argv[0]}: {why}. Choose another kernel or folder.")
+def _not_run(argv: Sequence[str], reason: object) -> LaunchError:
+    return LaunchError(f"cannot run {argv[0]}: {reason}. Choose another kernel or folder.")
 
 
 async def run(
     argv: Sequence[str], deadline: float, *, directory: Path | None = None, environment: Mapping[str, str] | None = None
 ) -> ProcessResult:
-    """Run a process to its end, or until nobody waits for it any more; as `Process` and `Process.ended`."""
+    """Run a process as `Process`, and wait as `end_of`."""
     return await end_of(Process(argv, directory=directory, environment=environment), deadline)
 
 
 async def end_of(process: Process, deadline: float) -> ProcessResult:
-    """Wait for the end of a process as `Process.ended`; it is killed as soon as nobody waits for it any more."""
+    """Wait for the end of a process as `Process.ended`, and kill the process if the wait is cancelled."""
     try:
         return await process.ended(deadline)
     finally:

@@ -1,4 +1,4 @@
-"""What the server sees to beside its requests, each a task that is kept until it is done."""
+"""Background tasks of the server, with references until they are done."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any
 
 
 class BackgroundTasks:
-    """Base of what follows processes that act, and go on by themselves when the server stops.
+    """Base of classes that follow processes, which continue when the server stops.
 
     Parameters
     ----------
     changed
-        Called when one has begun or ended.
+        Called when a process has started or ended.
 
     Notes
     -----
@@ -26,16 +26,16 @@ class BackgroundTasks:
 
     @property
     def is_busy(self) -> bool:
-        """Whether any goes on."""
+        """Whether a task is running."""
         return bool(self._tasks)
 
     def close(self) -> None:
-        """Follow none of them any more."""
+        """Cancel all tasks; the processes continue."""
         for task in self._tasks:
             task.cancel()
 
-    def _spawn(self, duty: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        task = asyncio.create_task(duty)
+    def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(coroutine)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task

@@ -1,4 +1,4 @@
-"""The websocket by which a browser hears of changes."""
+"""The websocket that sends changes to a browser."""
 
 from __future__ import annotations
 
@@ -18,30 +18,30 @@ from workbench.server.pings import PingingWebSocket
 
 
 class Events(PingingWebSocket, JupyterHandler):
-    """Tells a browser how things stand, then what changes, each as soon as the message before it is written.
+    """Sends the state to a browser, then changes, each after the message before it is written.
 
-    What it is told differs from what it was told before, so one that is slow misses nothing.
+    A change is relative to the last message, so a slow browser misses nothing.
     """
 
     auth_resource = "workbench"
 
     def initialize(self, shared: HandlerContext) -> None:
-        """Take what all requests share."""
+        """Set the shared objects, which tornado passes as a keyword argument."""
         self._board = shared.board
-        self._telling: asyncio.Task[None] | None = None
+        self._sending: asyncio.Task[None] | None = None
         self._pulse: asyncio.Task[None] | None = None
 
     async def prepare(self) -> None:  # type: ignore[override]  # of the two it has to be Jupyter's
-        """Refuse strangers, rather than lead them to a login."""
+        """Reject users without a login, rather than redirect them."""
         await JupyterHandler.prepare(self, _redirect_to_login=False)
 
     def check_origin(self, origin: str = "") -> bool:
-        """Tell whether a page of an origin may open it, by Jupyter's settings."""
+        """Return whether Jupyter's settings allow a websocket from an origin."""
         return JupyterHandler.check_origin(self, origin)
 
     @ws_authenticated
     async def get(self, *_: Any, **__: Any) -> None:
-        """Open it for who is logged in, by the rules of the authorizer."""
+        """Open the websocket for logged-in users whom the authorizer allows to read."""
         await self._join()
 
     @authorized(action="read")  # type: ignore[untyped-decorator]
@@ -49,11 +49,11 @@ class Events(PingingWebSocket, JupyterHandler):
         await WebSocketHandler.get(self)  # to the end of the connection
 
     def open(self, *_: Any, **__: Any) -> None:
-        """Begin to tell."""
-        self._telling = asyncio.create_task(self._tell())
+        """Start sending."""
+        self._sending = asyncio.create_task(self._send())
 
     def on_message(self, message: str | bytes) -> None:
-        """Hear whether somebody sees what is told, and of which clusters the pulses."""
+        """Receive whether the page is visible, and for which clusters it shows heartbeats."""
         try:
             visible = json.loads(message)["visible"]
         except (ValueError, RecursionError, TypeError, KeyError):
@@ -69,15 +69,15 @@ class Events(PingingWebSocket, JupyterHandler):
                 self.close(1003, 'allowed is {"visible": true}, {"visible": false} or {"visible": ["NAME", ...]}')
 
     def on_close(self) -> None:
-        """Tell no more."""
+        """Stop sending."""
         self._board.hide(self._show)
-        if self._telling is not None:
-            self._telling.cancel()
+        if self._sending is not None:
+            self._sending.cancel()
 
-    async def _tell(self) -> None:
+    async def _send(self) -> None:
         try:
             with self._board.watching():
-                with suppress(FilesystemTimeout):  # which the board says, too
+                with suppress(FilesystemTimeout):  # the state has the error
                     await self._board.state()
                 state = self._board.known
                 await self.write_message({"type": "state", **state.whole()})
@@ -87,11 +87,11 @@ class Events(PingingWebSocket, JupyterHandler):
         except WebSocketClosedError:
             return
         except Exception:
-            logger.exception("a browser is told no more of clusters; it connects again")
+            logger.exception("the websocket of a browser failed; the browser connects again")
             self.close(1011)
 
     def _show(self, message: dict[str, Any]) -> None:
-        # One that has not taken the last one yet does without this one.
+        # Skipped while the last heartbeat is not written yet.
         if self._pulse is None or self._pulse.done():
             self._pulse = asyncio.create_task(self._write(message))
 
