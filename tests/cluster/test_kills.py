@@ -205,7 +205,7 @@ def test_the_record_of_a_killed_head_is_recognised_and_cleaned() -> None:
 def test_a_head_that_is_stopped_is_told_and_can_be_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     import dask
 
-    monkeypatch.setattr(stop, "_END", 0.5)
+    monkeypatch.setattr(stop, "_STOP_TIMEOUT_S", 0.5)
     cluster = MPICluster(1, quiet=True)
     processes = processes_of(cluster)
     os.kill(cluster.record.process.pid, signal.SIGSTOP)

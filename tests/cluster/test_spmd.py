@@ -338,7 +338,9 @@ def test_heartbeats_go_on_and_the_worker_is_as_before(client4):
 
 def test_a_call_within_a_cell_is_refused(client4):
     cell = "import workbench\nworkbench.run_on_ranks(lambda comm: comm.rank)"
-    with pytest.raises(CollectiveFailed, match=r"in a cell that runs on them already: call the function .*fn\(comm"):
+    with pytest.raises(
+        CollectiveFailed, match=r"a %%mpi cell, which runs on all ranks already: call the function .*fn\(comm"
+    ):
         cells_client.run(cell, client=client4).check()
 
 
@@ -362,7 +364,7 @@ def test_each_world_runs_calls_of_its_own():
         ):
             run_on_ranks(total, other, world=0)
         assert run_on_ranks(total, place(TABLE, world=0), world=0) == [TABLE.sum()] * 2
-        with pytest.raises(InvalidRequest, match="world=2: there is none; allowed: 0, 1"):
+        with pytest.raises(InvalidRequest, match="world=2 does not exist; valid: 0, 1"):
             run_on_ranks(total, client=client, world=2)
         assert run_on_ranks(total, one) == [TABLE.sum()] * 2
 

@@ -88,7 +88,7 @@ class SpmdCalls:
         members = {world.index: (world, self._worlds.members(world)) for world in self._worlds}
         if addresses is None:
             if index is None or index not in members:
-                raise InvalidRequest(f"world={index}: there is none; allowed: {', '.join(map(str, members))}")
+                raise InvalidRequest(f"world={index} does not exist; valid: {', '.join(map(str, members))}")
             return members[index]
         places = {address: (world, rank) for world, ranks in members.values() for rank, address in ranks.items()}
         if gone := [number for number, address in enumerate(addresses) if address not in places]:
