@@ -33,19 +33,19 @@ class ClusterHandler(ClusterPages, JupyterHandler):
         self, kind: str, name: str, *_: Any
     ) -> None:
         """Answer a request for a page, or for a websocket, which also needs the permission to execute."""
-        await (self._execute if self.is_websocket else self._read)(kind, name)
+        await (self._answer_execute if self.is_websocket else self._answer_read)(kind, name)
 
     @web.authenticated
     async def head(self, kind: str, name: str, *_: Any) -> None:
         """Answer a request for the headers of a page."""
-        await self._read(kind, name)
+        await self._answer_read(kind, name)
 
     @authorized(action="read")  # type: ignore[untyped-decorator]
-    async def _read(self, kind: str, name: str) -> None:
+    async def _answer_read(self, kind: str, name: str) -> None:
         await self.answer(kind, name)
 
     @authorized(action="execute")  # type: ignore[untyped-decorator]
-    async def _execute(self, kind: str, name: str) -> None:
+    async def _answer_execute(self, kind: str, name: str) -> None:
         await self.answer(kind, name)
 
     def check_origin(self, origin: str = "") -> bool:
