@@ -321,7 +321,7 @@ def test_what_cannot_be_asked_for_says_what_can(client4):
         run_on_ranks(7, client=client4)
     with pytest.raises(InvalidRequest, match="world=3 does not exist; valid: 0"):
         run_on_ranks(total, client=client4, world=3)
-    with pytest.raises(PlacementError, match="world='one' cannot be"):
+    with pytest.raises(PlacementError, match="world='one' is not valid"):
         run_on_ranks(total, client=client4, world="one")
     for unplaced in (lazy, lazy[lazy[:, 0] > 7], lazy.sum(), X + 1):
         with pytest.raises(PlacementError, match=r"is not placed.*place\(\.\.\.\)"):

@@ -64,19 +64,20 @@ def distributed(comm: MPI.Intracomm) -> Iterator[Any]:
             "torch.distributed is initialized in this process already, and a process has one default group: "
             "end the other distributed() block, of this call or of a cell, before"
         )
-    torch.set_num_threads(rank_threads())
+    threads = torch.get_num_threads()
     if not hasattr(dist.Backend, BACKEND.upper()):
         dist.Backend.register_backend(BACKEND, MPIProcessGroup.create, extended_api=True, devices=["cpu"])
-    duplicate = comm.Dup()
-    with MPIProcessGroup.parent(duplicate):
-        dist.init_process_group(BACKEND, store=dist.HashStore(), rank=comm.rank, world_size=comm.size)
-    group: Any = dist.group.WORLD
     try:
+        torch.set_num_threads(rank_threads())
+        with MPIProcessGroup.parent(comm.Dup()):
+            dist.init_process_group(BACKEND, store=dist.HashStore(), rank=comm.rank, world_size=comm.size)
+        group: Any = dist.group.WORLD
         yield group
         # After it no rank is in an operation of the group any more, so that communicators can be freed.
         group.comm.Barrier()
         group.free()
     finally:
+        torch.set_num_threads(threads)
         if dist.is_initialized():
             dist.destroy_process_group()
 

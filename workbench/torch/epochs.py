@@ -98,6 +98,8 @@ def _mean_loss(module: Any, plan: Plan, X: Any, y: Any) -> float:
     total = torch.zeros(2, dtype=torch.float64)
     with torch.no_grad():
         for rows, labels in zip(tensor(X).split(plan.size), tensor(y).split(plan.size), strict=True):
+            if not len(rows):
+                continue  # a block without rows has one part, whose mean is not a number
             loss = plan.loss(module(_fitting(rows, module)), _fitting(labels, module))
             total += torch.tensor([float(loss) * len(rows), len(rows)], dtype=torch.float64)
     dist.all_reduce(total)
@@ -106,7 +108,8 @@ def _mean_loss(module: Any, plan: Plan, X: Any, y: Any) -> float:
 
 def _fitting(part: Any, module: Any) -> Any:
     """Return real numbers in the precision of the module, anything else as it is."""
-    return part.to(next(module.parameters()).dtype) if part.is_floating_point() else part
+    first = next(iter(module.parameters()), None)
+    return part if first is None or not part.is_floating_point() else part.to(first.dtype)
 
 
 def _is_over(history: list[Record], patience: int | None) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -51,7 +52,7 @@ def tensor(block: Any) -> Any:
             f"tensor() takes a block of an array or a frame, not {type(array).__name__}: convert it before, a sparse "
             "one by toarray()"
         )
-    if array.dtype.kind not in "biufc" or array.dtype.name == "float128":
+    if array.dtype.kind not in "biufc" or array.dtype.name in {"float128", "complex256"}:
         raise InvalidRequest(
             f"PyTorch has no tensors of {array.dtype}: convert the block before, e.g. by astype('float32')"
         )
@@ -191,7 +192,7 @@ def _exchanged(comm: MPI.Intracomm, parts: list[Any], lengths: Sequence[int], ro
     for part in parts:
         sent = part[places]
         received = part.new_empty((len(rows), *part.shape[1:]))
-        each = received[0].numel() * received.element_size()
+        each = math.prod(part.shape[1:]) * received.element_size()
         messages = [
             [block.reshape(-1).view(torch.uint8).numpy(), counts * each, MPI.BYTE]
             for block, counts in ((sent, theirs), (received, mine))

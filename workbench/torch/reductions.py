@@ -55,7 +55,7 @@ class Reduction:
         self._own = dtype not in _OF_MPI
         known = _TRUTH if dtype == torch.bool else _SHORT if self._own else _OPS
         real = dtype.is_floating_point or dtype.is_complex
-        unordered = dtype.is_complex and kind in {_KIND.MAX, _KIND.MIN}
+        unordered = dtype.is_complex and (self._own or kind in {_KIND.MAX, _KIND.MIN})
         if kind not in known or unordered or (real and kind in _BITS) or (not real and kind == _KIND.AVG):
             allowed = ", ".join(its.name for its in known if not (its == _KIND.AVG and not real))
             raise InvalidRequest(
@@ -98,7 +98,9 @@ class Reduction:
             received = torch.empty_like(row)
             comm.Alltoall(message(row), message(received))
             reduce = getattr(torch, _SHORT[self._kind])
-            part.copy_(reduce(received.view(comm.size, -1).float(), 0))
+            total = reduce(received.view(comm.size, -1).float(), 0)
+            # The mean is taken before it is rounded: the sum may be too large for the type.
+            part.copy_(total / comm.size if self._kind == _KIND.AVG else total)
         else:
             comm.Reduce_scatter_block(self._array(row), self._array(part), self._op)
         if finish:
@@ -108,7 +110,7 @@ class Reduction:
         return array(row) if self._bytes else row.numpy()
 
     def _finish(self, comm: MPI.Intracomm, row: torch.Tensor) -> None:
-        if self._kind == _KIND.AVG:
+        if self._kind == _KIND.AVG and not self._own:
             row.div_(comm.size)
 
 
