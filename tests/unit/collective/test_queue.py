@@ -82,7 +82,7 @@ async def test_a_client_that_goes_frees_the_queue_wherever_its_call_is():
 
     assert await calls[2] == "done"
     for call in calls[:2]:
-        with pytest.raises(CollectiveFailed, match="has gone"):
+        with pytest.raises(CollectiveFailed, match="has disconnected"):
             await call
     assert not waiting.begun.is_set()
 

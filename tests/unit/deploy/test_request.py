@@ -296,7 +296,7 @@ def test_a_job_has_the_dask_settings_of_this_process_but_what_only_it_can_hold()
 
 
 def test_more_ranks_than_the_host_has_memory_for_are_refused():
-    with pytest.raises(InvalidRequest, match=r"ranks 90000: each takes about 50 MB .* this host has .* up to \d+"):
+    with pytest.raises(InvalidRequest, match=r"ranks 90000: each takes about 50 MB .* this host has .* at most \d+"):
         request(90_000)
 
 
