@@ -137,10 +137,10 @@ async def test_what_is_not_found_behind_a_page_is_not_found(server, dask_cluster
     ("name", "words"),
     [
         ("nobody", b"no cluster named &#x27;nobody&#x27;"),
-        ("..", b"cluster name &#x27;..&#x27;"),
+        ("..", b"name &#x27;..&#x27;"),
         ("%2e%2e%2f%2e%2e", b"Choose 1 to 40 letters"),
         ("127.0.0.1:80", b"Choose 1 to 40 letters"),
-        ("%3Cscript%3E", b"cluster name &#x27;&lt;script&gt;&#x27;"),
+        ("%3Cscript%3E", b"name &#x27;&lt;script&gt;&#x27;"),
         ("x" * 99, b"Choose 1 to 40 letters"),
     ],
 )
