@@ -79,6 +79,7 @@ def test_gradients_are_in_the_traffic_of_the_cluster(cluster4, client4):
     [
         ("twice", "InvalidRequest: torch.distributed is initialized in this process already.* end the other"),
         ("average of integers", "InvalidRequest: ReduceOp.AVG of torch.int64 cannot be .*allowed: SUM, PRODUCT"),
+        ("sum of short complex numbers", "InvalidRequest: torch.complex32 is not reduced .* convert it to complex64"),
         ("bits of real numbers", "InvalidRequest: ReduceOp.BAND of torch.float32 cannot be"),
         ("another memory", "InvalidRequest: a tensor on meta was given to a process group .* pass tensor.cpu"),
         ("sizes", "InvalidRequest: the output has 12 elements, not 4 times the 2 of the input"),
@@ -91,6 +92,25 @@ def test_what_cannot_be_is_refused_in_words_on_all_ranks(client4, what, said):
     for words in run_on_ranks(torched.refused, what, client=client4):
         assert re.search(said, words)
     assert works(client4)
+
+
+def test_a_mean_of_short_numbers_is_taken_before_it_is_rounded(client4):
+    assert run_on_ranks(torched.large_mean, client=client4) == [[60_000.0] * 3] * 4
+
+
+def test_the_threads_of_torch_are_those_of_before_after_a_training(client4):
+    assert run_on_ranks(torched.threads_after, client=client4) == [3] * 4
+
+
+def test_a_batch_may_have_fewer_rows_than_ranks(client4):
+    assert run_on_ranks(torched.fewer_rows_than_ranks, client=client4) == [1, 1, 0, 0]
+
+
+def test_a_module_without_weights_predicts(client4):
+    import torch
+
+    X = place(np.ones((8, 2), "float32"), client=client4)
+    assert predict(torch.nn.Softmax(1), X, client=client4).compute().tolist() == [[0.5, 0.5]] * 8
 
 
 def test_a_message_of_torch_has_a_timeout(client4):

@@ -344,6 +344,34 @@ def listening(comm):
         return before, count()
 
 
+def large_mean(comm):
+    """Return the mean of numbers whose sum their type does not have."""
+    import torch
+    import torch.distributed as dist
+
+    with distributed(comm):
+        large = torch.full((3,), 60_000, dtype=torch.float16)
+        dist.all_reduce(large, op=dist.ReduceOp.AVG)
+    return large.tolist()
+
+
+def fewer_rows_than_ranks(comm):
+    """Return how many rows of two this rank has in the one batch of an epoch."""
+    rows = np.ones((int(comm.rank < 2), 3))
+    [batch] = batches(comm, rows, size=comm.size, drop_last=False)
+    return len(batch)
+
+
+def threads_after(comm):
+    """Return torch's number of threads after a training that had another one."""
+    import torch
+
+    torch.set_num_threads(3)
+    with distributed(comm):
+        pass
+    return torch.get_num_threads()
+
+
 def refused(comm, what):
     """Do what cannot be, and return the words of the error."""
     import torch
@@ -354,6 +382,7 @@ def refused(comm, what):
         ways = {
             "twice": lambda: stack.enter_context(distributed(comm)),
             "average of integers": lambda: dist.all_reduce(torch.ones(2, dtype=torch.int64), op=dist.ReduceOp.AVG),
+            "sum of short complex numbers": lambda: dist.all_reduce(torch.ones(2, dtype=torch.complex32)),
             "bits of real numbers": lambda: dist.all_reduce(torch.ones(2), op=dist.ReduceOp.BAND),
             "another memory": lambda: dist.all_reduce(torch.ones(2, device="meta")),
             "sizes": lambda: dist.all_gather_single(torch.ones(3 * comm.size), torch.ones(2)),

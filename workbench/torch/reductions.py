@@ -53,9 +53,11 @@ class Reduction:
     def __init__(self, op: Any, dtype: torch.dtype) -> None:
         kind = self._kind = getattr(op, "op", op)
         self._own = dtype not in _OF_MPI
+        if self._own and dtype.is_complex:
+            raise InvalidRequest(f"{dtype} is not reduced on a process group of the workbench: convert it to complex64")
         known = _TRUTH if dtype == torch.bool else _SHORT if self._own else _OPS
         real = dtype.is_floating_point or dtype.is_complex
-        unordered = dtype.is_complex and (self._own or kind in {_KIND.MAX, _KIND.MIN})
+        unordered = dtype.is_complex and kind in {_KIND.MAX, _KIND.MIN}
         if kind not in known or unordered or (real and kind in _BITS) or (not real and kind == _KIND.AVG):
             allowed = ", ".join(its.name for its in known if not (its == _KIND.AVG and not real))
             raise InvalidRequest(
