@@ -382,7 +382,9 @@ def refused(comm, what):
         ways = {
             "twice": lambda: stack.enter_context(distributed(comm)),
             "average of integers": lambda: dist.all_reduce(torch.ones(2, dtype=torch.int64), op=dist.ReduceOp.AVG),
-            "sum of short complex numbers": lambda: dist.all_reduce(torch.ones(2, dtype=torch.complex32)),
+            "sum of short complex numbers": lambda: dist.reduce_scatter_tensor(
+                torch.ones(1, dtype=torch.complex32), torch.ones(comm.size, dtype=torch.complex32)
+            ),
             "bits of real numbers": lambda: dist.all_reduce(torch.ones(2), op=dist.ReduceOp.BAND),
             "another memory": lambda: dist.all_reduce(torch.ones(2, device="meta")),
             "sizes": lambda: dist.all_gather_single(torch.ones(3 * comm.size), torch.ones(2)),
