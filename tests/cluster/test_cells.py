@@ -272,8 +272,22 @@ def test_a_rank_without_a_block_is_named_and_those_that_have_one(client4):
 def test_ranks_and_worlds_that_are_not_there_are_refused(client4):
     with pytest.raises(InvalidRequest, match="--ranks 2,9: world 0 has 4 ranks, no rank 9; allowed: 0-3"):
         cells_client.run("1", ranks=[2, 9], client=client4)
-    with pytest.raises(InvalidRequest, match="there is no world 5: this cluster has 0"):
+    with pytest.raises(InvalidRequest, match=r"world 5 does not exist.*worlds of this cluster: 0"):
         cells_client.run("1", world=5, client=client4)
+
+
+def test_views_of_ipyparallel_run_on_the_same_ranks_and_in_the_namespace_of_cells(cluster4, client4):
+    cells_client.run("mine = 10 * rank", client=client4).check()
+    with cluster4.ipyparallel() as engines:
+        assert engines.ids == [0, 1, 2, 3]
+        view = engines[:]
+        assert view.apply_sync(os.getpid) == [rank["pid"] for rank in cluster4.ranks]
+        assert view["mine"] == [0, 10, 20, 30]
+        view.push({"theirs": 5}, block=True)
+        assert engines.load_balanced_view().map_sync(abs, range(-9, 0)) == list(range(9, 0, -1))
+    assert cells_client.evaluate("mine + theirs", client=client4) == [5, 15, 25, 35]
+    with pytest.raises(InvalidRequest, match=r"world 5 does not exist.*worlds of this cluster: 0"):
+        cluster4.ipyparallel(world=5)
 
 
 def test_values_that_are_too_large_or_cannot_be_sent_stay_where_they_are(client4):

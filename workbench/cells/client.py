@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import itertools
 import queue
 import time
@@ -19,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from workbench import config
 from workbench.cells import protocol
-from workbench.cells.engine_client import CellOutput, EngineClient
+from workbench.cells.engine_client import CellOutput, EngineClient, forwarded
 from workbench.cells.result import CellResult
 from workbench.cells.run_cell import RunCell
 from workbench.collective import broadcast
@@ -50,8 +51,8 @@ _BROADCAST = 2.0
 # What errors of the head are about.
 _PURPOSE = "a cell"
 
-# By client and world.
-_links: weakref.WeakKeyDictionary[Client, dict[int, EngineClient]] = weakref.WeakKeyDictionary()
+# By client and world: the connection as the head sent it, and the client of the engines.
+_links: weakref.WeakKeyDictionary[Client, dict[int, tuple[dict[str, Any], EngineClient]]] = weakref.WeakKeyDictionary()
 
 
 def run(
@@ -263,23 +264,33 @@ async def _begin(
 
 
 def _link(client: Client, world: int, granted: protocol.Granted) -> EngineClient:
-    """Return the connection to the engines of a world, made if need be."""
+    """Return the client of the engines of a world; the first cell of a start of the world connects it."""
     _close_unused()
     links, connection = _links.setdefault(client, {}), granted["connection"]
-    if (link := links.get(world)) is not None and link.connection != connection:
-        links.pop(world).close()  # of an earlier start of the world
+    if world in links and links[world][0] != connection:
+        links.pop(world)[1].close()  # of an earlier start of the world
     if world not in links:
-        links[world] = EngineClient(connection)
+        link = EngineClient(_from_here(client, world, connection))
+        links[world] = connection, link
         # At the exit of the process nothing has to be disconnected.
-        weakref.finalize(client, links[world].close).atexit = False
-    links[world].wait_until_reachable({int(rank): ident for rank, ident in granted["idents"].items()})
-    return links[world]
+        weakref.finalize(client, link.close).atexit = False
+    link = links[world][1]
+    link.wait_until_reachable({int(rank): ident for rank, ident in granted["idents"].items()})
+    return link
+
+
+def _from_here(client: Client, world: int, connection: dict[str, Any]) -> dict[str, Any]:
+    """Return a connection with addresses that this process reaches."""
+    forward = getattr(client.cluster, "forward", None)
+    if forward is None:
+        return connection
+    return forwarded(connection, functools.partial(client.sync, forward, f"cells of world {world}"))
 
 
 def _close_unused() -> None:
-    """Close the links of clients that are closed: each would go on to receive the output of the cells of others."""
+    """Close the links of clients that are closed: each would continue to receive the output of the cells of others."""
     for client in [client for client in _links if client.status == "closed"]:
-        for link in _links.pop(client).values():
+        for _, link in _links.pop(client).values():
             link.close()
 
 

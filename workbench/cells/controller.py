@@ -87,7 +87,7 @@ def main() -> None:
     settings.Session.key = secrets.token_hex(32).encode()
     settings.HeartMonitor.period = _PERIOD
     settings.HeartMonitor.max_heartmonitor_misses = _PATIENCE
-    settings.TaskScheduler.scheme_name = "none"
+    settings.TaskScheduler.scheme_name = "pure"
     settings.IPController.ip = arguments.address
     settings.IPController.location = arguments.address
     settings.IPController.enable_curve = True

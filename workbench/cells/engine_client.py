@@ -12,6 +12,8 @@ from typing import Any
 from workbench.cells.run_cell import Ping, RunCell
 from workbench.errors import HeadUnreachable
 
+# The ports of a controller that a client uses.
+_PORTS = ("registration", "control", "mux", "task", "broadcast", "notification", "iopub")
 # Seconds for engines to answer the first time, and for one try.
 _REACH = 30.0
 _TRY = 0.25
@@ -31,23 +33,57 @@ class CellOutput:
     """Of what is displayed."""
 
 
+def connect(connection: dict[str, Any]) -> Any:
+    """Return an `ipyparallel.Client` of a controller.
+
+    Parameters
+    ----------
+    connection
+        As ipyparallel writes it to a file for clients.
+
+    Raises
+    ------
+    HeadUnreachable
+        If the controller does not answer.
+    """
+    from ipyparallel import Client
+
+    try:
+        return Client(dict(connection), timeout=_REACH)
+    except (OSError, TimeoutError) as error:
+        raise unreachable(connection) from error
+
+
+def unreachable(connection: dict[str, Any]) -> HeadUnreachable:
+    """Return the error of a controller or of engines that do not answer."""
+    host = connection["interface"].partition("://")[2]
+    return HeadUnreachable(
+        f"the engines on the ranks do not answer within {_REACH:.0f} s. Cells use ports of their own on {host}, which "
+        "must be open from this host.",
+        hint="MPICluster.attach(name, ssh_tunnel=host) forwards these ports: use a client of its object.",
+    )
+
+
+def forwarded(connection: dict[str, Any], forward: Callable[[list[str]], list[str]]) -> dict[str, Any]:
+    """Return a connection to the addresses that `forward` returns for those of `connection`, all on one host."""
+    local = forward([f"{connection['interface']}:{connection[name]}" for name in _PORTS])
+    interface = local[0].rpartition(":")[0]
+    ports = {name: int(address.rpartition(":")[2]) for name, address in zip(_PORTS, local, strict=True)}
+    return connection | ports | {"interface": interface, "location": interface.partition("://")[2]}
+
+
 class EngineClient:
     """A connection to the controller of a world.
 
     Parameters
     ----------
     connection
-        As the head tells it.
+        As of `connect`.
     """
 
     def __init__(self, connection: dict[str, Any]) -> None:
-        from ipyparallel import Client
-
-        self.connection = connection
-        try:
-            self._client: Any = Client(connection, timeout=_REACH)
-        except (OSError, TimeoutError) as error:
-            raise self._unreachable() from error
+        self._connection = connection
+        self._client = connect(connection)
         self._reached: set[str] = set()
 
     @staticmethod
@@ -76,14 +112,7 @@ class EngineClient:
                     self._reached.add(missing.pop(rank))
                 time.sleep(0.002)
             if missing and time.monotonic() > deadline:
-                raise self._unreachable()
-
-    def _unreachable(self) -> HeadUnreachable:
-        where = self.connection["interface"].partition("://")[2]
-        return HeadUnreachable(
-            f"the engines do not answer within {_REACH:.0f} s: cells go to {where} by ports of their own, "
-            "which have to be open from here. Through a tunnel only @workbench.spmd works"
-        )
+                raise unreachable(self._connection)
 
     def _echo(self, ident: str) -> tuple[Promise[Any], Promise[Any]]:
         return self._send(ident, Ping(), lambda _: None)

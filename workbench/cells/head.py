@@ -61,6 +61,7 @@ class Cells(SchedulerPlugin):
             protocol.BEGIN: self.begin,
             protocol.WAIT: self.wait,
             protocol.INTERRUPT: self.interrupt,
+            protocol.REACH: self.reach,
             protocol.COMPLETE: self.complete,
         }
         scheduler.stream_handlers[protocol.ENDED] = self.ended
@@ -73,10 +74,7 @@ class Cells(SchedulerPlugin):
         if id in self._called_off:
             raise CollectiveFailed(_was_called_off())
         self._began(id, request["origin"])
-        world = self.worlds.get(index)
-        if world is None:
-            have = ", ".join(str(each.index) for each in self.worlds)
-            raise InvalidRequest(f"there is no world {index}: this cluster has {have}")
+        world = self._world(index)
         cell = self._cells[id] = _Cell(self, world, request)
         cell.turn = self.queue.turn(
             world,
@@ -92,6 +90,21 @@ class Cells(SchedulerPlugin):
         except asyncio.CancelledError:  # the head's shutdown
             cell.stop("the cluster ends")
             raise CollectiveFailed(_was_called_off()) from None
+
+    async def reach(self, world: int) -> protocol.Reach:
+        """Start the engines of a world if need be; return how clients connect to them."""
+        place = self._world(world)
+        ranks = _check_ranks(place, None)
+        members = RankRPC(self.scheduler, world, self.worlds.members(place), "ipyparallel")
+        reach = await self.engines(place).ready(members)
+        return {**reach, "idents": {rank: reach["idents"][rank] for rank in ranks}}
+
+    def _world(self, index: int) -> MPIWorld:
+        world = self.worlds.get(index)
+        if world is None:
+            worlds = ", ".join(str(each.index) for each in self.worlds)
+            raise InvalidRequest(f"world {index} does not exist. Choose one of the worlds of this cluster: {worlds}")
+        return world
 
     async def wait(self, cell: str) -> dict[str, Any]:
         """Return when a cell is over on all its ranks, or those that do not end have had their time."""

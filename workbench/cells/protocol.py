@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 BEGIN = "workbench_cells_begin"
 WAIT = "workbench_cells_wait"
 INTERRUPT = "workbench_cells_interrupt"
+REACH = "workbench_cells_reach"
 # Of the head, for ranks.
 ENDED = "workbench_cells_ended"
 # Of the head for notebooks, and of a rank for the head.
