@@ -28,8 +28,12 @@ _MARK = "in-use"
 _marks: dict[str, int] = {}
 # Seconds from its creation until it is locked for sure.
 _BEING_MARKED = 10.0
-# Seconds from a segment's creation until its maker has certainly mapped it.
-_BEING_MADE = 0.2
+# Seconds from the creation of a segment until its maker has certainly mapped the segment; in a container, from where
+# processes on the host that use the same /dev/shm are not seen, until all ranks have mapped the segment.
+_BEING_MADE, _BEING_MADE_UNSEEN = 0.2, 120.0
+# The number of the first namespace of processes, in which all processes of a host are seen (of the kernel's
+# include/linux/proc_ns.h).
+_FIRST_NAMESPACE = 0xEFFFFFFC
 # Seconds for ranks to end after their mpiexec.
 _DYING = 2.0
 
@@ -130,8 +134,9 @@ def _remove_mpich_leftovers() -> bool:
     left : bool
         Whether there are files that are in use.
     """
-    found = [path for folder, pattern in _MPICH_FILES for path in Path(folder).glob(pattern)]
-    orphans = [path for path in found if _is_ours_and_old(path)]
+    files = [path for folder, pattern in _MPICH_FILES for path in Path(folder).glob(pattern)]
+    age = _BEING_MADE if _sees_all_processes() else _BEING_MADE_UNSEEN
+    orphans = [path for path in files if _is_ours_and_older(path, age)]
     if not orphans or not Path("/proc/self/maps").exists():
         return False
     used = b"".join(_uses(process) for process in Path("/proc").glob("[0-9]*"))
@@ -142,14 +147,19 @@ def _remove_mpich_leftovers() -> bool:
     return bool(left)
 
 
-def _is_ours_and_old(path: Path) -> bool:
+def _sees_all_processes() -> bool:
+    try:
+        return Path("/proc/self/ns/pid").stat().st_ino == _FIRST_NAMESPACE
+    except OSError:
+        return False
+
+
+def _is_ours_and_older(path: Path, age: float) -> bool:
     try:
         status = path.lstat()
     except FileNotFoundError:
         return False
-    return (
-        stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid() and time.time() - status.st_mtime > _BEING_MADE
-    )
+    return stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid() and time.time() - status.st_mtime > age
 
 
 def _uses(process: Path) -> bytes:
