@@ -1,4 +1,4 @@
-"""The connection of a notebook to the engines of a world, by ipyparallel's controller."""
+"""The connection of a notebook to the engines of a world, through ipyparallel's controller."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ class CellOutput:
     """One output of a rank."""
 
     kind: str
-    """``stdout``, ``stderr``, ``display``, or ``result`` for the value of the last line."""
+    """``stdout``, ``stderr``, ``display``, or ``result`` (the value of the last line)."""
     text: str = ""
-    """Of a stream."""
+    """Text of a stream; empty for the other kinds."""
     data: Mapping[str, Any] = field(default_factory=dict)
-    """Of what is displayed: by MIME type."""
+    """Displayed data by MIME type."""
     metadata: Mapping[str, Any] = field(default_factory=dict)
-    """Of what is displayed."""
+    """Metadata of the displayed data."""
 
 
 def connect(connection: dict[str, Any]) -> Any:
@@ -88,16 +88,16 @@ class EngineClient:
 
     @staticmethod
     def prepare() -> None:
-        """Import what it needs."""
+        """Import ipyparallel, which takes long."""
         import ipyparallel  # noqa: F401
 
     def wait_until_reachable(self, idents: Mapping[int, str]) -> None:
-        """Return when the way to the engines and back is open: what is sent earlier is dropped in silence.
+        """Return when messages reach the engines and return: ZeroMQ drops earlier messages without an error.
 
         Raises
         ------
         HeadUnreachable
-            If they do not answer.
+            If the engines do not answer.
         """
         deadline, pause = time.monotonic() + _REACH, _TRY
         missing = {rank: ident for rank, ident in idents.items() if ident not in self._reached}
@@ -107,7 +107,7 @@ class EngineClient:
                 tries[rank].append(self._echo(ident))
             until, pause = time.monotonic() + pause, 2 * pause
             while missing and time.monotonic() < until:
-                # An earlier one may be answered late, on a machine that is busy.
+                # On a busy machine an earlier message may be answered late.
                 for rank in [rank for rank in missing if any(map(_came, tries[rank]))]:
                     self._reached.add(missing.pop(rank))
                 time.sleep(0.002)
@@ -123,12 +123,12 @@ class EngineClient:
         Parameters
         ----------
         take
-            Is called with each of its outputs, in another thread.
+            Called with each output of the cell, in another thread.
 
         Returns
         -------
         reply, output
-            Futures: of how it went, and done when all its output has come.
+            Futures: the outcome of the cell, and one that is done when all output has arrived.
         """
 
         def taken(message: dict[str, Any]) -> None:
@@ -140,8 +140,8 @@ class EngineClient:
     def _send(self, ident: str, what: Any, take: Callable[[dict[str, Any]], None]) -> tuple[Promise[Any], Promise[Any]]:
         client = self._client
         reply = client.send_apply_request(
-            # A view asks the hub who is there; the head has told that. The stream, not its socket: what comes in while
-            # one sends past it is not noticed until one sends again.
+            # A view would ask the hub for the engines, which the head has sent already. The call uses the stream and
+            # not the socket of the stream: the stream does not see messages that arrive during a send on the socket.
             client._mux_stream,  # noqa: SLF001
             what,
             ident=ident.encode(),
@@ -150,16 +150,16 @@ class EngineClient:
         return reply, reply.output
 
     def close(self) -> None:
-        """Disconnect, some time soon: it waits for a thread, and whoever collects garbage must not."""
+        """Disconnect in another thread: the garbage collector may call this method, and must not wait for a thread."""
         threading.Thread(target=self._client.close, name="engine-link-close", daemon=True).start()
 
 
 def _came(echo: tuple[Promise[Any], Promise[Any]]) -> bool:
-    return all(each.done() for each in echo)
+    return all(promise.done() for promise in echo)
 
 
 def _item(message: dict[str, Any]) -> CellOutput | None:
-    """Make an output of a message of Jupyter, or None if it is none."""
+    """Return the output in a message of Jupyter; None if the message has none."""
     kind, content = message["header"]["msg_type"], message["content"]
     if kind == "stream":
         return CellOutput(content["name"], content["text"])
