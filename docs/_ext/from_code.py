@@ -122,8 +122,10 @@ def exceptions() -> str:
     for depth, cls in found:
         builtin = next((each.__name__ for each in cls.__bases__ if each.__module__ == "builtins"), "")
         name = "\u00a0" * 4 * depth + f"{{py:exc}}`~workbench.errors.{cls.__name__}`"
-        rows.append((name, f"`{builtin}`" if builtin else "", (inspect.getdoc(cls) or "").partition("\n")[0]))
-    return _table(["exception", "is also a", "raised when"], rows)
+        page, _, anchor = cls.docs.partition("#")
+        link = f"[help](../{page}.md{'#' if anchor else ''}{anchor})"
+        rows.append((name, f"`{builtin}`" if builtin else "", (inspect.getdoc(cls) or "").partition("\n")[0], link))
+    return _table(["exception", "is also a", "raised when", "what to do"], rows)
 
 
 def exception_classes() -> str:

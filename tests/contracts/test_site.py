@@ -7,15 +7,18 @@ from pathlib import Path
 
 import pytest
 
+from workbench import errors
+
 DOCS = Path(__file__).parents[2] / "docs"
 HOME = DOCS / "index.md"
 TASKS = DOCS / "reference" / "tasks.md"
 
+SECTION = re.DOTALL | re.MULTILINE
 LINK = re.compile(r"\]\((?!https?://)([^)\s]+)\)")
 CARD = re.compile(r"^:link: (\S+)$", re.MULTILINE)
 TOCTREE = re.compile(r"^```\{toctree\}\n(.*?)^```", re.MULTILINE | re.DOTALL)
 HEADING = re.compile(r"^#{1,4} (.+)$", re.MULTILINE)
-FENCE = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
+FENCE = re.compile(r"^```.*?^```", SECTION)
 TARGET = re.compile(r"^\(([\w-]+)\)=$", re.MULTILINE)
 
 
@@ -33,16 +36,41 @@ def clicks(page: Path) -> set[Path]:
     return {file_of(page, name) for name in (*entries, *CARD.findall(text), *links) if name}
 
 
+def slug(heading: str) -> str:
+    """Return the anchor of a heading."""
+    return re.sub(r"[^\w -]", "", heading.lower()).strip().replace(" ", "-")
+
+
 def anchors(page: Path) -> set[str]:
     """Return the anchors of a page: its headings, as in the site and in repositories, and its targets."""
     text = FENCE.sub("", page.read_text(encoding="utf-8"))
-    slugs = {re.sub(r"[^\w -]", "", heading.lower()).strip().replace(" ", "-") for heading in HEADING.findall(text)}
-    return slugs | set(TARGET.findall(text))
+    return set(map(slug, HEADING.findall(text))) | set(TARGET.findall(text))
 
 
 def tasks():
     rows = [line for line in TASKS.read_text(encoding="utf-8").splitlines() if line.startswith("| ")]
     return [row.split(" | ") for row in rows if "[" in row]
+
+
+KINDS = [each for each in vars(errors).values() if isinstance(each, type) and issubclass(each, errors.WorkbenchError)]
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+def test_an_error_names_a_section_that_names_the_error(kind):
+    page, _, anchor = kind.docs.partition("#")
+    target = DOCS / f"{page}.md"
+
+    assert target.is_file()
+    assert not anchor or anchor in anchors(target)
+    assert kind.__name__ in target.read_text(encoding="utf-8") or kind is errors.WorkbenchError
+    assert kind("sentence.").fields()["docs"] == kind.docs
+
+
+def test_every_family_of_messages_belongs_to_an_error():
+    families = re.search(r"^## Messages$(.*?)^## ", (DOCS / "troubleshooting.md").read_text(encoding="utf-8"), SECTION)
+    named = {kind.docs for kind in KINDS}
+
+    assert {f"troubleshooting#{slug(title)}" for title in re.findall(r"^### (.+)$", families[1], re.MULTILINE)} <= named
 
 
 def test_the_page_of_tasks_is_one_click_from_the_home_page():
