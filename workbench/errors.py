@@ -28,7 +28,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Mapping
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from workbench import hints
 from workbench.hints import NOTEBOOK, Hint
@@ -58,6 +58,9 @@ class WorkbenchError(Exception):
     log
         The end of the log that has the reason.
     """
+
+    docs: ClassVar[str] = "troubleshooting#messages"
+    """The page and the section of the documentation, as ``page#anchor``."""
 
     def __init__(
         self,
@@ -105,7 +108,7 @@ class WorkbenchError(Exception):
     def fields(self) -> dict[str, Any]:
         """Return plain values, from which `from_fields` makes the error again."""
         fields = {name: getattr(self, name) for name in ("kind", "message", *_FIELDS)}
-        return fields | {"hint": hints.to_json(self.hint)}
+        return fields | {"hint": hints.to_json(self.hint), "docs": self.docs}
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Dask pickles errors with tblib, which by itself cannot recreate one that derives from two builtins.
@@ -115,25 +118,37 @@ class WorkbenchError(Exception):
 class InvalidRequest(WorkbenchError, ValueError):
     """The request is not valid; nothing was started or changed."""
 
+    docs = "troubleshooting#options-that-are-not-valid"
+
 
 class ClusterExists(InvalidRequest):
     """A cluster of that name already exists."""
+
+    docs = "troubleshooting#names-of-clusters"
 
 
 class PlacementError(InvalidRequest):
     """The data cannot be placed one block per rank."""
 
+    docs = "placement#errors"
+
 
 class ClusterNotFound(WorkbenchError, LookupError):
     """No cluster of that name is known, or it has ended."""
+
+    docs = "troubleshooting#names-of-clusters"
 
 
 class RecordError(WorkbenchError, OSError):
     """A cluster record is corrupt, belongs to another user or is open to others."""
 
+    docs = "troubleshooting#records"
+
 
 class LaunchError(WorkbenchError, RuntimeError):
     """An MPI world cannot be started with what is installed here."""
+
+    docs = "troubleshooting#environments-and-mpi"
 
 
 class MPINotFound(LaunchError):
@@ -147,13 +162,19 @@ class MPIMismatch(LaunchError):
 class JobRejected(LaunchError):
     """The scheduler has rejected the job; nothing is left of it."""
 
+    docs = "troubleshooting#schedulers"
+
 
 class SchedulerTimeout(LaunchError):
     """The scheduler does not answer in time."""
 
+    docs = "troubleshooting#schedulers"
+
 
 class StartError(WorkbenchError, RuntimeError):
     """The cluster failed while it was starting; everything of it has been removed."""
+
+    docs = "troubleshooting#failed-starts"
 
 
 class StartTimeout(StartError, TimeoutError):
@@ -163,17 +184,25 @@ class StartTimeout(StartError, TimeoutError):
 class HeadUnreachable(WorkbenchError, ConnectionError):
     """The head of a cluster does not answer from this host."""
 
+    docs = "troubleshooting#unreachable-heads"
+
 
 class RankLost(WorkbenchError, RuntimeError):
     """A task or an SPMD call needs a rank that was lost."""
+
+    docs = "troubleshooting#lost-ranks-and-worlds"
 
 
 class CollectiveFailed(WorkbenchError, RuntimeError):
     """An SPMD call of a world was refused or failed."""
 
+    docs = "troubleshooting#failed-spmd-calls"
+
 
 class CollectiveTimeout(CollectiveFailed, TimeoutError):
     """An SPMD call of a world missed its deadline."""
+
+    docs = "howto/debug-a-hang"
 
 
 def from_fields(fields: Mapping[str, Any]) -> WorkbenchError:

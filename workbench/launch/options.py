@@ -21,6 +21,17 @@ FLAVOURS = ("openmpi", "mpich", "intelmpi")
 """The MPIs that are known."""
 PROTOCOLS = ("mpi", "tcp")
 """What ranks speak with each other."""
+GROUPS = {
+    "what to start": ("ranks", "name"),
+    "ranks and nodes": ("nodes", "ranks_per_node", "threads", "memory", "gpus_per_rank"),
+    "scheduler": (
+        "scheduler", "preset", "queue", "account", "walltime", "constraint", "reservation", "extra",
+    ),
+    "environment of the ranks": ("mpi", "preload", "template", "fault_tolerant"),
+    "network": ("protocol", "interface", "ssh_tunnel"),
+    "time limits": ("timeout", "idle_timeout"),
+}  # fmt: skip
+"""The groups in which help and pages show the options."""
 # A slip of the keyboard: no MPI world is larger.
 MAX_RANKS = 100_000
 
@@ -121,6 +132,8 @@ class ClusterOption:
     """Its types by their names, None left out."""
     default: Any = None
     """What stands for it where it is not given."""
+    group: str = ""
+    """Its group in `GROUPS`; empty: it is not typed."""
 
     @property
     def typed(self) -> str:
@@ -309,8 +322,15 @@ def options(of: type = ClusterOptions) -> tuple[ClusterOption, ...]:
         for each in fields(cls)
         if each.metadata
     }
+    groups = {name: group for group, names in GROUPS.items() for name in names}
     return tuple(
-        replace(stated[each.name], name=each.name, kinds=_kinds(str(each.type)), default=each.default)
+        replace(
+            stated[each.name],
+            name=each.name,
+            kinds=_kinds(str(each.type)),
+            default=each.default,
+            group=groups.get(each.name, ""),
+        )
         for each in fields(of)
         if each.name in stated
     )
