@@ -64,7 +64,7 @@ class GuardedTLSListener(TLSListener):
         super().__init__(*args, **kwargs)
         # The oldest is first. They use at most half of the files.
         self._strangers: dict[IOStream, None] = {}
-        self._most = min(open_files.most() // 2, _MAX_STRANGERS)
+        self._most = min(open_files.limit() // 2, _MAX_STRANGERS)
 
     async def start(self) -> None:
         """Listen."""
