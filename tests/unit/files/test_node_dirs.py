@@ -253,7 +253,7 @@ sys.stdin.read()
 
 
 def test_what_killed_processes_have_left_on_a_node_goes_with_the_next_cluster_there(monkeypatch):
-    monkeypatch.setattr(node_dirs, "_BEING_MARKED", 0.0)
+    monkeypatch.setattr(node_dirs, "_MARK_TIME", 0.0)
     killed, running, other = "ab" * 16, "cd" * 16, "ef" * 16
     with (
         subprocess.Popen([sys.executable, "-c", HOLD, killed], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as dead,
