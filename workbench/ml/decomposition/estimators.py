@@ -89,7 +89,7 @@ class _Decomposition(ClassNamePrefixFeaturesOutMixin, Transformer, Estimator):  
         LinAlgWarning
             If there is no room for ``"tsqr"`` where ``"gram"`` knows a singular value to fewer than 6 digits.
         """
-        checks = Checks(type(self).__name__, sparse=self._sparse)
+        checks = Checks(type(self).__name__, sparse=self._sparse, integers=True)
         data = training(self, checks, X)
         rows, features = data.X.shape
         self._check(rows, features)
