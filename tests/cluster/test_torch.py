@@ -15,6 +15,8 @@ from support.processes import until
 from support.spmd import be_patient, total
 
 from workbench import MPICluster, place, run_on_ranks, spmd
+from workbench.bench import nets, parameter_server
+from workbench.bench.training import Bench
 from workbench.errors import InvalidRequest, RankLost
 from workbench.torch import fit, predict
 
@@ -61,6 +63,21 @@ def test_two_models_train_in_one_step_in_groups_of_their_own(client4):
 def test_a_training_listens_at_no_port(client4):
     for before, within in run_on_ranks(torched.listening, client=client4):
         assert before == within
+
+
+def test_the_arms_of_the_training_bench_have_the_same_losses_and_only_gloo_listens(client4):
+    bench = Bench(client4, 0.001, ["small", "feeding"])
+    listening = bench.check()
+    rows = list(bench.measure(1))
+    served = parameter_server.train(client4, "small", 1, "float64")
+    ours = run_on_ranks(nets.train, nets.OURS, "small", 1, "float64", client=client4)[0]
+
+    assert listening["listening_workbench"] == 0 < listening["listening_gloo"]
+    assert {(row["what"], row["arm"]) for row in rows} == {
+        ("small", nets.OURS), ("small", nets.GLOO), ("feeding", nets.BATCHES), ("feeding", nets.LOADER)
+    }  # fmt: skip
+    assert min(row["ms"] for row in rows) > 0
+    np.testing.assert_allclose(served.losses, ours.losses, atol=1e-12, rtol=0)
 
 
 def test_gradients_are_in_the_traffic_of_the_cluster(cluster4, client4):
