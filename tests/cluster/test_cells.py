@@ -207,7 +207,9 @@ def test_a_cell_whose_objects_take_long_is_given_up_and_does_not_come_between_th
 
 def test_objects_that_cannot_be_made_on_a_rank_are_told_and_the_ranks_go_on(client4):
     cells_client.run("import math", client=client4).check()
-    with pytest.raises(CollectiveFailed, match="cannot unpickle 'thing', which the notebook has sent: SystemExit: no licence"):
+    with pytest.raises(
+        CollectiveFailed, match="cannot unpickle 'thing', which the notebook has sent: SystemExit: no licence"
+    ):
         cells_client.run("1", {"thing": unpacked.Does(unpacked.leave)}, client=client4)
     # nobody is left waiting for that cell
     until("completion", lambda: cells_client.complete("math.sq", client4) == ["math.sqrt"])
@@ -266,7 +268,9 @@ def test_a_large_value_goes_by_broadcast_and_stays_in_the_namespace_alone(client
 def test_a_rank_without_a_block_is_named_and_those_that_have_one(client4):
     X = place(da.arange(8, chunks=2), per="node", client=client4)
 
-    with pytest.raises(PlacementError, match=r"rank 1 holds no block of 'X': run the cell on the ranks that do, --ranks 0$"):
+    with pytest.raises(
+        PlacementError, match=r"rank 1 holds no block of 'X': run the cell on the ranks that do, --ranks 0$"
+    ):
         cells_client.run("X", {"X": X}, client=client4)
     assert cells_client.run("X.size", {"X": X}, ranks=[0], client=client4, values=True).values() == [8]
 

@@ -31,7 +31,7 @@ _MARK_TIME = 10.0
 # Seconds from the creation of a segment until its process has mapped it; in a container, from where processes on the
 # host that use the same /dev/shm are not seen, until all ranks have mapped it.
 _MAP_TIME, _MAP_TIME_IN_CONTAINER = 0.2, 120.0
-# Number of the first namespace of processes, in which all processes of a host are seen (the kernel's PROC_PID_INIT_INO).
+# PROC_PID_INIT_INO of Linux: the first namespace of processes, in which all processes of a host are seen.
 _FIRST_NAMESPACE = 0xEFFFFFFC
 # Seconds for ranks to end after their mpiexec.
 _RANK_END_TIMEOUT = 2.0
