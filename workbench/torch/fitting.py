@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from workbench.collective.api import run_on_ranks
 from workbench.errors import InvalidRequest
+from workbench.placement.layout import AlignedBlocks
 from workbench.torch.context import require_torch
 
 if TYPE_CHECKING:
@@ -100,7 +101,8 @@ def fit(
     from workbench.torch.epochs import Plan, train
 
     plan = Plan(loss, epochs, size, optimizer, schedule, patience, callback, checkpoint, seed, shuffle, name)
-    rows = () if validation is None else validation
+    # Rows that are held out have other numbers than those of X.
+    rows = () if validation is None else map(AlignedBlocks, validation)
     state, history = run_on_ranks(train, module, plan, X, y, *rows, result="root", client=client, limit=limit)
     module.load_state_dict(state)
     return list(history)
