@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Self
 
 from distributed.core import Status
@@ -28,6 +29,8 @@ from workbench.metrics.frames import frame
 from workbench.metrics.openmetrics import text
 from workbench.session.notebook import dashboard_path
 
+# Seconds for engines to start: controller and ranks have 45 s each.
+_ENGINES_S = 120.0
 _END_CHECK_INTERVAL_MS = 3000
 
 
@@ -286,6 +289,67 @@ class MPICluster(Cluster):
 
         await self._connection.change(operation, progress, quiet=self.quiet, **message)
         self.scheduler_info = SchedulerInfo(await self._connection.head.identity())
+
+    def ipyparallel(self, world: int = 0) -> Any:
+        """Return an `ipyparallel.Client` of the ranks, in the processes and namespaces of ``%%mpi`` cells.
+
+        Parameters
+        ----------
+        world
+            Index of the world. Engine ``i`` of the client is rank ``i`` of this world.
+
+        Raises
+        ------
+        InvalidRequest
+            If the cluster has no such world.
+        RankLost
+            If ranks of the world were lost.
+        CollectiveFailed
+            If the engines do not start.
+        HeadUnreachable
+            If the head or the engines do not answer.
+
+        Notes
+        -----
+        A view runs code on each rank without the turn of calls and cells, and Ctrl-C does not end this code. Use views
+        for code without communication. Code that communicates belongs in ``%%mpi`` cells and ``@spmd`` functions, where
+        a failed rank ends the operation on all ranks. Close the client when it is not used any more.
+
+        Examples
+        --------
+        >>> engines = cluster.ipyparallel()  # doctest: +SKIP
+        >>> engines[:].apply_sync(os.getpid)  # doctest: +SKIP
+        [4711, 4712, 4713, 4714]
+        """
+        from workbench.cells.engine_client import connect, forwarded
+        from workbench.cells.protocol import REACH
+
+        reach = self.sync(self._connection.call, REACH, _ENGINES_S, world=world)
+        engines = connect(forwarded(reach["connection"], partial(self.forward, f"engines of world {world}")))
+        engines.wait_for_engines(len(reach["idents"]), timeout=_ENGINES_S)
+        return engines
+
+    def forward(self, purpose: str, addresses: list[str]) -> Any:
+        """Return addresses by which this process reaches addresses of the head's host.
+
+        Parameters
+        ----------
+        purpose
+            Addresses of an earlier call for the same purpose are not forwarded any longer.
+        addresses
+            Addresses as ``"tcp://10.1.2.3:4567"``.
+
+        Returns
+        -------
+        list of str
+            Addresses of this host, forwarded by ssh until this object is closed; without ``ssh_tunnel``: `addresses`.
+
+        Raises
+        ------
+        HeadUnreachable
+            If ssh does not open the ports within ``workbench.connect-timeout``.
+        """
+        return self.sync(self._connection.forward, purpose, addresses)
 
     def adapt(self, *args: Any, **kwargs: Any) -> Any:
         """Raise an error: the size of an MPI world is fixed when it starts."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import doctest
 import re
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,8 @@ from support.processes import until
 from support.spmd import be_patient, total
 
 from workbench import MPICluster, place, run_on_ranks, spmd
+from workbench.bench import nets, parameter_server, torch_operations
+from workbench.bench.training import Bench
 from workbench.errors import InvalidRequest, RankLost
 from workbench.torch import fit, predict
 
@@ -61,6 +64,28 @@ def test_two_models_train_in_one_step_in_groups_of_their_own(client4):
 def test_a_training_listens_at_no_port(client4):
     for before, within in run_on_ranks(torched.listening, client=client4):
         assert before == within
+
+
+def test_the_arms_of_the_training_bench_have_the_same_losses_and_only_gloo_listens(client4):
+    bench = Bench(client4, 0.001, ["small", "feeding"])
+    listening = bench.check()
+    rows = list(bench.measure(1))
+    served = parameter_server.train(client4, "small", 1, "float64")
+    ours = run_on_ranks(nets.train, nets.OURS, "small", 1, "float64", client=client4)[0]
+
+    assert listening["listening_workbench"] == 0 < listening["listening_gloo"]
+    assert {(row["what"], row["arm"]) for row in rows} == {
+        ("small", nets.OURS), ("small", nets.GLOO), ("feeding", nets.BATCHES), ("feeding", nets.LOADER)
+    }  # fmt: skip
+    assert min(row["ms"] for row in rows) > 0
+    np.testing.assert_allclose(served.losses, ours.losses, atol=1e-12, rtol=0)
+
+
+def test_the_collectives_bench_has_the_same_of_torch_and_of_mpi(client4):
+    rows = run_on_ranks(torched.measured, [2048, 4096], client=client4)[0]
+
+    assert [(row["operation"], row["nbytes"]) for row in rows] == [*product(torch_operations.OPERATIONS, (2048, 4096))]
+    assert min(row[f"{kind}_us"] for row in rows for kind in torch_operations.KINDS) > 0
 
 
 def test_gradients_are_in_the_traffic_of_the_cluster(cluster4, client4):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
 import subprocess
 import sys
@@ -16,12 +17,14 @@ from distributed import Client
 from support.processes import DEADLINE, gone, line_of, until
 
 from workbench import MPICluster
+from workbench.cells import client as cells
 from workbench.deploy.ssh_tunnel import Tunnel
 from workbench.errors import HeadUnreachable, InvalidRequest
 
 ATTACH = """
 import os, sys
 from workbench import MPICluster
+from workbench.cells import client as cells
 cluster = MPICluster.attach("shared", ssh_tunnel="gate")
 print(cluster.scheduler_address, flush=True)
 sys.stdin.read()
@@ -105,6 +108,20 @@ def test_a_cluster_is_used_through_a_tunnel_that_ends_with_the_connection(cluste
         its = tunnels()
         assert len(its) == 1
     assert all(map(gone, its))
+
+
+@pytest.mark.usefixtures("ssh")
+def test_cells_and_engines_are_reached_through_a_tunnel_and_the_ports_close_with_the_connection(cluster4):
+    with MPICluster.attach("shared", ssh_tunnel="gate") as cluster, Client(cluster) as client:
+        result = cells.run("comm.allreduce(rank)", client=client, values=True)
+        assert result.values() == [6, 6, 6, 6]
+        with cluster.ipyparallel() as engines:
+            assert engines[:].apply_sync(os.getpid) == [rank["pid"] for rank in cluster.ranks]
+        own = tunnels()
+        assert len(own) == 3, "one each for the head, the cells and the client of ipyparallel"
+        assert cells.run("rank", client=client, values=True).values() == [0, 1, 2, 3]
+        assert tunnels() == own, "the next cell uses the ports of the first one"
+    assert all(map(gone, own))
 
 
 @pytest.mark.usefixtures("ssh")

@@ -217,6 +217,14 @@ def test_browsers_are_asked_as_often_as_the_site_says(settings, expected):
     assert (socket.ping_interval, socket.ping_timeout) == expected
 
 
+async def test_a_large_body_is_refused_before_it_is_read(site):
+    _, server = site
+    reader, writer = await asyncio.open_connection(*server.host.split(":"))
+    writer.write(f"POST {server.base}/ HTTP/1.1\r\nHost: {server.host}\r\nContent-Length: {1 << 20}\r\n\r\n".encode())
+    assert (await asyncio.wait_for(reader.read(), DEADLINE)).startswith(b"HTTP/1.1 400")
+    writer.close()
+
+
 async def test_it_listens_on_loopback_alone(site):
     link, _ = site
     listening = [c.laddr for c in psutil.Process().net_connections() if c.status == psutil.CONN_LISTEN and c.laddr]

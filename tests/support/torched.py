@@ -344,6 +344,13 @@ def listening(comm):
         return before, count()
 
 
+def measured(comm, sizes):
+    """Return the rows of the collectives bench."""
+    from workbench.bench import torch_operations
+
+    return torch_operations.rows(comm, comm, sizes, 1e-3)
+
+
 def large_mean(comm):
     """Return the mean of numbers whose sum their type does not have."""
     import torch

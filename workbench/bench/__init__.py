@@ -28,6 +28,7 @@ BENCHES = {
     "scaling": "fits of workbench.ml from 1 to 8 ranks, and their memory, against bare MPI",
     "peers": "fits of workbench.ml, against dask-ml, daal4py and Dask's own decomposition",
     "metrics": "what metrics add to MPI operations and fits; head and dashboard with many simulated ranks",
+    "training": "training of nets of PyTorch, against gloo, a parameter server of Dask and DataLoader",
     "submit": "a job handed to Slurm, against a bare sbatch of the same script",
 }
 """What can be measured, by the name of its module."""

@@ -363,7 +363,7 @@ def metrics(record: Record, table: str | None, out: str | None, bound: MPICluste
     parquet = out is not None and out.endswith(".parquet")
     if parquet and table is None:
         raise InvalidRequest(f"--out {out}: OpenMetrics are text. Name a table for Parquet, for example --table ranks.")
-    path = None if out is None else atomic_file.checked("--out", out)
+    path = None if out is None else atomic_file.validate("--out", out)
     with connected(record, bound) as cluster:
         frame = None if table is None else cluster.metrics(table)
         text = cluster.openmetrics() if frame is None else frame.to_csv(index=False)

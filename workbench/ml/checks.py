@@ -35,6 +35,8 @@ class Checks:
     """Whether blocks may be matrices in CSR format."""
     several: bool = False
     """Whether a row may have several targets."""
+    integers: bool = False
+    """Whether the part converts integers and booleans itself, some rows at a time: no block is copied then."""
     frames: ClassVar[bool] = False
     """Whether parts take dataframes as they are."""
 
@@ -79,11 +81,14 @@ class Checks:
         """
         return (
             (_is_finite(X, 2) if finite else _is_array(X, 2))
-            and X.dtype in FLOATS
+            and (X.dtype in FLOATS or (self.integers and X.dtype.kind != "f"))
             and X.flags.c_contiguous
             and X.size > 0
             and (not self.target or self._is_plain_target(y, len(X)))
-            and (weight is None or (_is_finite(weight, 1) and weight.dtype == X.dtype and weight.shape == X.shape[:1]))
+            and (
+                weight is None
+                or (_is_finite(weight, 1) and weight.dtype == checked(X.dtype) and weight.shape == X.shape[:1])
+            )
             and (weight is None or weight.min() > 0)
         )
 
@@ -175,8 +180,10 @@ def make(part: Any, checks: Checks, start: int, *columns: Any) -> Any:
         from workbench.ml.frames import array_of
 
         columns = tuple(array_of(column) if hasattr(column, "iloc") else column for column in columns)
-    # Whole numbers need no more than this, as scikit-learn does it.
-    if not checks.frames and _is_array(columns[0], 2) and columns[0].dtype.kind != "f":
+    # Integers need no more than this; scikit-learn does the same.
+    rows = columns[0]
+    integers = not checks.frames and _is_array(rows, 2) and rows.dtype.kind != "f"
+    if integers and not (checks.integers and rows.flags.c_contiguous):
         columns = columns[0].astype(FLOATS[0], order="C"), *columns[1:]
     if not (getattr(part, "finds_non_finite", False) and checks._is_plain(*columns, finite=False)):
         return part(*checks.apply(*columns), start)

@@ -19,6 +19,8 @@ from workbench.server.proxy import Proxy
 
 _HOST = "127.0.0.1"
 _COOKIE = "workbench"
+# Bytes of the body of a request.
+_LARGEST_BODY = 1 << 16
 
 
 class OneTimeToken:
@@ -167,7 +169,9 @@ async def _serve(name: str, tell: Callable[[str], None]) -> None:
             log_function=lambda _: None,  # links have the token
             door=door,
             first_page=f"{door.base}workbench/dashboard/{name}/",
-        )
+        ),
+        # Tornado reads a body before the cookie is checked, and pages send none.
+        max_body_size=_LARGEST_BODY,
     )
     server.add_sockets(sockets)
     try:

@@ -147,7 +147,7 @@ async def test_an_ssh_is_logged(lines, tmp_path, monkeypatch):
     tunnel = Tunnel("gate")
 
     with pytest.raises(HeadUnreachable):
-        await tunnel.open("tls://127.0.0.1:17", 0.1)
+        await tunnel.open(["tls://127.0.0.1:17"], 0.1)
     await tunnel.close()
 
     # a process of an earlier test may end meanwhile

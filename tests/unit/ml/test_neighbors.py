@@ -319,6 +319,29 @@ def test_neighbours_of_dask_queries_stay_with_these_on_the_ranks(client, form, m
     np.testing.assert_array_equal(graph.toarray(), expected.kneighbors_graph(queries, mode="distance").toarray())
 
 
+@pytest.mark.parametrize("engine", ["auto", "dask"])
+@pytest.mark.parametrize("form", ["table", "whole numbers", "half precision", "sparse", "sparse whole numbers"])
+def test_rows_on_ranks_are_checked_and_converted_once(client, form, engine, monkeypatch):
+    X, queries = np.round(5 * rows(203)), rows(9, seed=2)
+    given = da.from_array(X, chunks=(60, 6))
+    if form == "table":
+        given = dd.from_pandas(pd.DataFrame(X).astype({0: "Int64", 1: np.float32}), npartitions=3)
+    elif form.startswith("sparse"):
+        given = given.astype(np.int32 if form == "sparse whole numbers" else np.float64).map_blocks(sparse.csr_array)
+    else:
+        given = given.astype(np.int8 if form == "whole numbers" else np.float16)
+    model = NearestNeighbors(3, engine=engine).fit(place(given))
+    for name in ("sklearn.utils.check_array", "workbench.ml.frames.array_of"):
+        monkeypatch.setattr(name, lambda *_, **__: pytest.fail("the rows were checked again"))
+    distances, indices = model.kneighbors()
+    results = model.kneighbors(queries)
+    monkeypatch.undo()
+
+    expected = NearestNeighbors(3).fit(X)
+    assert_found((distances.compute(), indices.compute()), expected.kneighbors(), rtol=0)
+    assert_found(results, expected.kneighbors(queries), rtol=0)
+
+
 def test_queries_on_ranks_are_checked(client):
     model = NearestNeighbors(3).fit(da.from_array(rows(203), chunks=(60, 6)))
     with pytest.raises(ValueError, match="Input X contains NaN"):

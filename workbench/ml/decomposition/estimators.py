@@ -11,12 +11,15 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import numpy as np
 from dask.base import is_dask_collection
 from scipy.linalg import LinAlgWarning
+from sklearn import decomposition
 from sklearn.base import ClassNamePrefixFeaturesOutMixin
 from sklearn.utils import check_array, check_random_state
 from sklearn.utils._param_validation import Interval, RealNotInt, StrOptions
+from sklearn.utils.extmath import fast_logdet
 from sklearn.utils.validation import check_is_fitted
 
 from workbench.ml import memory_guard
+from workbench.ml.algebra.row_slices import centred
 from workbench.ml.checks import FLOATS, Checks
 from workbench.ml.data import training
 from workbench.ml.decomposition import fit as decomposition_fit
@@ -89,7 +92,7 @@ class _Decomposition(ClassNamePrefixFeaturesOutMixin, Transformer, Estimator):  
         LinAlgWarning
             If there is no room for ``"tsqr"`` where ``"gram"`` knows a singular value to fewer than 6 digits.
         """
-        checks = Checks(type(self).__name__, sparse=self._sparse)
+        checks = Checks(type(self).__name__, sparse=self._sparse, integers=True)
         data = training(self, checks, X)
         rows, features = data.X.shape
         self._check(rows, features)
@@ -360,6 +363,55 @@ class PCA(_Decomposition):
         self.explained_variance_ratio_ = (squares / (total or 1.0)).astype(dtype)
         self.noise_variance_ = dtype.type(fitted.rest / (rows - 1) / left if left else 0.0)
         self.n_components_, self.n_samples_ = number, rows
+
+    # The model of both estimators is the same: these methods read the attributes of a fit only.
+    get_covariance = decomposition.PCA.get_covariance
+    get_precision = decomposition.PCA.get_precision
+
+    def score_samples(self, X: Any) -> Any:
+        """Return the log-likelihood of each row under the probabilistic model of the components.
+
+        Parameters
+        ----------
+        X : array, CSR matrix, dataframe, or Dask array or dataframe of shape (rows, features)
+            The rows.
+
+        Returns
+        -------
+        array of shape (rows,), float64
+            Lazy if X is a Dask collection.
+
+        Notes
+        -----
+        Tipping and Bishop, Journal of the Royal Statistical Society B 61 (1999).
+        """
+        check_is_fitted(self)
+        if is_dask_collection(X):
+            return self._map("score_samples", X, None, np.float64)
+        X = self._checked(X)
+        precision = self.get_precision().astype(np.float64)
+        constant = fast_logdet(precision) - len(precision) * np.log(2 * np.pi)
+        likelihoods = np.empty(X.shape[0])
+        for part, rows in centred(X, self.mean_.astype(np.float64)):
+            likelihoods[part] = (constant - np.einsum("ij,ij->i", rows @ precision, rows)) / 2
+        return likelihoods
+
+    def score(self, X: Any, y: Any = None) -> float:
+        """Return the mean log-likelihood of the rows.
+
+        Parameters
+        ----------
+        X : array, CSR matrix, dataframe, or Dask array or dataframe of shape (rows, features)
+            The rows.
+        y : None
+            Not used.
+
+        Returns
+        -------
+        float
+            The mean of `score_samples`.
+        """
+        return float(self.score_samples(X).mean())
 
     def _scales(self) -> NDArray[Any]:
         """Return the deviations by which columns are divided."""

@@ -150,7 +150,7 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, Transformer, ClusterMixin, Estimat
         ValueError, TypeError
             As scikit-learn words it, if rows or weights are not valid.
         """
-        checks = Checks(type(self).__name__, sparse=self._sparse)
+        checks = Checks(type(self).__name__, sparse=self._sparse, integers=True)
         data = training(self, checks, X, None, sample_weight)
         self.__dict__.pop("labels_", None)
         self.__dict__.pop("inertia_", None)

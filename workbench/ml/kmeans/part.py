@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from workbench.ml.algebra.moments import Moments
-from workbench.ml.checks import FindsNonFinite
+from workbench.ml.checks import FindsNonFinite, checked
 from workbench.ml.engine.kept_arrays import Keeps
 
 _Array = NDArray[Any]
@@ -57,6 +57,7 @@ class KMeansPart(Keeps, FindsNonFinite):
 
     def __init__(self, X: Any, y: None, weight: _Array | None, start: int) -> None:
         self._X, self._weight, self._start = X, weight, start
+        self._dtype = checked(X.dtype)
         self._middle: _Array | None = None
         self._labels: NDArray[np.int32] | None = None
         self._sums, self._counts, self._members = np.empty(0), np.empty(0), np.empty(0)
@@ -82,7 +83,7 @@ class KMeansPart(Keeps, FindsNonFinite):
 
         The last number is the weighted sum of the squared norms, NaN where the scores are less precise.
         """
-        exact = self._X.dtype == np.float64 and not sparse.issparse(self._X)
+        exact = self._dtype == np.float64 and not sparse.issparse(self._X)
         return float(self._X.shape[0]), self._sum, self._squares, self._weighted if exact else np.nan
 
     def center(self, middle: _Array) -> float:
@@ -106,7 +107,7 @@ class KMeansPart(Keeps, FindsNonFinite):
                 lots = np.divide(lots, weight, out=np.full(len(lots), np.inf), where=weight > 0)
             first = np.argsort(lots, kind="stable")[:number]
             drawn = heapq.nsmallest(number, [*drawn, *((float(lots[row]), part.start + int(row)) for row in first)])
-        return [(lot, self._start + row, _dense(self._X[row : row + 1])[0]) for lot, row in drawn]
+        return [(lot, self._start + row, _dense(self._rows(slice(row, row + 1)))[0]) for lot, row in drawn]
 
     def weight(self) -> float:
         """Return the weight of all rows."""
@@ -119,7 +120,7 @@ class KMeansPart(Keeps, FindsNonFinite):
         else:
             row = int(np.searchsorted(np.cumsum(self._weight, dtype=np.float64), weight, side="right"))
         row = min(row, self._X.shape[0] - 1)
-        return _dense(self._X[row : row + 1])
+        return _dense(self._rows(slice(row, row + 1)))
 
     @np.errstate(over="ignore", invalid="ignore")
     def step(self, centers: _Array, first: bool = False) -> tuple[_Array, _Array, float, float]:
@@ -192,7 +193,7 @@ class KMeansPart(Keeps, FindsNonFinite):
         """
         nearest_first: list[tuple[float, int]] = []
         for part, distances in self._squared_distances(centers):
-            X = self._X[part]
+            X = self._rows(part)
             apart = distances > _squared_norms(X) * (_AT_CENTRE_SPARSE if sparse.issparse(X) else _AT_CENTRE)
             rows = np.flatnonzero(apart if self._weight is None else apart & (self._weight[part] > 0))
             first = rows[np.argsort(-distances[rows], kind="stable")[:number]]
@@ -204,7 +205,7 @@ class KMeansPart(Keeps, FindsNonFinite):
                 self._start + row,
                 1.0 if self._weight is None else float(self._weight[row]),
                 int(self._label(slice(row, row + 1))[0]),
-                _dense(self._X[row : row + 1])[0],
+                _dense(self._rows(slice(row, row + 1)))[0],
             )
             for below, row in nearest_first
         ]
@@ -261,7 +262,7 @@ class KMeansPart(Keeps, FindsNonFinite):
                 chances *= self._weight[part]
             numbers = _uniform(seed, self._start + part.start, len(chances))
             drawn.append(part.start + np.flatnonzero(numbers < chances))
-        return _dense(self._X[np.concatenate(drawn)])
+        return _dense(self._rows(np.concatenate(drawn)))
 
     def weigh(self, candidates: int) -> _Array:
         """Return the weight of the rows nearest to each candidate, shape (candidates,); release the distances."""
@@ -281,7 +282,11 @@ class KMeansPart(Keeps, FindsNonFinite):
         """Yield slices of rows with room in the cache for their distances to so many centers."""
         for start in range(0, self._X.shape[0], rows := self._at_once(clusters)):
             part = slice(start, min(start + rows, self._X.shape[0]))
-            yield part, self._X[part]
+            yield part, self._rows(part)
+
+    def _rows(self, part: Any) -> Any:
+        """Return some rows as floats."""
+        return self._X[part].astype(self._dtype, copy=False)
 
     def _at_once(self, clusters: int) -> int:
         rows, features = self._X.shape
@@ -307,8 +312,8 @@ class KMeansPart(Keeps, FindsNonFinite):
         """
         middle = self._middle
         if middle is not None:
-            centers, middle = centers - middle, middle.astype(self._X.dtype)
-        factors, norms = (2 * centers).astype(self._X.dtype), np.square(centers).sum(axis=1)[:, None]
+            centers, middle = centers - middle, middle.astype(self._dtype)
+        factors, norms = (2 * centers).astype(self._dtype), np.square(centers).sum(axis=1)[:, None]
         low = (1 << (len(centers) - 1).bit_length()) - 1
         numbers, mask = np.arange(len(centers))[:, None], np.int64(~low)
         products = np.empty((len(centers), self._at_once(len(centers))), dtype=factors.dtype)
@@ -346,7 +351,7 @@ class KMeansPart(Keeps, FindsNonFinite):
         for start in range(0, rows, at_once):
             part: Any = slice(start, min(start + at_once, rows))
             part = part if changed is None else changed[part]
-            X, clusters_of = self._X[part], labels[part]
+            X, clusters_of = self._rows(part), labels[part]
             if gather:
                 self._gather(part, X)
             weight = np.ones(len(clusters_of)) if self._weight is None else self._weight[part].astype(np.float64)

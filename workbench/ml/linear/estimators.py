@@ -72,11 +72,12 @@ class _Linear(MultiOutputMixin, RegressorMixin, Estimator):  # type: ignore[misc
             If the matrices of features x features have no room in the memory of a rank: before the fit, or where
             the columns nearly depend on each other, so that a QR decomposition is needed, in the fit.
         """
-        checks = Checks(type(self).__name__, target="numbers", sparse=self._sparse, several=True)
+        name, sparse = type(self).__name__, self._sparse
+        checks = Checks(name, target="numbers", sparse=sparse, several=True, integers=True)
         data = training(self, checks, X, y, sample_weight)
         settings = self._settings(*data.X.shape[:1], *data.y.shape[1:])
         later = 0 if np.all(settings.alpha) else settings.for_triangles(data.X.shape[1])
-        limit = memory_guard.check(type(self).__name__, data, self.engine, linear_fit.needs, _INSTEAD, later=later)
+        limit = memory_guard.check(name, data, self.engine, linear_fit.needs, _INSTEAD, later=later)
         task = Task(linear_fit.fit, replace(settings, limit=limit), LinearPart, checks)
         fitted = self._fit(task, data)
         self.coef_, self.intercept_ = fitted.coef.astype(data.dtype), fitted.intercept.astype(data.dtype)

@@ -170,7 +170,7 @@ class LogisticRegression(ClassifierMixin, Estimator):  # type: ignore[misc]
         InvalidRequest
             If the matrices of ``"newton-cholesky"`` have no room in the memory of a rank.
         """
-        checks = Checks(type(self).__name__, target="labels", sparse=self._sparse)
+        checks = Checks(type(self).__name__, target="labels", sparse=self._sparse, integers=True)
         data = training(self, checks, X, y, sample_weight)
         settings = self._settings(data.dtype)
         if self.solver != "lbfgs":

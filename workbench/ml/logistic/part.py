@@ -12,6 +12,7 @@ from scipy import sparse
 from scipy.special import log_softmax
 
 from workbench.ml.algebra.row_slices import Products
+from workbench.ml.checks import checked
 
 _Array = NDArray[Any]
 
@@ -45,8 +46,8 @@ class LogisticPart:
 
     def __init__(self, X: Any, y: _Array, weight: _Array | None, start: int) -> None:
         self._X, self._y, self._weight = X, y, weight
-        width = X.shape[1]
-        self._rows = max(_LEAST, _CACHED // max(1, width * X.dtype.itemsize))
+        self._dtype = checked(X.dtype)
+        self._rows = max(_LEAST, _CACHED // max(1, X.shape[1] * self._dtype.itemsize))
         self._codes: _Array = np.empty(0)
 
     def classes(self) -> _Array:
@@ -72,7 +73,7 @@ class LogisticPart:
                 of_row *= self._weight
             self._weight = of_row
         if len(classes) == 2:
-            self._codes = self._codes.astype(self._X.dtype)
+            self._codes = self._codes.astype(self._dtype)
         return float(len(self._y)) if self._weight is None else float(self._weight.sum(dtype=np.float64))
 
     def _number(self, classes: _Array) -> None:
@@ -123,7 +124,7 @@ class LogisticPart:
             loss += float((losses if weight is None else losses * weight).sum(dtype=np.float64))
             of_row = np.ones(1) if weight is None else weight.astype(np.float64)
             pull = chances * (of_row if binary else of_row[:, None])
-            _project(X, pull.astype(self._X.dtype), gradient)
+            _project(X, pull.astype(self._dtype), gradient)
             _restore(chances, codes)
             chances = chances.astype(np.float64).reshape(len(losses), -1)
             rows = np.column_stack([X.toarray() if sparse.issparse(X) else X, np.ones(len(losses))])
@@ -134,11 +135,14 @@ class LogisticPart:
 
     def _slices(self, weights: _Array) -> Iterator[tuple[Any, _Array, _Array | None, _Array]]:
         """Yield rows, their codes, weights and linear scores, shape (rows,) or (rows, classes)."""
-        weights = weights.astype(self._X.dtype)
+        weights = weights.astype(self._dtype)
         slope, intercept = weights[..., :-1].T, weights[..., -1]
         for start in range(0, self._X.shape[0], self._rows):
             part = slice(start, start + self._rows)
-            X, weight = self._X[part], None if self._weight is None else self._weight[part]
+            X, weight = (
+                self._X[part].astype(self._dtype, copy=False),
+                None if self._weight is None else self._weight[part],
+            )
             yield X, self._codes[part], weight, np.asarray(X @ slope) + intercept
 
 

@@ -9,6 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
+from workbench.ml.checks import checked
+
 _Array = NDArray[Any]
 
 # Numbers in an array of differences, 2 MiB.
@@ -105,7 +107,9 @@ class Pairwise:
         """See `Measure.scores`."""
         from sklearn.metrics import pairwise_distances
 
-        scores = pairwise_distances(self._queries, X, metric=self._metric, **self._keywords).astype(np.float64)
+        # A function of the user computes with floats: small integers would overflow.
+        queries, X = (rows.astype(checked(rows.dtype), copy=False) for rows in (self._queries, X))
+        scores = pairwise_distances(queries, X, metric=self._metric, **self._keywords).astype(np.float64)
         # Where a distance is no number, the row is the last that is wanted.
         return np.nan_to_num(scores, copy=False, nan=np.inf, posinf=np.inf), np.zeros(len(scores))
 

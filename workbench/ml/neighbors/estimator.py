@@ -15,7 +15,7 @@ from sklearn.neighbors import VALID_METRICS
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 
-from workbench.ml.checks import Checks
+from workbench.ml.checks import FLOATS, Checks
 from workbench.ml.data import Data, know_features, training
 from workbench.ml.engine import fitting
 from workbench.ml.engine.rank_task import Task
@@ -28,6 +28,7 @@ from workbench.ml.neighbors.part import (
     NeighborsPart,
     QueriesPart,
     QueryChecks,
+    RowsPart,
     Search,
     count,
     find,
@@ -178,9 +179,16 @@ class NearestNeighbors(Estimator):
         engine = chosen(self.engine, distributed=data.distributed)
         if engine != "local":
             data = Data(in_blocks(placed([data.X], engine)[0]), None, None, distributed=True)
+        # Blocks are checked now, and converted now if that takes a copy: a search does neither.
+        task = Task(count, None, RowsPart, self._checks())
+        if hasattr(X, "divisions") or not _is_searchable(data.X):
+            shape, is_sparse = (0, data.X.shape[1]), sparse.issparse(data.X._meta)
+            kept = sparse.csr_array(shape, dtype=data.dtype) if is_sparse else np.empty(shape, data.dtype)
+            self.n_samples_fit_, (X,) = self._fit(replace(task, kept=(kept,)), data)
+            data = replace(data, X=X)
+        else:
+            self.n_samples_fit_ = self._fit(task, data)
         self._rows = data
-        # Blocks are checked now, not when the first is searched in.
-        self.n_samples_fit_ = self._run(count, None)
         return self
 
     def kneighbors(self, X: Any = None, n_neighbors: int | None = None, return_distance: bool = True) -> Any:
@@ -286,8 +294,9 @@ class NearestNeighbors(Estimator):
     def _found(self, queries: Any, number: int, first: int | None) -> Found:
         """Return the nearest rows; without the queries themselves if these are rows, from number `first` on."""
         search = self._search(queries, number if first is None else number + 1)
+        part = NeighborsPart, self._query_checks()
         results = [
-            self._run(find, replace(search, queries=queries[start : start + search.step]))
+            self._fit(Task(find, replace(search, queries=queries[start : start + search.step]), *part), self._rows)
             for start in range(0, queries.shape[0], search.step)
         ]
         distances, rows = (np.concatenate(each) for each in zip(*results, strict=True))
@@ -295,11 +304,10 @@ class NearestNeighbors(Estimator):
 
     def _on_ranks(self, number: int, queries: AlignedBlocks | None) -> tuple[Any, Any]:
         """Return the nearest rows for queries on the ranks, or for all rows, where these lie."""
-        kept = np.empty((0, number)), np.empty((0, number), np.int64)
+        kept, checks = (np.empty((0, number)), np.empty((0, number), np.int64)), self._query_checks()
         if queries is None:
-            task = Task(find_each, self._search(None, number + 1), NeighborsPart, self._checks(), kept)
+            task = Task(find_each, self._search(None, number + 1), NeighborsPart, checks, kept)
         else:
-            checks = QueryChecks(type(self).__name__, sparse=True)
             task = Task(find_each, self._search(None, number), QueriesPart, checks, kept)
         rows = replace(self._rows, y=queries)
         with reporting(type(self).__name__, None, self.verbose, self.callback) as report:
@@ -341,7 +349,10 @@ class NearestNeighbors(Estimator):
         return self._found(self._checks().apply(block, None, None)[0], number, None)
 
     def _checks(self) -> Checks:
-        return Checks(type(self).__name__, sparse=True)
+        return Checks(type(self).__name__, sparse=True, integers=True)
+
+    def _query_checks(self) -> Checks:
+        return QueryChecks(type(self).__name__, sparse=True, integers=True)
 
     def _metric(self) -> tuple[Any, Mapping[str, Any]]:
         """Return the metric as the parts know it, and what it is told besides."""
@@ -355,5 +366,10 @@ class NearestNeighbors(Estimator):
                 return "euclidean", {}
         return "euclidean" if self.metric == "l2" else self.metric, keywords
 
-    def _run(self, algorithm: Any, settings: Any) -> Any:
-        return self._fit(Task(algorithm, settings, NeighborsPart, self._checks()), self._rows)
+
+def _is_searchable(X: Any) -> bool:
+    """Return whether a search accepts the blocks as they are."""
+    meta = getattr(X, "_meta", X)
+    if sparse.issparse(meta):
+        return meta.format == "csr" and meta.dtype in FLOATS
+    return meta.dtype in FLOATS or meta.dtype.kind in "iub"

@@ -87,13 +87,11 @@ def join(number: int, left: Found, right: Found) -> Found:
 
 @dataclass(frozen=True)
 class QueryChecks(Checks):
-    """What queries have to be, which take the place of targets beside rows that were checked in the fit."""
+    """Checks of queries, which take the place of targets; the rows were checked and converted in the fit."""
 
     def apply(self, X: Any, y: Any, weight: Any) -> tuple[Any, Any, Any]:
         """See `Checks.apply`."""
-        if not self._is_plain(X, None, None, finite=False):
-            X = super().apply(X, None, None)[0]
-        return X, super().apply(y, None, None)[0], weight
+        return X, None if y is None else super().apply(y, None, None)[0], weight
 
 
 class NeighborsPart(Keeps, FindsNonFinite):
@@ -171,6 +169,14 @@ class NeighborsPart(Keeps, FindsNonFinite):
                 best, pairs = _better(best, pairs), []
         best = _better(best, pairs)
         return by.distances(best[0]), best[1]
+
+
+class RowsPart(NeighborsPart):
+    """A block whose rows are checked and converted once, and kept for all searches."""
+
+    def kept(self) -> tuple[Any, ...]:
+        """See `Keeps.kept`: the rows."""
+        return (self._X,)
 
 
 class QueriesPart(NeighborsPart):

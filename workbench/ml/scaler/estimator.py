@@ -148,7 +148,7 @@ class StandardScaler(OneToOneFeatureMixin, Transformer, Estimator):  # type: ign
         return self._learn(X, sample_weight, self._seen())
 
     def _learn(self, X: Any, weight: Any, seen: Moments | None) -> Self:
-        checks = ScalerChecks(type(self).__name__, with_mean=self.with_mean)
+        checks = ScalerChecks(type(self).__name__, integers=True, with_mean=self.with_mean)
         data = training(self, checks, X, None, weight)
         fitted_moments = self._fit(Task(moments, seen, ScalerPart, checks), data)
         if weight is not None:
