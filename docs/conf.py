@@ -47,6 +47,8 @@ autodoc_member_order = "bysource"
 # The docstrings have the types, in words for readers.
 autodoc_typehints = "none"
 numpydoc_show_class_members = False
+# The list of a page names its methods without their class.
+toc_object_entries_show_parents = "hide"
 numpydoc_xref_param_type = False
 
 # -- pages
