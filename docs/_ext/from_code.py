@@ -93,7 +93,7 @@ def settings() -> str:
     group, column = "", -1
     for line in (ROOT / "workbench" / "workbench.yaml").read_text(encoding="utf-8").splitlines()[1:]:
         if rows and column > 0 and line.strip().startswith("#") and line.index("#") == column:
-            rows[-1][-1] += " " + line.strip("# ")
+            rows[-1][2] += " " + line.strip("# ")
         elif (found := SETTING.match(line)) and len(found["indent"]) in {2, 4}:
             group = group if len(found["indent"]) == 4 else ""
             column = line.find("#")
@@ -101,10 +101,10 @@ def settings() -> str:
                 name = f"{group}{found['name']}"
                 variable = "DASK_WORKBENCH__" + name.upper().replace(".", "__").replace("-", "_")
                 value, comment = found["value"], _sentence(found["comment"] or "")
-                rows.append([f"`workbench.{name}`", f"`{value}`", f"`{variable}`", comment])
+                rows.append([f"`workbench.{name}`", f"`{value}`", comment, f"`{variable}`"])
             else:
                 group = f"{found['name']}."
-    return _table(["setting", "default", "variable", "meaning"], rows)
+    return _table(["setting", "default", "meaning", "variable"], rows)
 
 
 def exceptions() -> str:
