@@ -77,7 +77,7 @@ def _pickling(method: Callable[..., MPI.Request], twin: Callable[..., MPI.Reques
 
 
 def _with_lengths(method: Callable[..., MPI.Request]) -> Callable[..., MPI.Request]:
-    """Return the operation as one that asks the ranks how much they want, where it is not told."""
+    """Return a reduce-scatter that gathers the receive counts of the ranks if they are omitted."""
 
     @functools.wraps(method)
     def post(
