@@ -11,7 +11,7 @@ from typing import Any
 
 from workbench import config
 from workbench.deploy.job_spec import world_job_spec
-from workbench.deploy.jobs import words
+from workbench.deploy.jobs import describe
 from workbench.deploy.registry import Record
 from workbench.deploy.world import MPIWorld
 from workbench.errors import LaunchError, StartError
@@ -53,7 +53,7 @@ class JobWorld(MPIWorld):
         self._no_rank_left.clear()
         self.job = None
         spec = await asyncio.to_thread(world_job_spec, self.record, self.index, self.ranks, self.starts)
-        # The submission continues if this coroutine is cancelled, because a job without a known id cannot be cancelled.
+        # The submission continues if this coroutine is canceled, because a job without a known id cannot be canceled.
         self._submitting = asyncio.ensure_future(asyncio.to_thread(self._launcher.submit, spec))
         self.job = await asyncio.shield(self._submitting)
         self._queued = True
@@ -68,7 +68,7 @@ class JobWorld(MPIWorld):
             status = await self._status()
             if status.finished:
                 raise StartError(f"{self._end_message(status)} before it ran. See {log}.")
-            message = f"world {self.index}: job {self.job} {words(status)}"
+            message = f"world {self.index}: job {self.job} {describe(status)}"
             if message != reported:
                 self._report(reported := message)
             if status.state not in (JobState.QUEUED, JobState.UNKNOWN):
@@ -83,7 +83,7 @@ class JobWorld(MPIWorld):
         return (await asyncio.to_thread(self._launcher.statuses, [job]))[job]
 
     def _end_message(self, status: JobStatus) -> str:
-        return f"its job {self.job} has ended: {words(status)}"
+        return f"its job {self.job} has ended: {describe(status)}"
 
     def left(self, rank: int) -> dict[str, Any]:
         """Record that a rank has left; after the last one the end of the job is near."""
