@@ -60,14 +60,14 @@ class MPICluster(Cluster):
     InvalidRequest
         If an option is not valid; nothing was started.
     StartError
-        If the cluster failed to start, with the end of the log that has the reason; nothing is left of it.
+        If the cluster failed to start, with the end of the log that has the reason. All its parts were removed.
     StartTimeout
-        If it was not ready in time; nothing is left of it.
+        If the cluster was not ready in time. All its parts were removed.
 
     Notes
     -----
-    `close`, and leaving a ``with`` block, stop a cluster that this object has started, and only disconnect from one
-    that it has attached to. The end of the process stops no cluster.
+    `close`, and the end of a ``with`` block, stop a cluster that this object has started, and only disconnect from
+    an attached cluster. The end of the process stops no cluster.
 
     Examples
     --------
@@ -106,12 +106,12 @@ class MPICluster(Cluster):
                 self._loop_runner.stop()
                 if not self._owner:
                     raise
-                # The user has no object by which to stop the job.
+                # The user has no object with which to stop the job.
                 self._job.abandon(error)
 
     @classmethod
     def of_job(cls, job: ClusterStarter, **options: Any) -> Self:
-        """Return the object of the cluster of a job, with the options of ``__init__`` that are not the job's."""
+        """Return the object of the cluster of a job, with the other options of ``__init__``."""
         self = cls.__new__(cls)
         self._given_job = job
         cls.__init__(self, **options)
@@ -135,11 +135,11 @@ class MPICluster(Cluster):
         name
             Name of the cluster.
         ssh_tunnel, asynchronous, loop, quiet
-            As of `MPICluster`.
+            As for `MPICluster`.
         **options
-            More keyword arguments for the ``__init__`` of a subclass. It is called with all keyword arguments of this
-            method, and passes those of `MPICluster` to ``super().__init__``. What it adds there about the size or the
-            job of a cluster has no effect: the cluster runs already.
+            More keyword arguments for the ``__init__`` of a subclass, which is called with all keyword arguments of
+            this method, and passes those of `MPICluster` to ``super().__init__``. Additional options for the size or
+            the job of a cluster have no effect, because the cluster already runs.
 
         Raises
         ------
@@ -216,11 +216,11 @@ class MPICluster(Cluster):
 
     @property
     def record(self) -> Record:
-        """The record that the head has sent last; `refresh` gets the present one."""
+        """The last record that the head has sent; `refresh` gets the current one."""
         return self._job.record
 
     def refresh(self) -> Record | Awaitable[Record]:
-        """Get the present record of the cluster from its head."""
+        """Get the current record of the cluster from its head."""
         return self.sync(self._connection.refresh)  # type: ignore[no-any-return]
 
     @property
@@ -245,18 +245,18 @@ class MPICluster(Cluster):
     def metrics(self, what: str = "ranks") -> Any:
         """Return measurements as a tidy `pandas.DataFrame`: see `workbench.metrics.frames.frame`."""
 
-        async def ask() -> Any:
+        async def fetch() -> Any:
             return frame(await self._connection.metrics(), what)
 
-        return self.sync(ask)
+        return self.sync(fetch)
 
     def openmetrics(self) -> Any:
         """Return measurements in the text format of OpenMetrics: see `workbench.metrics.openmetrics.text`."""
 
-        async def ask() -> str:
+        async def fetch() -> str:
             return text(await self._connection.metrics())
 
-        return self.sync(ask)
+        return self.sync(fetch)
 
     def scale(self, n: int) -> Any:
         """Scale to `n` ranks by adding a world or removing the most recent ones; return when this is done.
@@ -405,7 +405,7 @@ class MPICluster(Cluster):
             await asyncio.to_thread(self._job.await_end)
 
     def __eq__(self, other: object) -> bool:
-        # Dask compares names, and would give this cluster the client of an earlier cluster of its name.
+        # Dask compares names, and would use the client of an earlier cluster with the same name.
         return self is other
 
     def __hash__(self) -> int:

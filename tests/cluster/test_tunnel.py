@@ -144,5 +144,5 @@ def test_a_host_that_cannot_be_logged_in_to_is_told_with_what_ssh_says(host, why
 
 @pytest.mark.parametrize("host", ["", "-oProxyCommand=touch x", "two words", "a\nb"])
 def test_what_is_no_host_is_refused(host):
-    with pytest.raises(InvalidRequest, match="Choose a host as ssh takes it"):
+    with pytest.raises(InvalidRequest, match="Choose a host in the syntax of ssh"):
         Tunnel(host)

@@ -174,7 +174,7 @@ async def test_through_a_tunnel_to_another_port_it_is_told_which_to_forward_and_
     without = await server.get("/?token=wrong", headers={"Host": host})
 
     assert (told.code, "Set-Cookie" in told.headers) == (403, False)
-    assert f"asks for {host}" in told.body.decode()
+    assert f"has requested {host}" in told.body.decode()
     assert f"ssh -L {port}:127.0.0.1:{port}" in told.body.decode()
     assert (without.code, str(port) in without.body.decode()) == (403, False)
     assert (await enter(link, server)).code == 302

@@ -62,7 +62,7 @@ class Transfer:
     window
         Bytes that may be posted and incomplete. One chunk is always posted.
     status
-        The status for receives; None for sends, which cannot be cancelled.
+        The status for receives; None for sends, which cannot be canceled.
     peer_has_ended
         Returns whether the socket to the peer has ended.
     when_done
@@ -92,7 +92,7 @@ class Transfer:
     ) -> None:
         self._post, self._window, self._status, self.peer_has_ended = post, window, status, peer_has_ended
         self.is_receive = status is not None
-        """Whether the transfer can be cancelled when the peer is dead."""
+        """Whether the transfer can be canceled when the peer is dead."""
         self._when_done = when_done
         self._chunks = deque(
             (frame[at : at + framing.CHUNK], tag) for frame, tag in frames for at in range(0, len(frame), framing.CHUNK)
@@ -115,7 +115,7 @@ class Transfer:
         """Reason why a part cannot arrive; None for a send that may still be received."""
 
     def waiter(self) -> asyncio.Future[None] | None:
-        """Return a future for the end of the transfer, or None if it is finished; it can be cancelled alone."""
+        """Return a future for the end of the transfer, or None if it is finished; it can be canceled alone."""
         if self.finished:
             return None
         waiter = asyncio.get_running_loop().create_future()
@@ -151,7 +151,7 @@ class Transfer:
                 size = self._requests.popleft()[1]
                 self._posted_bytes -= size
                 self.last_progress = time.monotonic()
-                # A cancelled request has no count.
+                # A canceled request has no count.
                 if self._status is not None and self.failure is None and (count := self._status.Get_count()) != size:
                     raise RuntimeError(f"received {count} bytes, but {size} were announced")
             elif time.monotonic() >= until:

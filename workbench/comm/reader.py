@@ -1,6 +1,6 @@
-"""Reads messages from a socket, frame by frame into aligned memory; a cancelled read can be continued.
+"""Reads messages from a socket, frame by frame into aligned memory; a canceled read can be continued.
 
-A coroutine that waits for a message may be cancelled. The frames that a header has announced over MPI must still be
+A coroutine that waits for a message may be canceled. The frames that a header has announced over MPI must still be
 received, because their sends would otherwise never complete. So the reader stores its position in the stream, and the
 next read continues there.
 """
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 # Bytes. Frames smaller than the first number are read together, in runs of about the second.
 _SMALL, _RUN = 1 << 16, 1 << 20
-# Seconds between two polls of a read whose waiter was cancelled: the first and the longest interval.
+# Seconds between two polls of a read whose waiter was canceled: the first and the longest interval.
 _PAUSE, _LONG_PAUSE = 0.002, 0.5
 
 Frames = Sequence[tuple[memoryview, int]]
@@ -84,7 +84,7 @@ class MessageReader:
         self._began, self._size = 0.0, 0
 
     async def message(self) -> list[memoryview]:
-        """Return the frames of the next message, or of the message whose read was cancelled.
+        """Return the frames of the next message, or of the message whose read was canceled.
 
         Returns
         -------
@@ -123,7 +123,7 @@ class MessageReader:
 
     async def _fill(self, piece: memoryview) -> None:
         if self._is_filling:
-            # The waiter was cancelled. Tornado continues the read, and does not report its end.
+            # The waiter was canceled. Tornado continues the read, and does not report its end.
             pause = _PAUSE
             while self._stream.reading():
                 await asyncio.sleep(pause)

@@ -84,7 +84,7 @@ class Status:
             if job.state is JobState.UNKNOWN and not job.finished:
                 message = _unknown_job(record, job)
             else:
-                state, message = job.state.value, jobs.words(job)
+                state, message = job.state.value, jobs.describe(job)
         return cls(
             **jobs.plain(record) | {"state": state, "message": message},
             worlds=[asdict(world) for world in record.worlds],

@@ -13,8 +13,8 @@ from workbench.log import debug_log
 from workbench.processes.ending import end
 
 _LOOPBACK = "127.0.0.1"
-# Seconds for ssh to end once it is asked.
-_END = 3.0
+# Seconds for ssh to end after SIGTERM.
+_END_TIMEOUT = 3.0
 
 
 class Tunnel:
@@ -23,7 +23,7 @@ class Tunnel:
     Parameters
     ----------
     host
-        Host to log in to, as ``ssh`` takes it: a name, ``user@name``, or an entry of ``~/.ssh/config``.
+        Login host in the syntax of ``ssh``: a name, ``user@name``, or an entry of ``~/.ssh/config``.
 
     Raises
     ------
@@ -72,7 +72,7 @@ class Tunnel:
     def _failure(self, reason: str) -> HeadUnreachable:
         return HeadUnreachable(
             f"the tunnel through {self.host!r} could not be opened: {reason}.",
-            hint=f"ssh must work without a password: try ssh -o BatchMode=yes {self.host} true",
+            hint=f"ssh must work without a password. Test this with: ssh -o BatchMode=yes {self.host} true",
         )
 
     async def close(self) -> None:
@@ -80,7 +80,7 @@ class Tunnel:
         process, self._process = self._process, None
         if process is None:
             return
-        await end(process, _END, f"ssh to {self.host}")
+        await end(process, _END_TIMEOUT, f"ssh to {self.host}")
 
 
 def _free_ports(number: int) -> list[int]:

@@ -138,8 +138,8 @@ for _name in (
     "Barrier", "Gather", "Gatherv", "Scatter", "Scatterv", "Allgatherv", "Alltoallv", "Alltoallw",
     "Reduce_scatter_block", "Scan", "Exscan",
 ):  # fmt: skip
-    _blocking, _twin = getattr(MPI.Intracomm, _name), getattr(MPI.Intracomm, f"I{_name.lower()}")
-    setattr(Collectives, _name, via_nonblocking(_blocking, _twin))
+    _blocking, _counterpart = getattr(MPI.Intracomm, _name), getattr(MPI.Intracomm, f"I{_name.lower()}")
+    setattr(Collectives, _name, via_nonblocking(_blocking, _counterpart))
 for _name in ("allgather", "allgatherv"):
-    _blocking, _twin = getattr(MPI.Topocomm, f"Neighbor_{_name}"), getattr(MPI.Topocomm, f"Ineighbor_{_name}")
-    setattr(NeighborCollectives, _blocking.__name__, via_nonblocking(_blocking, _twin))
+    _blocking, _counterpart = getattr(MPI.Topocomm, f"Neighbor_{_name}"), getattr(MPI.Topocomm, f"Ineighbor_{_name}")
+    setattr(NeighborCollectives, _blocking.__name__, via_nonblocking(_blocking, _counterpart))

@@ -133,7 +133,7 @@ class CommunicatorCache:
         self._communicators.pop(communicator_id, None)
 
     def _barrier(self, tag: int, ranks: list[int], check: Callable[[], None]) -> None:
-        """Run `barrier_or_cancel` with all ranks, because the creation of a communicator cannot be cancelled."""
+        """Run `barrier_or_cancel` with all ranks, because the creation of a communicator cannot be canceled."""
         side = _Root(self._base, tag, ranks) if self._base.rank == ranks[0] else _Other(self._base, tag, ranks)
         try:
             barrier_or_cancel(side.arrived, side.vote, check)

@@ -42,8 +42,8 @@ def run_large(
     if _all_agree(comm, _signature(name, send, receive, comm.size, op=op, root=root)):
         comm.blocking(getattr(MPI.Intracomm, name), *arguments)
     else:
-        twin = getattr(MPI.Intracomm, f"I{name.lower()}")
-        wait(twin(comm, *arguments), comm.watch.check, buffers=arguments)
+        counterpart = getattr(MPI.Intracomm, f"I{name.lower()}")
+        wait(counterpart(comm, *arguments), comm.watch.check, buffers=arguments)
 
 
 # The caches are cold after large messages, so each line below costs microseconds.

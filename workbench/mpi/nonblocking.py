@@ -60,7 +60,9 @@ def _posting(method: Callable[..., MPI.Request]) -> Callable[..., MPI.Request]:
     return post
 
 
-def _pickling(method: Callable[..., MPI.Request], twin: Callable[..., MPI.Request]) -> Callable[..., MPI.Request]:
+def _pickling(
+    method: Callable[..., MPI.Request], counterpart: Callable[..., MPI.Request]
+) -> Callable[..., MPI.Request]:
     """Return the operation as one that posts that of a buffer with the pickled object."""
     name = method.__name__
 
@@ -69,7 +71,7 @@ def _pickling(method: Callable[..., MPI.Request], twin: Callable[..., MPI.Reques
     def post(self: InterruptibleComm, obj: Any, dest: int, tag: int = 0) -> MPI.Request:
         data = pickled(obj, dest)
         self.watch.messages += self.sent_pairs[dest]
-        request = cancelable(twin(self, [data, MPI.BYTE], dest, tag), self.watch)
+        request = cancelable(counterpart(self, [data, MPI.BYTE], dest, tag), self.watch)
         self._count_sent(name, lambda _: (dest, len(data)))
         return request
 
@@ -77,7 +79,7 @@ def _pickling(method: Callable[..., MPI.Request], twin: Callable[..., MPI.Reques
 
 
 def _with_lengths(method: Callable[..., MPI.Request]) -> Callable[..., MPI.Request]:
-    """Return the operation as one that asks the ranks how much they want, where it is not told."""
+    """Return a reduce-scatter that gathers the receive counts of the ranks if they are omitted."""
 
     @functools.wraps(method)
     def post(

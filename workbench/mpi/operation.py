@@ -46,13 +46,13 @@ class InterruptibleComm(MPI.Intracomm):
 
     def _run(
         self,
-        twin: Callable[..., MPI.Request],
+        counterpart: Callable[..., MPI.Request],
         *args: Any,
         status: MPI.Status | None = None,
         give_up: Callable[..., None] = keep_alive,
     ) -> None:
         """Post the non-blocking counterpart of an operation, and wait for it."""
-        wait(twin(self, *args), self.watch.check, status, args, give_up)
+        wait(counterpart(self, *args), self.watch.check, status, args, give_up)
 
     def synchronize(self, arriving: MPI.Request, *buffers: Any) -> None:
         """Return when all ranks will make a call that cannot be canceled, see `barrier_or_cancel`.
@@ -157,7 +157,7 @@ def operation(method: F) -> F:
     return cast("F", named(run, name))
 
 
-def via_nonblocking(blocking: F, twin: Callable[..., MPI.Request]) -> F:
+def via_nonblocking(blocking: F, counterpart: Callable[..., MPI.Request]) -> F:
     """Return a blocking operation that posts its non-blocking counterpart and waits for it."""
     name = blocking.__name__
     count = _counting_of(name)
@@ -168,7 +168,7 @@ def via_nonblocking(blocking: F, twin: Callable[..., MPI.Request]) -> F:
         watch = self.watch
         watch.enter(name)
         try:
-            wait(twin(self, *args, **options), watch.check, buffers=(args, options))
+            wait(counterpart(self, *args, **options), watch.check, buffers=(args, options))
             if (counters := watch.counters) is not None:
                 count(self, counters, args, options)
         finally:

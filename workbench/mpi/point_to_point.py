@@ -144,7 +144,7 @@ def pickled(obj: Any, dest: int) -> bytes:
     return MPI.pickle.dumps(obj) if dest != MPI.PROC_NULL else b""
 
 
-def _message(blocking: F, twin: Callable[..., MPI.Request]) -> F:
+def _message(blocking: F, counterpart: Callable[..., MPI.Request]) -> F:
     """Return a blocking send that posts its non-blocking counterpart and waits for it."""
     name = blocking.__name__
 
@@ -155,7 +155,7 @@ def _message(blocking: F, twin: Callable[..., MPI.Request]) -> F:
         watch.enter(name)
         try:
             watch.messages += self.sent_pairs[dest]
-            wait(twin(self, buf, dest, tag), watch.check, None, buf)
+            wait(counterpart(self, buf, dest, tag), watch.check, None, buf)
             if (counters := watch.counters) is not None:
                 counting = self._counting
                 if counting is None or counting.counters is not counters:
@@ -167,7 +167,7 @@ def _message(blocking: F, twin: Callable[..., MPI.Request]) -> F:
     return cast("F", named(send, name))
 
 
-def _sending(blocking: F, twin: Callable[..., MPI.Request]) -> F:
+def _sending(blocking: F, counterpart: Callable[..., MPI.Request]) -> F:
     """Return a blocking send of an object that posts the non-blocking send of its pickle."""
     name = blocking.__name__
 
@@ -176,7 +176,7 @@ def _sending(blocking: F, twin: Callable[..., MPI.Request]) -> F:
     def send(self: PointToPoint, obj: Any, dest: int, tag: int = 0) -> None:
         data = pickled(obj, dest)
         self.watch.messages += self.sent_pairs[dest]
-        self._run(twin, [data, MPI.BYTE], dest, tag)
+        self._run(counterpart, [data, MPI.BYTE], dest, tag)
         self._count_sent(name, lambda _: (dest, len(data)))
 
     return cast("F", send)
@@ -217,7 +217,7 @@ for _name, _attempt in {"Probe": "Iprobe", "probe": "iprobe", "Mprobe": "Improbe
 for _name in ("Improbe", "improbe"):
     setattr(PointToPoint, _name, _matching(getattr(MPI.Comm, _name)))
 for _name in ("Send", "Bsend", "Ssend", "Rsend"):
-    _blocking, _twin = getattr(MPI.Comm, _name), getattr(MPI.Comm, f"I{_name.lower()}")
-    setattr(PointToPoint, _name, _message(_blocking, _twin))
+    _blocking, _counterpart = getattr(MPI.Comm, _name), getattr(MPI.Comm, f"I{_name.lower()}")
+    setattr(PointToPoint, _name, _message(_blocking, _counterpart))
 for _name in ("send", "bsend", "ssend"):
     setattr(PointToPoint, _name, _sending(getattr(MPI.Comm, _name), getattr(MPI.Comm, f"I{_name}")))
