@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+import math
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,7 @@ from distributed import system
 from workbench.errors import InvalidRequest
 from workbench.ml.algebra.gram import COUNTED
 from workbench.ml.algebra.memory_limits import UNASKED, Limit
+from workbench.ml.engine.dask_parts import group_size
 from workbench.ml.engine.select import chosen, serves_calls
 from workbench.placement import pinning, sources
 from workbench.session.current_client import current_client
@@ -59,8 +61,8 @@ def check(
     most
         Maximum number of features with any memory.
     sent
-        Returns the number of bytes that a part sends, for a number of features: with Dask this process receives the
-        messages of all parts.
+        Returns the number of bytes that a part sends, for a number of features: with Dask this process and the
+        first rank of each group receive messages of other ranks.
     later
         Number of bytes that the algorithm may need later, and compares with the limit itself.
 
@@ -100,9 +102,11 @@ def _limits(data: Data, engine: str, needs: _Needs, sent: _Needs) -> Iterator[tu
         return
     ranks = pinning.target_workers(current_client(), "rank")
     limits = (rank.memory_limit for rank in ranks if rank.memory_limit)
-    yield Limit(min(limits, default=system.MEMORY_LIMIT), "a rank"), needs
-    if _by_dask(engine, data, ranks):
-        yield process, lambda features: needs(features) + len(ranks) * sent(features)
+    by_dask, size = _by_dask(engine, data, ranks), group_size(len(ranks))
+    received, groups = (size - 1) * by_dask, math.ceil(len(ranks) / size)
+    yield Limit(min(limits, default=system.MEMORY_LIMIT), "a rank"), lambda n: needs(n) + received * sent(n)
+    if by_dask:
+        yield process, lambda n: needs(n) + groups * sent(n)
 
 
 def _by_dask(engine: str, data: Data, ranks: Sequence[Rank]) -> bool:
