@@ -353,7 +353,7 @@ def test_each_parameter_of_scikit_learn_is_one_here(name):
 @pytest.mark.parametrize(
     ("model", "sentence"),
     [
-        (PCA(3, svd_solver="arpack"), "svd_solver='arpack' has no meaning for .*: no solver takes a pass"),
+        (PCA(3, svd_solver="arpack"), "svd_solver='arpack' has no meaning for .*: no solver needs a pass"),
         (PCA(3, tol=0.1), "tol=0.1 has no meaning for .*: no solver ends at a tolerance"),
         (
             PCA(3, power_iteration_normalizer="LU"),

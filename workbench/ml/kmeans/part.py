@@ -31,7 +31,7 @@ _SAMPLE = 1000
 _RECOUNT_STEPS = 20
 # Squared distances below this multiple of the squared norm of the row are rounding: of the norm of a difference, and of
 # a difference of squares.
-_AT_CENTRE, _AT_CENTRE_SPARSE = 1e-24, 1e-13
+_AT_CENTER, _AT_CENTER_SPARSE = 1e-24, 1e-13
 
 
 class KMeansPart(Keeps, FindsNonFinite):
@@ -50,9 +50,8 @@ class KMeansPart(Keeps, FindsNonFinite):
 
     Notes
     -----
-    Work space: 4 bytes per row for the labels, at most 11 during a step, 12 while the first centres are drawn, 4 more
-    where there are several runs, and slices of 8 MiB, or of 250 rows where these with their distances to all centres
-    are more.
+    Work space: 4 bytes per row for the labels, at most 11 during a step, 12 while the first centers are drawn, 4 more
+    with several runs, and slices of 8 MiB, or of 250 rows if these and their distances to all centers are larger.
     """
 
     def __init__(self, X: Any, y: None, weight: _Array | None, start: int) -> None:
@@ -81,7 +80,7 @@ class KMeansPart(Keeps, FindsNonFinite):
     def spread(self) -> tuple[float, _Array, float, float]:
         """Return the number of rows, and the sums of the centered rows and of their squared norms, from the first step.
 
-        The last number is the weighted sum of the squared norms, NaN where the scores are less precise.
+        The last number is the weighted sum of the squared norms, NaN if the scores are less precise.
         """
         exact = self._dtype == np.float64 and not sparse.issparse(self._X)
         return float(self._X.shape[0]), self._sum, self._squares, self._weighted if exact else np.nan
@@ -124,7 +123,7 @@ class KMeansPart(Keeps, FindsNonFinite):
 
     @np.errstate(over="ignore", invalid="ignore")
     def step(self, centers: _Array, first: bool = False) -> tuple[_Array, _Array, float, float]:
-        """Assign the rows to their nearest centres.
+        """Assign the rows to their nearest centers.
 
         Parameters
         ----------
@@ -136,7 +135,7 @@ class KMeansPart(Keeps, FindsNonFinite):
         Returns
         -------
         sums : ndarray of shape (clusters, features)
-            Of the rows of each cluster, with their weights.
+            The weighted sum of the rows of each cluster.
         counts : ndarray of shape (clusters,)
             Weight of the rows of each cluster.
         scores : float
@@ -159,7 +158,7 @@ class KMeansPart(Keeps, FindsNonFinite):
             self._sums += sums
             self._counts += counts
             self._members += members
-            # Where no row is left, added and subtracted weights leave a rounding error.
+            # Added and subtracted weights leave a rounding error in a cluster without rows.
             empty = self._members == 0
             self._sums[empty] = self._counts[empty] = 0
         self._labels = labels
@@ -167,7 +166,7 @@ class KMeansPart(Keeps, FindsNonFinite):
         return self._sums, self._counts, scores, float(moved)
 
     def assign(self, centers: _Array) -> tuple[_Array, float]:
-        """Assign the rows to their nearest centres after the last step; return the rows of each, and the scores."""
+        """Assign the rows to the last centers; return the number of rows of each cluster, and the scores."""
         self._labels = None
         self._labels, scores = self._nearest(centers)
         return self._counted(len(centers), None), scores
@@ -182,7 +181,7 @@ class KMeansPart(Keeps, FindsNonFinite):
         return (self._label(slice(0, self._X.shape[0])) if self._kept is None else self._kept,)
 
     def labels(self, centers: _Array) -> NDArray[np.int32]:
-        """Return the nearest centre of each row, shape (rows,)."""
+        """Return the nearest center of each row, shape (rows,)."""
         self.center(centers.mean(axis=0, dtype=np.float64))
         return self._nearest(centers)[0]
 
@@ -194,7 +193,7 @@ class KMeansPart(Keeps, FindsNonFinite):
         nearest_first: list[tuple[float, int]] = []
         for part, distances in self._squared_distances(centers):
             X = self._rows(part)
-            apart = distances > _squared_norms(X) * (_AT_CENTRE_SPARSE if sparse.issparse(X) else _AT_CENTRE)
+            apart = distances > _squared_norms(X) * (_AT_CENTER_SPARSE if sparse.issparse(X) else _AT_CENTER)
             rows = np.flatnonzero(apart if self._weight is None else apart & (self._weight[part] > 0))
             first = rows[np.argsort(-distances[rows], kind="stable")[:number]]
             nearest_first += [(-float(distances[row]), part.start + int(row)) for row in first]
@@ -215,7 +214,7 @@ class KMeansPart(Keeps, FindsNonFinite):
         return sum(self._weighed(part, distances) for part, distances in self._squared_distances(centers))
 
     def distances(self, centers: _Array) -> _Array:
-        """Return the squared distance of each row to its nearest centre, shape (rows,)."""
+        """Return the squared distance of each row to its nearest center, shape (rows,)."""
         self._labels = self.labels(centers)
         return np.concatenate([distances for _, distances in self._squared_distances(centers)])
 
@@ -257,11 +256,11 @@ class KMeansPart(Keeps, FindsNonFinite):
         """
         drawn = []
         for part, _ in self._slices():
-            chances = self._distances[part] * factor
+            probabilities = self._distances[part] * factor
             if self._weight is not None:
-                chances *= self._weight[part]
-            numbers = _uniform(seed, self._start + part.start, len(chances))
-            drawn.append(part.start + np.flatnonzero(numbers < chances))
+                probabilities *= self._weight[part]
+            numbers = _uniform(seed, self._start + part.start, len(probabilities))
+            drawn.append(part.start + np.flatnonzero(numbers < probabilities))
         return _dense(self._rows(np.concatenate(drawn)))
 
     def weigh(self, candidates: int) -> _Array:
@@ -294,7 +293,7 @@ class KMeansPart(Keeps, FindsNonFinite):
         return int(min(rows, _SLICE, max(_LEAST, _NUMBERS // numbers)))
 
     def _nearest(self, centers: _Array) -> tuple[NDArray[np.int32], float]:
-        """Return the nearest centre of each row, and the weighted sum of their scores."""
+        """Return the nearest center of each row, and the weighted sum of the scores."""
         labels, total = np.empty(self._X.shape[0], dtype=np.int32), 0.0
         for part, nearest, best, _, _ in self._scored(centers):
             labels[part] = nearest
@@ -302,7 +301,7 @@ class KMeansPart(Keeps, FindsNonFinite):
         return labels, total
 
     def _scored(self, centers: _Array) -> Iterator[tuple[slice, _Array, _Array, Any, _Array]]:
-        """Yield a slice, its nearest centers and their scores, and the rows and centers less the middle.
+        """Yield a slice, its nearest centers and their scores, and the rows and centers minus the middle.
 
         Notes
         -----
