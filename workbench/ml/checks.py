@@ -35,6 +35,8 @@ class Checks:
     """Whether blocks may be matrices in CSR format."""
     several: bool = False
     """Whether a row may have several targets."""
+    several_axes: bool = False
+    """Whether a row may have more than one axis, as an image has."""
     frames: ClassVar[bool] = False
     """Whether parts take dataframes as they are."""
 
@@ -55,6 +57,7 @@ class Checks:
             "accept_sparse": "csr" if self.sparse else False,
             "dtype": FLOATS,
             "order": "C",
+            "allow_nd": self.several_axes,
             "estimator": self.estimator,
         }
         if self.target:

@@ -46,7 +46,7 @@ def fit(
     epochs : int, default=10
         At most; also those that a checkpoint has.
     size : int, default=256
-        Rows of a batch on all ranks together: a multiple of the number of ranks.
+        Rows of a batch on all ranks together, at least one for each.
     optimizer : callable, default=None
         Makes an optimizer of the weights, as ``functools.partial(torch.optim.SGD, lr=0.1)``; None: that of
         ``torch.optim.Adam``.
