@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from workbench.metrics.report import report
+from workbench.torch import checkpoints
 from workbench.torch.context import distributed
 from workbench.torch.feeding import batches, tensor
 
@@ -109,7 +108,7 @@ def run(
     optimizer = torch.optim.Adam(weights) if plan.optimizer is None else plan.optimizer(weights)
     schedule = None if plan.schedule is None else plan.schedule(optimizer)
     kept = {"module": module, "optimizer": optimizer} | ({} if schedule is None else {"schedule": schedule})
-    history = _restored(comm, plan.checkpoint, kept)
+    history = checkpoints.restored(comm, plan.checkpoint, kept)
     while len(history) < plan.epochs and not _is_over(history, plan.patience):
         epoch = len(history)
         # Dropout draws other numbers on each rank, and the same ones after a resume.
@@ -125,7 +124,7 @@ def run(
         stop = False
         if comm.rank == 0:
             stop = tell(epoch, record)
-            _save(plan.checkpoint, kept, history)
+            checkpoints.save(plan.checkpoint, kept, history)
         if comm.bcast(stop):
             break
     return history
@@ -177,27 +176,6 @@ def _is_over(history: list[Record], patience: int | None) -> bool:
         return False
     losses = [record.get("validation_loss", record["loss"]) for record in history]
     return len(losses) - 1 - losses.index(min(losses)) >= patience
-
-
-def _restored(comm: MPI.Intracomm | Alone, path: str | None, kept: dict[str, Any]) -> list[Record]:
-    """Bring back what a checkpoint has; return its records, none if there is no checkpoint."""
-    found = comm.bcast(path is not None and comm.rank == 0 and Path(path).exists())
-    if not found or path is None:
-        return []
-    # Only tensors and plain values are loaded: a file cannot run code.
-    states = torch.load(path, weights_only=True)
-    for name, thing in kept.items():
-        thing.load_state_dict(states[name])
-    history: list[Record] = states["history"]
-    return history
-
-
-def _save(path: str | None, kept: dict[str, Any], history: list[Record]) -> None:
-    """Write a checkpoint in the place of the one before, at once."""
-    if path is not None:
-        states = {name: thing.state_dict() for name, thing in kept.items()}
-        torch.save(states | {"history": history}, f"{path}.new")
-        os.replace(f"{path}.new", path)  # noqa: PTH105  (a path is text here)
 
 
 def outputs(_: Any, module: Any, size: int, X: Any) -> npt.NDArray[Any]:
