@@ -268,7 +268,7 @@ def test_tensors_have_the_memory_of_the_blocks(client4):
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"size": 6}, "size=6 is not valid. Choose a multiple of the 4 ranks"),
+        ({"size": 3}, "size=3 is not valid. Choose at least 4, a row for each rank"),
         ({"size": 400}, r"size=400 is not valid: the ranks have \[10, 10, 10, 10\] rows, which do not fill a batch"),
         ({"size": 8, "shuffle": "exchnge"}, "shuffle='exchnge' is not valid: did you mean 'exchange'"),
     ],

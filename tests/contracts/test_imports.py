@@ -35,7 +35,7 @@ RULES = [
         in_functions=("comm", "collective", "cells", "fork/hello.py", "ml"),
     ),
     Rule("panel", anywhere=("dashboard",)),
-    Rule("sklearn", anywhere=("ml", "bench", "commands/demo.py")),
+    Rule("sklearn", anywhere=("ml", "bench", "commands/demo.py", "torch/estimators.py")),
     Rule("torch", anywhere=("torch",), in_functions=("bench",)),
     Rule("jupyter_server", anywhere=("server",)),
     Rule("dask_jobqueue", in_functions=("launch/jobqueue.py",)),

@@ -30,7 +30,7 @@ def validate(argument: str, file: str) -> Path:
     return path
 
 
-def write(argument: str, path: Path, content: bytes) -> None:
+def write(argument: str, path: Path, content: bytes | memoryview) -> None:
     """Write or replace a file, through links; if that fails, raise InvalidRequest and keep the old file."""
     try:
         if _is_device(path):
@@ -48,7 +48,7 @@ def _is_device(path: Path) -> bool:
     return path.exists() and not path.is_file()
 
 
-def replace(path: Path, content: bytes, mode: int) -> None:
+def replace(path: Path, content: bytes | memoryview, mode: int) -> None:
     """Write a file, or replace it or a link, in one step; `mode` is masked by the umask, and the folder must exist."""
     part = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
     try:

@@ -37,6 +37,8 @@ class Checks:
     """Whether a row may have several targets."""
     integers: bool = False
     """Whether the part converts integers and booleans itself, some rows at a time: no block is copied then."""
+    several_axes: bool = False
+    """Whether a row may have more than one axis, as an image has."""
     frames: ClassVar[bool] = False
     """Whether parts take dataframes as they are."""
 
@@ -57,6 +59,7 @@ class Checks:
             "accept_sparse": "csr" if self.sparse else False,
             "dtype": FLOATS,
             "order": "C",
+            "allow_nd": self.several_axes,
             "estimator": self.estimator,
         }
         if self.target:

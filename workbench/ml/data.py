@@ -67,7 +67,7 @@ def training(model: Any, checks: Checks, X: Any, y: Any = None, weight: Any = No
                 f"{name} is {type_name(value)} and {lazy[0]} is {type_name(arguments[lazy[0]])}: pass Dask collections "
                 f"only (dask.array.from_array({name})), or none"
             )
-    if X.ndim != 2:
+    if X.ndim != 2 and not (checks.several_axes and X.ndim > 2):
         raise ValueError(f"Expected 2D array, got {X.ndim}D array instead: its shape is {X.shape}. Reshape your data.")
     if y is None and checks.target:
         raise ValueError(f"This {type(model).__name__} estimator requires y to be passed, but the target y is None.")

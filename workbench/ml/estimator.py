@@ -45,13 +45,16 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
     _only: ClassVar[dict[str, tuple[tuple[Any, ...], str]]] = {}
     """For parameters of scikit-learn: the valid values, and the reason why other values have no meaning here."""
 
+    _limited_by: ClassVar[str] = "max_iter"
+    """Name of the parameter that limits the iterations; a fit of an estimator without it reports passes."""
+
     engine: str
     verbose: int
     callback: Callback | None
 
     def _fit(self, task: Task, data: Data) -> Any:
         """Run a fit, and return its result."""
-        iterations = getattr(self, "max_iter", None)
+        iterations = getattr(self, self._limited_by, None)
         with reporting(type(self).__name__, iterations, self.verbose, self.callback) as report:
             result, self.engine_ = fitting.fit(task, data, self.engine, report)
         return result
@@ -116,11 +119,12 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
         model._sklearn_output_config = {"transform": "default"}
         empty = np.empty(0 if columns is None else (0, columns), dtype)
         call = Applied(model, method, empty)
+        axes = list(range(1, X.ndim))
         if columns is None:
-            return X.map_blocks(call, drop_axis=1, dtype=dtype, meta=empty)
-        return X.map_blocks(call, chunks=(X.chunks[0], (columns,)), dtype=dtype, meta=empty)
+            return X.map_blocks(call, drop_axis=axes, dtype=dtype, meta=empty)
+        return X.map_blocks(call, drop_axis=axes[1:], chunks=(X.chunks[0], (columns,)), dtype=dtype, meta=empty)
 
 
 def rows_together(X: Any) -> Any:
-    """Return a Dask array whose chunks have all columns; their lengths may be unknown."""
-    return X if X.numblocks[1] == 1 else X.rechunk({1: -1})
+    """Return a Dask array whose chunks have whole rows; their lengths may be unknown."""
+    return X if set(X.numblocks[1:]) == {1} else X.rechunk(dict.fromkeys(range(1, X.ndim), -1))

@@ -12,10 +12,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from workbench.torch.averaging import average
     from workbench.torch.context import distributed
+    from workbench.torch.estimators import NeuralNetClassifier, NeuralNetRegressor
     from workbench.torch.feeding import batches, tensor
     from workbench.torch.fitting import fit, predict
 
 _HOME = {
+    "NeuralNetClassifier": "workbench.torch.estimators",
+    "NeuralNetRegressor": "workbench.torch.estimators",
     "average": "workbench.torch.averaging",
     "batches": "workbench.torch.feeding",
     "distributed": "workbench.torch.context",
@@ -24,7 +27,7 @@ _HOME = {
     "tensor": "workbench.torch.feeding",
 }
 
-__all__ = ["average", "batches", "distributed", "fit", "predict", "tensor"]
+__all__ = ["NeuralNetClassifier", "NeuralNetRegressor", "average", "batches", "distributed", "fit", "predict", "tensor"]
 
 
 def __getattr__(name: str) -> Any:

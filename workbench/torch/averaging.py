@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import zlib
 from collections.abc import Mapping, Sequence
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
 
 # Types that MPI adds; shorter ones travel as float32, and are rounded once.
 _WIDE = ("float32", "float64", "complex64", "complex128")
+# Types of other libraries that NumPy does not have.
+_SHORT = re.compile("bfloat16|float[48]")
 
 
 def average(comm: MPI.Intracomm, arrays: Any) -> Any:
@@ -88,6 +91,11 @@ def _numpy(array: Any) -> npt.NDArray[Any]:
     try:
         found = array if isinstance(array, np.ndarray) else np.from_dlpack(array)
     except (AttributeError, BufferError, RuntimeError, TypeError, ValueError) as error:
+        if _SHORT.search(kind := str(getattr(array, "dtype", ""))):
+            raise InvalidRequest(
+                f"average() takes numbers that NumPy has, not {kind} of {type(array).__name__}: convert by "
+                "astype('float32') before, and the mean back after"
+            ) from error
         raise InvalidRequest(
             f"average() takes arrays in the memory of the host, of NumPy, PyTorch or with DLPack, not "
             f"{type(array).__name__} ({error}): bring it to the host before, e.g. by array.get() or tensor.cpu()"

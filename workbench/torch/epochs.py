@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from workbench.metrics.report import report
+from workbench.torch import checkpoints
 from workbench.torch.context import distributed
 from workbench.torch.feeding import batches, tensor
 
@@ -27,7 +25,8 @@ Record = dict[str, float]
 class Plan:
     """How a module is trained; the fields are the parameters of `workbench.torch.fit`."""
 
-    loss: Callable[[Any, Any], Any]
+    loss: Callable[..., Any]
+    """Of outputs and labels, and of the weights of the rows where there are some."""
     epochs: int
     size: int
     optimizer: Callable[[Any], Any] | None
@@ -44,66 +43,125 @@ class Plan:
         return {"size": self.size, "seed": hash((self.seed, epoch)) % 2**32, "shuffle": self.shuffle}
 
 
+class Alone:
+    """The communicator of a training in this process, which needs no MPI."""
+
+    rank, size = 0, 1
+
+    def allgather(self, value: Any) -> list[Any]:
+        """Return the values of all ranks."""
+        return [value]
+
+    def allreduce(self, value: Any) -> Any:
+        """Return the sum of the values of all ranks."""
+        return value
+
+    def bcast(self, value: Any) -> Any:
+        """Return the value of rank 0."""
+        return value
+
+
 def train(
     comm: MPI.Intracomm, module: Any, plan: Plan, X: Any, y: Any, *validation: Any
 ) -> tuple[dict[str, Any], list[Record]]:
     """Train a module on the blocks of all ranks; return its state and a record of each epoch."""
+
+    def tell(epoch: int, record: Record) -> bool:
+        report(epoch, name=plan.name, **record)
+        return plan.callback is not None and plan.callback(epoch, record) is True
+
     with distributed(comm):
-        # A module without weights to train is none for DDP, and torch says so.
-        model = DistributedDataParallel(module, gradient_as_bucket_view=True)
-        weights = model.parameters()
-        optimizer = torch.optim.Adam(weights) if plan.optimizer is None else plan.optimizer(weights)
-        schedule = None if plan.schedule is None else plan.schedule(optimizer)
-        kept = {"module": module, "optimizer": optimizer} | ({} if schedule is None else {"schedule": schedule})
-        history = _restored(comm, plan.checkpoint, kept)
-        while len(history) < plan.epochs and not _is_over(history, plan.patience):
-            epoch = len(history)
-            # Dropout draws other numbers on each rank, and the same ones after a resume.
+        history = run(comm, module, plan, (X, y), validation=validation, tell=tell)
+    return state(module), history
+
+
+def state(module: Any) -> dict[str, Any]:
+    """Return the weights of a module, and what else belongs to its state."""
+    return {name: value.detach() for name, value in module.state_dict().items()}
+
+
+def run(
+    comm: MPI.Intracomm | Alone,
+    module: Any,
+    plan: Plan,
+    rows: tuple[Any, ...],
+    *,
+    validation: tuple[Any, ...],
+    tell: Callable[[int, Record], bool],
+) -> list[Record]:
+    """Train a module, and return a record of each epoch.
+
+    Parameters
+    ----------
+    comm
+        In a `distributed` block, or `Alone`.
+    module, plan
+        The module is trained, as planned.
+    rows, validation
+        The blocks of rows, labels and, where there are some, weights.
+    tell
+        Receives the record of each epoch on rank 0; the training ends where it returns True.
+    """
+    # A module without weights to train is none for DDP, and torch says so.
+    model = module if isinstance(comm, Alone) else DistributedDataParallel(module, gradient_as_bucket_view=True)
+    weights = model.parameters()
+    optimizer = torch.optim.Adam(weights) if plan.optimizer is None else plan.optimizer(weights)
+    schedule = None if plan.schedule is None else plan.schedule(optimizer)
+    kept = {"module": module, "optimizer": optimizer} | ({} if schedule is None else {"schedule": schedule})
+    history = checkpoints.restored(comm, plan.checkpoint, kept)
+    while len(history) < plan.epochs and not _is_over(history, plan.patience):
+        epoch = len(history)
+        # Dropout draws other numbers on each rank, and the same ones after a resume.
+        with torch.random.fork_rng(devices=[]):
             torch.manual_seed(hash((plan.seed, epoch, comm.rank)))
-            record = {"loss": _epoch(model, optimizer, plan, batches(comm, X, y, **plan.order(epoch)))}
-            if schedule is not None:
-                schedule.step()
-            if validation:
-                record["validation_loss"] = _mean_loss(module, plan, *validation)
-            history.append(record)
-            stop = False
-            if comm.rank == 0:
-                report(epoch, name=plan.name, **record)
-                stop = plan.callback is not None and plan.callback(epoch, record) is True
-                _save(plan.checkpoint, kept, history)
-            if comm.bcast(stop):
-                break
-    return {name: value.detach() for name, value in module.state_dict().items()}, history
+            parts = batches(comm, *rows, **plan.order(epoch))  # type: ignore[arg-type]  # `Alone` has what it uses
+            record = {"loss": _epoch(comm, model, optimizer, plan, parts)}
+        if schedule is not None:
+            schedule.step()
+        if validation:
+            record["validation_loss"] = _mean_loss(comm, module, plan, *validation)
+        history.append(record)
+        stop = False
+        if comm.rank == 0:
+            stop = tell(epoch, record)
+            checkpoints.save(plan.checkpoint, kept, history)
+        if comm.bcast(stop):
+            break
+    return history
 
 
-def _epoch(model: Any, optimizer: Any, plan: Plan, parts: Iterator[Any]) -> float:
+def _epoch(comm: MPI.Intracomm | Alone, model: Any, optimizer: Any, plan: Plan, parts: Iterator[Any]) -> float:
     """Take a step for each batch; return the mean of their losses."""
     model.train()
     total, steps = torch.zeros(1, dtype=torch.float64), 0
     for batch in parts:
-        rows, labels = (_fitting(part, model) for part in batch)
+        rows, *others = (_fitting(part, model) for part in batch)
         optimizer.zero_grad()
-        loss = plan.loss(model(rows), labels)
+        loss = plan.loss(model(rows), *others)
+        if plan.size % comm.size:
+            # The mean over ranks is to be that of the rows, of which ranks have different numbers.
+            loss = loss * (len(rows) * comm.size / plan.size)
         loss.backward()
         optimizer.step()
         total += loss.detach()
         steps += 1
-    dist.all_reduce(total, op=dist.ReduceOp.AVG)
-    return float(total) / steps
+    mean: float = comm.allreduce(float(total)) / comm.size / steps
+    return mean
 
 
-def _mean_loss(module: Any, plan: Plan, X: Any, y: Any) -> float:
+def _mean_loss(comm: MPI.Intracomm | Alone, module: Any, plan: Plan, *blocks: Any) -> float:
     """Return the mean loss of the rows of all ranks."""
     module.eval()
-    total = torch.zeros(2, dtype=torch.float64)
+    total, count = 0.0, 0
     with torch.no_grad():
-        for rows, labels in zip(tensor(X).split(plan.size), tensor(y).split(plan.size), strict=True):
+        for batch in zip(*(tensor(block).split(plan.size) for block in blocks), strict=True):
+            rows, *others = (_fitting(part, module) for part in batch)
             if not len(rows):
                 continue  # a block without rows has one part, whose mean is not a number
-            loss = plan.loss(module(_fitting(rows, module)), _fitting(labels, module))
-            total += torch.tensor([float(loss) * len(rows), len(rows)], dtype=torch.float64)
-    dist.all_reduce(total)
-    return float(total[0] / total[1])
+            total += float(plan.loss(module(rows), *others)) * len(rows)
+            count += len(rows)
+    mean: float = comm.allreduce(total) / comm.allreduce(count)
+    return mean
 
 
 def _fitting(part: Any, module: Any) -> Any:
@@ -120,28 +178,7 @@ def _is_over(history: list[Record], patience: int | None) -> bool:
     return len(losses) - 1 - losses.index(min(losses)) >= patience
 
 
-def _restored(comm: MPI.Intracomm, path: str | None, kept: dict[str, Any]) -> list[Record]:
-    """Bring back what a checkpoint has; return its records, none if there is no checkpoint."""
-    found = comm.bcast(path is not None and comm.rank == 0 and Path(path).exists())
-    if not found or path is None:
-        return []
-    # Only tensors and plain values are loaded: a file cannot run code.
-    states = torch.load(path, weights_only=True)
-    for name, thing in kept.items():
-        thing.load_state_dict(states[name])
-    history: list[Record] = states["history"]
-    return history
-
-
-def _save(path: str | None, kept: dict[str, Any], history: list[Record]) -> None:
-    """Write a checkpoint in the place of the one before, at once."""
-    if path is not None:
-        states = {name: thing.state_dict() for name, thing in kept.items()}
-        torch.save(states | {"history": history}, f"{path}.new")
-        os.replace(f"{path}.new", path)  # noqa: PTH105  (a path is text here)
-
-
-def outputs(_: MPI.Intracomm, module: Any, size: int, X: Any) -> npt.NDArray[Any]:
+def outputs(_: Any, module: Any, size: int, X: Any) -> npt.NDArray[Any]:
     """Return what a module makes of the rows of the block."""
     module.eval()
     with torch.no_grad():

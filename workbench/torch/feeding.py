@@ -65,6 +65,7 @@ def batches(
     comm: MPI.Intracomm,
     X: Any,
     y: Any = None,
+    weight: Any = None,
     *,
     size: int,
     seed: int = 0,
@@ -81,8 +82,11 @@ def batches(
         As `tensor` takes it; ranks may have different numbers of rows.
     y : block of shape (rows, ...), default=None
         What goes with the rows, or nothing.
+    weight : block of shape (rows, ...), default=None
+        What goes with the rows beside `y`, as their weights.
     size : int
-        Rows of a batch on all ranks together: a multiple of their number.
+        Rows of a batch on all ranks together: at least one for each. If `size` is not a multiple of their number, the
+        first ranks have one row more than the others.
     seed : int, default=0
         Of the order of the rows: pass the number of the epoch, for another order in each.
     shuffle : {"exchange", "local"} or None, default="exchange"
@@ -96,13 +100,13 @@ def batches(
     Yields
     ------
     torch.Tensor or tuple of torch.Tensor
-        Of shape (size / ranks, ...): the rows of this rank, with those of `y` if it was given. With ``shuffle=None``
-        they have the memory of the blocks.
+        Of shape (size / ranks, ...): the rows of this rank, with those of `y` and `weight` if these were given. With
+        ``shuffle=None`` they have the memory of the blocks.
 
     Raises
     ------
     InvalidRequest
-        If an option is not valid, or X and y differ in their rows, or the ranks do not have a batch together.
+        If an option is not valid, or the blocks differ in their rows, or the ranks do not have a batch together.
 
     Notes
     -----
@@ -117,11 +121,11 @@ def batches(
     """
     if shuffle is not None and shuffle not in SHUFFLES:
         raise InvalidRequest(f"shuffle={shuffle!r} is not valid: {did_you_mean(str(shuffle), SHUFFLES)}, or None")
-    if size < 1 or size % comm.size:
-        raise InvalidRequest(f"size={size} is not valid. Choose a multiple of the {comm.size} ranks.")
-    parts = [tensor(block) for block in ((X,) if y is None else (X, y))]
-    if len({len(part) for part in parts}) > 1:
-        raise InvalidRequest(f"X has {len(parts[0])} rows and y {len(parts[1])}: they have to go together")
+    if size < comm.size:
+        raise InvalidRequest(f"size={size} is not valid. Choose at least {comm.size}, a row for each rank.")
+    parts = [tensor(block) for block in (X, y, weight) if block is not None]
+    if len(set(map(len, parts))) > 1:
+        raise InvalidRequest(f"X, y and weight have {[*map(len, parts)]} rows: they have to go together")
     lengths = comm.allgather(len(parts[0]))
     wanted = _wanted(lengths, comm.rank, size, seed, shuffle, drop_last=drop_last)
     if not wanted:
@@ -136,17 +140,19 @@ def _wanted(
     import numpy as np
 
     ranks = len(lengths)
+    parts = np.array_split(np.arange(size), ranks)
     if shuffle == "exchange":
         rows = np.random.default_rng(seed).permutation(sum(lengths))
         full = len(rows) // size * size
-        found = list(rows[:full].reshape(-1, ranks, size // ranks)[:, rank])
+        found = list(rows[:full].reshape(-1, size)[:, parts[rank]])
         return found if drop_last or full == len(rows) else [*found, np.array_split(rows[full:], ranks)[rank]]
-    each = size // ranks
+    each = len(parts[rank])
     own = np.arange(lengths[rank])
     if shuffle == "local":
         np.random.default_rng([seed, rank]).shuffle(own)
     # Each rank has as many batches as the others, since they train together.
-    count = min(lengths) // each if drop_last else -(-max(lengths) // each)
+    counts = [length / len(part) for length, part in zip(lengths, parts, strict=True)]
+    count = math.floor(min(counts)) if drop_last else math.ceil(max(counts))
     return [own[number * each : (number + 1) * each] for number in range(count)]
 
 
@@ -160,14 +166,13 @@ def _yielded(
     import numpy as np
     import torch
 
-    if shuffle == "exchange":
+    exchanged = shuffle == "exchange" and comm.size > 1
+    if exchanged:
         parts = _exchanged(comm, parts, lengths, np.concatenate(wanted))
     ends = np.cumsum([len(rows) for rows in wanted]).tolist()
     for rows, end in zip(wanted, ends, strict=True):
-        if shuffle == "local":
-            taken = tuple(part[torch.from_numpy(rows)] for part in parts)
-        else:
-            taken = tuple(part[end - len(rows) : end] for part in parts)
+        places = slice(end - len(rows), end) if exchanged or shuffle is None else torch.from_numpy(rows)
+        taken = tuple(part[places] for part in parts)
         yield taken if len(taken) > 1 else taken[0]
 
 

@@ -47,7 +47,7 @@ def fit(
     epochs : int, default=10
         At most; also those that a checkpoint has.
     size : int, default=256
-        Rows of a batch on all ranks together: a multiple of the number of ranks.
+        Rows of a batch on all ranks together, at least one for each.
     optimizer : callable, default=None
         Makes an optimizer of the weights, as ``functools.partial(torch.optim.SGD, lr=0.1)``; None: that of
         ``torch.optim.Adam``.
@@ -60,8 +60,8 @@ def fit(
     callback : callable, default=None
         Is called on the first rank with the number of the epoch and its record; the training ends if True is returned.
     checkpoint : str, default=None
-        File that all ranks can read, written after each epoch. If the file exists the training goes on from there,
-        on any number of ranks.
+        File on a file system of all ranks, replaced in one step after each epoch. If the file exists, the training
+        continues after its last epoch, on any number of ranks.
     seed : int, default=0
         Of the order of the rows, and of what layers draw.
     shuffle : {"exchange", "local"} or None, default="exchange"
@@ -81,13 +81,15 @@ def fit(
     Raises
     ------
     InvalidRequest
-        If PyTorch is not installed here, or an option is not valid.
+        If PyTorch is not installed here, an option is not valid, or the file of `checkpoint` is damaged or has the
+        state of another module or other options.
     PlacementError
         If X and y were not placed, or do not lie alike.
 
     Notes
     -----
-    Gradients are averaged by ``torch.nn.parallel.DistributedDataParallel`` (Li et al., 2020). With
+    Gradients are averaged by ``torch.nn.parallel.DistributedDataParallel`` (Li et al., 2020), so each rank has all
+    weights, and rank 0 writes the checkpoint; while it writes, it holds a copy of weights and optimizer. With
     ``shuffle="exchange"`` the losses are the same on any number of ranks but for rounding, unless layers draw numbers
     or look at the batch.
 

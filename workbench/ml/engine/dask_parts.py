@@ -26,7 +26,7 @@ from distributed.protocol.pickle import dumps
 
 from workbench.collective import serialize
 from workbench.collective.quiet import pause_periodic_callbacks
-from workbench.errors import HeadUnreachable, RankLost
+from workbench.errors import HeadUnreachable, InvalidRequest, RankLost
 from workbench.ml.checks import Checks, make
 from workbench.ml.engine.parts import add
 from workbench.ml.engine.progress import Report
@@ -226,6 +226,13 @@ class ActorParts:
         """See `workbench.ml.engine.parts.Parts.each`."""
         results = self._client.sync(self._ask, method, args)
         return [results[address] for address in self._addresses]
+
+    def together(self, method: str) -> Any:
+        """See `workbench.ml.engine.parts.LocalParts.together`; there is no communicator between these parts."""
+        raise InvalidRequest(
+            f"{method} needs the ranks of one MPI world, and this fit runs on Dask: place the rows in one world of a "
+            "cluster of the workbench, and leave the setting workbench.ml.engine at 'auto'"
+        )
 
     def end(self) -> None:
         """Release the actors, also where the traceback of an error keeps these parts."""

@@ -52,6 +52,11 @@ class RankParts:
         """See `workbench.ml.engine.parts.Parts.fold`."""
         return self._ask(functools.partial(_fold, join=join), method, args)
 
+    def together(self, method: str) -> Any:
+        """See `workbench.ml.engine.parts.LocalParts.together`."""
+        self._comm.bcast(_pickled((_together, method, ())))
+        return _together(self._comm, getattr(self._part, method)(), self.report)
+
     def _ask(self, collect: Callable[..., Any], method: str, args: tuple[Any, ...]) -> Any:
         self._comm.bcast(_pickled((collect, method, args)))
         return collect(self._comm, getattr(self._part, method)(*args))
@@ -90,6 +95,10 @@ def _gather(comm: Intracomm, value: Any) -> list[Any] | None:
 
 def _fold(comm: Intracomm, value: Any, join: Callable[[Any, Any], Any]) -> Any:
     return comm.reduce(value, op=join)
+
+
+def _together(comm: Intracomm, function: Callable[..., Any], report: _Report | None = None) -> Any:
+    return function(comm, report)
 
 
 def _pack(value: Any) -> NDArray[np.float64]:

@@ -95,3 +95,15 @@ class LocalParts:
     def fold(self, join: Callable[[Any, Any], Any], method: str, *args: Any) -> Any:
         """See `Parts.fold`."""
         return functools.reduce(join, self.each(method, *args))
+
+    def together(self, method: str) -> Any:
+        """Run a function on the ranks of all parts at the same time, and return what it returns on rank 0.
+
+        Parameters
+        ----------
+        method
+            Name of the method that returns the function. Its arguments are the communicator, None in one process,
+            and the function that reports the progress of the fit, None on other ranks than 0.
+        """
+        (function,) = self.each(method)
+        return function(None, self.report)

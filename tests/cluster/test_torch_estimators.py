@@ -1,0 +1,188 @@
+"""Estimators that train on ranks, and checkpoints. One file, so that one world imports PyTorch, once."""
+
+from __future__ import annotations
+
+import functools
+
+import dask
+import dask.array as da
+import dask.dataframe as dd
+import numpy as np
+import pandas as pd
+import pytest
+from support import torched
+
+from workbench import place, run_on_ranks
+from workbench.errors import InvalidRequest
+from workbench.torch import NeuralNetClassifier, NeuralNetRegressor, distributed, fit
+
+pytestmark = pytest.mark.mpi_flavour
+
+NAMES = np.array(["ash", "birch", "cedar"])
+
+
+def double(features, outputs):
+    import torch
+
+    layers = torch.nn.Linear(features, 12), torch.nn.Tanh(), torch.nn.Linear(12, outputs)
+    return torch.nn.Sequential(*layers).double()
+
+
+def of_images(shape, outputs):
+    import torch
+
+    layers = torch.nn.Conv2d(shape[0], 4, 3), torch.nn.ReLU(), torch.nn.Flatten(), torch.nn.Linear(16, outputs)
+    return torch.nn.Sequential(*layers).double()
+
+
+def assert_same(ours, theirs, apart=1e-12):
+    for name, weights in theirs.module_.state_dict().items():
+        np.testing.assert_allclose(ours.module_.state_dict()[name], weights, atol=apart, rtol=0)
+    assert ours.history_ == [pytest.approx(record, abs=apart) for record in theirs.history_]
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_a_classifier_on_ranks_is_that_of_one_process(client4, weighted):
+    X, numbers = torched.blobs()
+    y, weight = NAMES[numbers], np.random.default_rng(1).uniform(0.1, 2.0, len(X)) if weighted else None
+    # Neither 46 rows of a batch nor the rows for validation are the same number on each rank.
+    model = NeuralNetClassifier(double, epochs=3, size=46, validation=0.13)
+    here = model.fit(X, y, weight)
+    assert here.engine_ == "local"
+    blocks = place(X, y, *([weight] if weighted else []), client=client4)
+    there = NeuralNetClassifier(**model.get_params()).fit(*blocks)
+
+    assert there.engine_ == "mpi"
+    assert_same(there, here)
+    assert there.classes_.tolist() == NAMES.tolist()
+    assert sorted(there.history_[0]) == ["loss", "validation_loss"]
+    lazy = there.predict_proba(blocks[0])
+    assert (type(lazy), lazy.chunks, lazy.dtype) == (da.Array, (blocks[0].chunks[0], (3,)), np.dtype("float64"))
+    np.testing.assert_allclose(lazy.compute(), here.predict_proba(X), atol=1e-12)
+    assert there.predict(blocks[0]).compute().tolist() == here.predict(X).tolist()
+
+
+def test_a_regressor_takes_dataframes_and_several_targets(client4):
+    X, labels = torched.blobs()
+    table = pd.DataFrame(X, columns=list("abcdef"))
+    targets = np.column_stack([labels, X[:, 0]])
+    model = NeuralNetRegressor(double, epochs=2, size=40)
+    here = model.fit(table, targets)
+    assert here.feature_names_in_.tolist() == list("abcdef")
+    expected = here.predict(table)
+    frame = dd.from_pandas(table, npartitions=5)
+    there = model.fit(frame, dd.from_pandas(pd.DataFrame(targets), npartitions=5))
+
+    assert (there.engine_, there.feature_names_in_.tolist()) == ("mpi", list("abcdef"))
+    np.testing.assert_allclose(there.predict(frame).compute(), expected, atol=1e-12)
+    with pytest.raises(ValueError, match="feature names should match"):
+        there.predict(frame[list("fedcba")])
+
+
+def test_arrays_of_this_process_are_trained_on_ranks_if_the_engine_is_named(client4):
+    X, labels = torched.blobs()
+    records = []
+    model = NeuralNetRegressor(double, epochs=3, engine="mpi", callback=records.append).fit(X, labels)
+
+    assert (model.engine_, model.predict(X).shape) == ("mpi", (240,))
+    assert records == [{"iteration": number + 1, **record} for number, record in enumerate(model.history_)]
+    assert_same(model, NeuralNetRegressor(double, epochs=3).fit(X, labels))
+
+
+def test_rows_of_several_axes_stay_what_they_are(client4):
+    source = np.random.default_rng(4)
+    images, labels = source.normal(size=(40, 2, 4, 4)), source.integers(0, 2, 40)
+    model = NeuralNetClassifier(of_images, epochs=2, size=8)
+    here = model.fit(images, labels).predict_proba(images)
+    lazy = da.from_array(images, chunks=(9, 1, 4, 4))
+    there = NeuralNetClassifier(of_images, epochs=2, size=8).fit(lazy, da.from_array(labels, chunks=9))
+
+    assert there.predict(lazy).shape == (40,)
+    np.testing.assert_allclose(there.predict_proba(lazy).compute(), here, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"module": functools.partial(double, 6)}, "takes"),
+        ({"module": lambda features, _: double(features, 2)}, r"shape \(60, 2\) where \(60, 3\) was expected"),
+        ({"module": lambda *_: "a net"}, r"module\(6, 3\) returned str: return a torch.nn.Module"),
+        ({"validation": 0.999}, "validation=0.999 leaves none of 240 rows to train on"),
+    ],
+)
+def test_networks_that_cannot_be_are_refused_on_ranks(client4, options, said):
+    X, y = place(*torched.blobs(), client=client4)
+    with pytest.raises((InvalidRequest, TypeError), match=said):
+        NeuralNetClassifier(**{"module": double, "epochs": 1, "size": 240} | options).fit(X, y)
+
+
+def test_a_network_is_not_trained_by_dask(client4):
+    X, y = place(*torched.blobs(), client=client4)
+    with dask.config.set({"workbench.ml.engine": "dask"}), pytest.raises(InvalidRequest, match="one MPI world"):
+        NeuralNetClassifier(double, epochs=1).fit(X, y)
+
+
+def resumed_on(comm, ranks, path, epochs):
+    """Continue a fit of `torched.net` and `torched.blobs` on the first ranks; return the records of all epochs."""
+    from workbench.torch.epochs import Plan, train
+
+    part = comm.Split(comm.rank // ranks)
+    if comm.rank // ranks:
+        return None
+    X, y = (np.array_split(rows, ranks)[part.rank] for rows in torched.blobs())
+    plan = Plan(torched.cross_entropy, epochs, 24, None, None, None, None, path, 0, "exchange", "resumed")
+    return train(part, torched.net(), plan, X, y)[1]
+
+
+def test_a_fit_of_four_ranks_goes_on_with_two_and_then_with_one(client4, tmp_path):
+    X, y = place(*torched.blobs(), client=client4)
+    path = str(tmp_path / "run.pt")
+    whole = fit(torched.net(), torched.cross_entropy, X, y, epochs=5, size=24)
+    first = fit(torched.net(), torched.cross_entropy, X, y, epochs=2, size=24, checkpoint=path)
+    run_on_ranks(resumed_on, 2, path, 4, client=client4)
+    found = run_on_ranks(resumed_on, 1, path, 5, client=client4)[0]
+
+    assert first == [pytest.approx(record, abs=1e-12) for record in whole[:2]]
+    assert found == [pytest.approx(record, abs=1e-12) for record in whole]
+
+
+def sharded(comm, ranks, path, steps):
+    """Train a module whose weights are divided among ranks, from the checkpoint in a folder if there is one."""
+    import torch
+    import torch.distributed.checkpoint as dcp
+    from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    part = comm.Split(comm.rank // ranks)
+    if comm.rank // ranks:
+        return None
+    rows, labels = (torch.from_numpy(np.array_split(all_of, ranks)[part.rank]) for all_of in torched.blobs())
+    losses = []
+    with distributed(part):
+        model = fully_shard(torched.net(), mesh=init_device_mesh("cpu", (ranks,)))
+        optimizer = torch.optim.Adam(model.parameters())
+        state = dict(zip(("model", "optimizer"), get_state_dict(model, optimizer), strict=True))
+        if path.exists():
+            dcp.load(state, checkpoint_id=path)
+            set_state_dict(model, optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
+        for _ in range(steps):
+            optimizer.zero_grad()
+            loss = torched.cross_entropy(model(rows), labels)
+            loss.backward()
+            optimizer.step()
+            losses.append(part.allreduce(loss.item()) / ranks)
+        state = dict(zip(("model", "optimizer"), get_state_dict(model, optimizer), strict=True))
+        dcp.save(state, checkpoint_id=path.with_name(f"{path.name}-{ranks}"))
+    return losses
+
+
+def test_weights_divided_among_four_ranks_are_loaded_by_two_and_by_one(client4, tmp_path):
+    def losses(ranks, name, steps):
+        return run_on_ranks(sharded, ranks, tmp_path / name, steps, client=client4)[0]
+
+    first, whole = losses(4, "run", 3), losses(4, "none", 5)
+    assert first == whole[:3]
+    (tmp_path / "run-4").rename(tmp_path / "of-four")
+    for ranks in (2, 1):
+        assert losses(ranks, "of-four", 2) == [pytest.approx(loss, abs=1e-12) for loss in whole[3:]]

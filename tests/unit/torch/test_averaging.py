@@ -1,0 +1,25 @@
+"""Arrays that have no mean over the ranks."""
+
+from __future__ import annotations
+
+import pytest
+
+from workbench.errors import InvalidRequest
+from workbench.torch import average
+
+
+class OfJax:
+    """An array as JAX has them, with a type that DLPack carries and NumPy does not have."""
+
+    dtype = "bfloat16"
+
+    def __dlpack__(self, **_):
+        raise BufferError("unsupported type")
+
+    def __dlpack_device__(self):
+        return 1, 0
+
+
+def test_short_numbers_of_other_libraries_are_to_be_converted():
+    with pytest.raises(InvalidRequest, match=r"not bfloat16 of OfJax: convert by astype\('float32'\) before"):
+        average(None, OfJax())

@@ -1,0 +1,103 @@
+"""Neural networks as estimators of scikit-learn, in this process."""
+
+from __future__ import annotations
+
+import functools
+import pickle
+
+import numpy as np
+import pytest
+import torch
+from sklearn.base import clone
+from sklearn.model_selection import GridSearchCV
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from support.sklearn_checks import accepted_by_scikit_learn
+
+from workbench.errors import InvalidRequest
+from workbench.torch import NeuralNetClassifier, NeuralNetRegressor
+
+X = np.random.default_rng(3).normal(size=(90, 4))
+Y = np.where(X[:, 0] > 0, "yes", "no")
+
+
+def net(features, outputs):
+    layers = torch.nn.Linear(features, 16), torch.nn.Tanh(), torch.nn.Linear(16, outputs)
+    return torch.nn.Sequential(*layers).double()
+
+
+QUICK = {"module": net, "optimizer": functools.partial(torch.optim.Adam, lr=0.2), "epochs": 12, "size": 1000}
+
+
+@accepted_by_scikit_learn(NeuralNetClassifier(**QUICK), NeuralNetRegressor(**QUICK))
+def test_scikit_learn_accepts_it(estimator, check):
+    check(estimator)
+
+
+def test_a_network_is_a_step_of_a_pipeline_in_a_search():
+    pipeline = make_pipeline(StandardScaler(), NeuralNetClassifier(**QUICK))
+    optimizers = [functools.partial(torch.optim.SGD, lr=rate) for rate in (1e-6, 1.0)]
+    search = GridSearchCV(pipeline, {"neuralnetclassifier__optimizer": optimizers}, cv=3).fit(X, Y)
+
+    assert search.best_params_["neuralnetclassifier__optimizer"].keywords == {"lr": 1.0}
+    assert search.score(X, Y) > 0.9
+
+
+def test_a_module_of_the_user_stays_what_it_is_and_each_fit_begins_with_its_weights():
+    module = net(4, 2)
+    before = {name: weights.clone() for name, weights in module.state_dict().items()}
+    model = clone(NeuralNetClassifier(**QUICK | {"module": module}))
+    first, second = (model.fit(X, Y).predict_proba(X) for _ in range(2))
+
+    np.testing.assert_array_equal(first, second)
+    assert all(torch.equal(before[name], weights) for name, weights in module.state_dict().items())
+    np.testing.assert_array_equal(pickle.loads(pickle.dumps(model)).predict_proba(X), first)  # noqa: S301
+
+
+def test_the_numbers_that_a_notebook_draws_are_those_without_a_fit():
+    torch.manual_seed(7)
+    expected = torch.rand(3)
+    torch.manual_seed(7)
+    NeuralNetClassifier(**QUICK).fit(X, Y)
+    assert torch.equal(torch.rand(3), expected)
+
+
+@pytest.mark.parametrize("model", [NeuralNetClassifier(**QUICK), NeuralNetRegressor(**QUICK)])
+def test_a_row_of_weight_two_counts_as_two_rows(model):
+    weight = np.arange(90) % 3
+    repeated = np.repeat(np.arange(90), weight)
+    y = X[:, 0] > 0
+    of_weights = model.fit(X, y, weight).module_.state_dict()
+    for name, weights in model.fit(X[repeated], y[repeated]).module_.state_dict().items():
+        np.testing.assert_allclose(of_weights[name], weights, atol=1e-9)
+
+
+@pytest.mark.parametrize("loss", [torch.nn.MSELoss(), torch.nn.functional.mse_loss])
+def test_weights_of_rows_work_with_losses_of_both_kinds(loss):
+    model = NeuralNetRegressor(**QUICK, loss=loss).fit(X, X[:, 0], np.arange(90.0))
+    assert model.history_ == NeuralNetRegressor(**QUICK).fit(X, X[:, 0], np.arange(90.0)).history_
+
+
+def test_a_loss_without_numbers_of_rows_takes_no_weights():
+    def loss(outputs, targets, reduction=""):
+        return torch.nn.functional.mse_loss(outputs, targets)
+
+    with pytest.raises(InvalidRequest, match="returned no number for each row"):
+        NeuralNetRegressor(**QUICK, loss=loss).fit(X, X[:, 0], np.ones(90))
+
+
+def test_a_fit_ends_when_the_loss_of_the_validation_does_not_fall():
+    still = functools.partial(torch.optim.SGD, lr=0.0)
+    model = NeuralNetRegressor(optimizer=still, schedule=still_schedule, validation=0.2, patience=3).fit(X, X[:, 0])
+    assert len(model.history_) == 4
+    assert sorted(model.history_[0]) == ["loss", "validation_loss"]
+
+
+def still_schedule(optimizer):
+    return torch.optim.lr_scheduler.StepLR(optimizer, 1)
+
+
+def test_the_progress_has_a_line_for_each_epoch(capfd):
+    NeuralNetRegressor(epochs=2, verbose=2).fit(X, X[:, 0])
+    lines = capfd.readouterr().out.splitlines()
+    assert [line.partition(", ")[0] for line in lines] == [f"NeuralNetRegressor: iteration {n}" for n in (1, 2)]

@@ -1,0 +1,91 @@
+"""The checkpoint of a fit: one file that is written after each epoch, and from which a later fit continues."""
+
+from __future__ import annotations
+
+import io
+import pickle
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from workbench.errors import InvalidRequest
+from workbench.files import atomic_file
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+_NAME = "checkpoint"
+
+
+def restored(comm: MPI.Intracomm | Any, path: str | None, kept: Mapping[str, Any]) -> list[dict[str, float]]:
+    """Load the states of a checkpoint on each rank, and return the records of its epochs; none if there is no file.
+
+    Parameters
+    ----------
+    comm
+        Of the fit.
+    path
+        The file, or None.
+    kept
+        By name what has a state: module, optimizer, scheduler.
+
+    Raises
+    ------
+    InvalidRequest
+        If there can be no such file, a rank does not find it, or it has other states.
+    """
+    if path is None:
+        return []
+    file = atomic_file.checked(_NAME, path) if comm.rank == 0 else Path(path).expanduser()
+    if not comm.bcast(comm.rank == 0 and file.exists()):
+        return []
+    try:
+        # Only tensors and plain values are loaded: a file cannot run code.
+        states = torch.load(file, weights_only=True)
+    except FileNotFoundError as error:
+        raise InvalidRequest(
+            f"{_NAME} {path}: rank 0 finds the file and rank {comm.rank} does not; choose a file on a file system that "
+            "all nodes share"
+        ) from error
+    except (OSError, RuntimeError, EOFError, ValueError, pickle.UnpicklingError) as error:
+        raise InvalidRequest(
+            f"{_NAME} {path}: the file is not a checkpoint of fit() ({_first_line(error)}); choose another file, or "
+            "remove this one to train from the beginning"
+        ) from error
+    found, needed = set(states) if isinstance(states, dict) else set(), {*kept, "history"}
+    if found != needed:
+        raise InvalidRequest(
+            f"{_NAME} {path}: the file has {_joined(found)}, and the fit needs {_joined(needed)}; pass the options "
+            "with which the file was written, or choose another file"
+        )
+    for name, thing in kept.items():
+        try:
+            thing.load_state_dict(states[name])
+        except (RuntimeError, ValueError, KeyError) as error:
+            raise InvalidRequest(
+                f"{_NAME} {path}: the file was written for another {name} ({_first_line(error)}); pass the {name} with "
+                "which the file was written, or choose another file"
+            ) from error
+    history: list[dict[str, float]] = states["history"]
+    return history
+
+
+def save(path: str | None, kept: Mapping[str, Any], history: list[dict[str, float]]) -> None:
+    """Write a checkpoint in the place of the one before, in one step."""
+    if path is None:
+        return
+    content = io.BytesIO()
+    torch.save({name: thing.state_dict() for name, thing in kept.items()} | {"history": history}, content)
+    atomic_file.write(_NAME, Path(path).expanduser(), content.getbuffer())
+
+
+def _first_line(error: BaseException) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    # PyTorch names the class first, and what differs in the next line.
+    return " ".join(lines[:2]) or type(error).__name__
+
+
+def _joined(names: Any) -> str:
+    return ", ".join(sorted(map(str, names))) or "nothing"

@@ -1,0 +1,317 @@
+"""Neural networks in the manner of scikit-learn, trained on ranks or in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from numbers import Integral, Real
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+import numpy as np
+from dask.base import is_dask_collection
+from sklearn.base import ClassifierMixin, MultiOutputMixin, RegressorMixin
+from sklearn.utils._param_validation import Interval, StrOptions
+from sklearn.utils.validation import check_is_fitted
+
+from workbench.ml.checks import Checks
+from workbench.ml.data import training
+from workbench.ml.engine.rank_task import Task
+from workbench.ml.engine.verbose import Callback
+from workbench.ml.estimator import Estimator
+from workbench.torch.context import require_torch
+from workbench.torch.feeding import SHUFFLES
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from workbench.torch.net_part import Trained
+
+# Rows that are passed to a module at once.
+_ROWS = 1024
+
+
+class _NeuralNet(Estimator):
+    """What the networks have in common."""
+
+    _limited_by = "epochs"
+    _target: ClassVar[str]
+    """Of the checks of targets."""
+    _loss: ClassVar[str]
+    """Name of the loss in ``torch.nn.functional`` where the user gives none."""
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        **Estimator._parameter_constraints,  # noqa: SLF001  (a hook of scikit-learn)
+        "module": [callable, None],
+        "loss": [callable, None],
+        "optimizer": [callable, None],
+        "epochs": [Interval(Integral, 1, None, closed="left")],
+        "size": [Interval(Integral, 1, None, closed="left")],
+        "schedule": [callable, None],
+        "validation": [Interval(Real, 0, 1, closed="neither"), None],
+        "patience": [Interval(Integral, 1, None, closed="left"), None],
+        "seed": [Interval(Integral, 0, None, closed="left")],
+        "shuffle": [StrOptions(set(SHUFFLES)), None],
+        "engine": [StrOptions({"auto", "mpi", "local"})],
+    }
+
+    def __init__(
+        self,
+        module: Any = None,
+        *,
+        loss: Callable[..., Any] | None = None,
+        optimizer: Callable[[Any], Any] | None = None,
+        epochs: int = 10,
+        size: int = 256,
+        schedule: Callable[[Any], Any] | None = None,
+        validation: float | None = None,
+        patience: int | None = None,
+        seed: int = 0,
+        shuffle: str | None = "exchange",
+        engine: str = "auto",
+        verbose: int = 0,
+        callback: Callback | None = None,
+    ) -> None:
+        self.module = module
+        self.loss = loss
+        self.optimizer = optimizer
+        self.epochs = epochs
+        self.size = size
+        self.schedule = schedule
+        self.validation = validation
+        self.patience = patience
+        self.seed = seed
+        self.shuffle = shuffle
+        self.engine = engine
+        self.verbose = verbose
+        self.callback = callback
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+        """Train a new copy of the module.
+
+        Parameters
+        ----------
+        X : array, dataframe, or Dask array or dataframe of shape (rows, features) or (rows, ...)
+            The rows. Whole numbers become real ones.
+        y : array-like, or Dask array or series of shape (rows,) or, for numbers, (rows, targets)
+            The targets.
+        sample_weight : float, array-like, or Dask array or series of shape (rows,), default=None
+            Weights of the rows in the loss; None: all 1.
+
+        Returns
+        -------
+        NeuralNetClassifier or NeuralNetRegressor
+            This one.
+
+        Raises
+        ------
+        ValueError, TypeError
+            As scikit-learn words it, if rows, targets or weights are not valid.
+        InvalidRequest
+            If PyTorch is not installed, the outputs of the module do not go with the targets, or the fit would run on
+            Dask workers without MPI.
+        """
+        require_torch()
+        import torch
+
+        from workbench.torch import net_part
+        from workbench.torch.epochs import Plan
+
+        several = self._target == "numbers"
+        checks = Checks(type(self).__name__, target=self._target, several=several, several_axes=True)
+        data = training(self, checks, X, y, sample_weight)
+        plan = Plan(
+            getattr(torch.nn.functional, self._loss) if self.loss is None else self.loss,
+            self.epochs,
+            self.size,
+            self.optimizer,
+            self.schedule,
+            self.patience,
+            None,
+            None,
+            self.seed,
+            self.shuffle,
+            "",
+        )
+        settings = net_part.Settings(self.module, plan, self.validation, classify=self._target == "labels")
+        found: Trained = self._fit(Task(net_part.trained, None, net_part.part_of(settings), checks), data)
+        self.module_ = net_part.made(self.module, net_part.row_of(data.X), found.outputs, self.seed)
+        self.module_.load_state_dict(found.state)
+        self.history_ = found.history
+        self._keep(found, data.y)
+        return self
+
+    def _keep(self, found: Trained, y: Any) -> None:
+        """Take what a fit has found about the targets."""
+        raise NotImplementedError
+
+    def _outputs(self, X: Any) -> NDArray[Any]:
+        """Return what the module makes of arrays."""
+        from workbench.torch.epochs import outputs
+
+        return outputs(None, self.module_, _ROWS, self._checked(X, allow_nd=True))
+
+    @property
+    def _dtype(self) -> np.dtype[Any]:
+        """The type of the outputs, which is that of the weights."""
+        weights = next(iter(self.module_.parameters()))
+        return np.dtype(str(weights.dtype).removeprefix("torch."))
+
+
+class NeuralNetClassifier(ClassifierMixin, _NeuralNet):
+    """A module of PyTorch as a classifier.
+
+    Parameters
+    ----------
+    module : torch.nn.Module or callable, default=None
+        Returns a score for each class, as ``torch.nn.Linear(features, classes)``. A module, of which each fit trains a
+        copy; or a callable that makes one of the number of features and the number of classes, as the class
+        ``torch.nn.Linear``. The first number is the shape of a row if X has more than two axes. None: a perceptron
+        with a hidden layer of 100 units, as of scikit-learn.
+    loss : callable, default=None
+        Of scores and numbers of classes, the mean over the rows; None: ``torch.nn.functional.cross_entropy``. With
+        weights of rows also of ``reduction="none"``.
+    optimizer : callable, default=None
+        Makes an optimizer of the weights, as ``functools.partial(torch.optim.SGD, lr=0.1)``; None:
+        ``torch.optim.Adam``.
+    epochs : int, default=10
+        At most.
+    size : int, default=256
+        Rows of a batch, on all ranks together; all rows if there are fewer. Rows that do not fill a batch are left out
+        of an epoch, others in each.
+    schedule : callable, default=None
+        Makes a scheduler of ``torch.optim.lr_scheduler`` of the optimizer, which takes a step after each epoch.
+    validation : float, default=None
+        Share of the rows that are not trained on, and whose loss is measured after each epoch.
+    patience : int, default=None
+        Epochs without a lower loss, of the validation if there is one, after which the training ends.
+    seed : int, default=0
+        Of the first weights of a module that is made, of the order of the rows, and of what layers draw.
+    shuffle : {"exchange", "local"} or None, default="exchange"
+        As of `workbench.torch.batches`.
+    engine : {"auto", "mpi", "local"}, default="auto"
+        ``"mpi"``: on the ranks of an MPI world, where the rows lie. ``"local"``: in this process, for arrays.
+        ``"auto"``: arrays in this process, Dask collections on the ranks.
+    verbose : int, default=0
+        1 for a bar, 2 for a line each epoch.
+    callback : callable, default=None
+        Is called here after each epoch with its numbers: ``iteration``, ``loss`` and, with validation,
+        ``validation_loss``.
+
+    Attributes
+    ----------
+    classes_ : ndarray of shape (classes,)
+        The labels, sorted.
+    module_ : torch.nn.Module
+        The trained module.
+    history_ : list of dict
+        For each epoch its ``loss``, the mean of the batches, and ``validation_loss``.
+    n_features_in_ : int
+        Number of features; that of the second axis if X has more than two.
+    engine_ : str
+        What the fit ran on: ``"mpi"``, or ``"local"``, this process.
+
+    See Also
+    --------
+    workbench.torch.fit : Trains a module on placed blocks, with checkpoints.
+
+    Notes
+    -----
+    On any number of ranks the results are those of one process but for rounding, with ``shuffle="exchange"`` and
+    modules that neither draw numbers nor look at the batch.
+
+    Examples
+    --------
+    >>> model = NeuralNetClassifier(epochs=20).fit(X, y)  # doctest: +SKIP
+    """
+
+    _target, _loss = "labels", "cross_entropy"
+
+    def _keep(self, found: Trained, y: Any) -> None:
+        self.classes_ = found.classes
+
+    def predict_proba(self, X: Any) -> Any:
+        """Return the probability of each class.
+
+        Parameters
+        ----------
+        X : array, dataframe, or Dask array or dataframe, as of `fit`
+            The rows.
+
+        Returns
+        -------
+        array of shape (rows, classes), dtype of the weights
+            In the order of ``classes_``: the softmax of what the module returns. Lazily if X is a Dask collection.
+        """
+        check_is_fitted(self)
+        if is_dask_collection(X):
+            return self._map("predict_proba", X, len(self.classes_), self._dtype)
+        from scipy.special import softmax
+
+        return softmax(self._outputs(X), axis=1)
+
+    def predict(self, X: Any) -> Any:
+        """Return the most probable label of each row.
+
+        Parameters
+        ----------
+        X : array, dataframe, or Dask array or dataframe, as of `fit`
+            The rows.
+
+        Returns
+        -------
+        array of shape (rows,), dtype of the labels
+            Lazily if X is a Dask collection.
+        """
+        check_is_fitted(self)
+        if is_dask_collection(X):
+            return self._map("predict", X, None, self.classes_.dtype)
+        return self.classes_[self._outputs(X).argmax(axis=1)]
+
+
+class NeuralNetRegressor(MultiOutputMixin, RegressorMixin, _NeuralNet):
+    """A module of PyTorch as a regressor.
+
+    Parameters
+    ----------
+    module : torch.nn.Module or callable, default=None
+        Returns a number for each target, as ``torch.nn.Linear(features, targets)``. A module, of which each fit trains
+        a copy; or a callable that makes one of the number of features and the number of targets, as the class
+        ``torch.nn.Linear``. The first number is the shape of a row if X has more than two axes. None: a perceptron
+        with a hidden layer of 100 units, as of scikit-learn.
+    loss : callable, default=None
+        Of outputs and targets, the mean over the rows; None: ``torch.nn.functional.mse_loss``. With weights of rows
+        also of ``reduction="none"``.
+    optimizer, epochs, size, schedule, validation, patience, seed, shuffle, engine, verbose, callback
+        As of `NeuralNetClassifier`.
+
+    Attributes
+    ----------
+    module_, history_, n_features_in_, engine_
+        As of `NeuralNetClassifier`.
+
+    Examples
+    --------
+    >>> model = NeuralNetRegressor(epochs=20).fit(X, y)  # doctest: +SKIP
+    """
+
+    _target, _loss = "numbers", "mse_loss"
+
+    def _keep(self, found: Trained, y: Any) -> None:
+        self._targets = found.outputs if y.ndim > 1 else None
+
+    def predict(self, X: Any) -> Any:
+        """Return the predicted numbers.
+
+        Parameters
+        ----------
+        X : array, dataframe, or Dask array or dataframe, as of `fit`
+            The rows.
+
+        Returns
+        -------
+        array of shape (rows,) or (rows, targets), as the targets of the fit, dtype of the weights
+            Lazily if X is a Dask collection.
+        """
+        check_is_fitted(self)
+        if is_dask_collection(X):
+            return self._map("predict", X, self._targets, self._dtype)
+        outputs = self._outputs(X)
+        return outputs.reshape(len(outputs), *(() if self._targets is None else (self._targets,)))

@@ -1,0 +1,218 @@
+"""The rows of a rank in the fit of a neural network, and its training on all ranks."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import functools
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from workbench.errors import InvalidRequest
+from workbench.ml.engine.parts import weighed
+from workbench.torch.context import distributed
+from workbench.torch.epochs import Alone, Plan, Record, run, state
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+_Report = Callable[[Mapping[str, Any]], None]
+
+HIDDEN = 100
+"""Units of the hidden layer of the network that is trained where the user gives none."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How a network is made and trained."""
+
+    module: Any
+    """A module, a function of features and outputs that makes one, or None."""
+    plan: Plan
+    """Its loss is that of the user."""
+    validation: float | None
+    """Share of the rows that are not trained on."""
+    classify: bool
+    """Whether targets are labels."""
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What a fit has found."""
+
+    state: dict[str, Any]
+    history: list[Record]
+    outputs: int
+    classes: Any
+    """The labels, sorted; None for numbers."""
+
+
+def made(module: Any, features: Any, outputs: int, seed: int) -> torch.nn.Module:
+    """Return a new module: a copy of that of the user, or one that is made, with weights drawn with the seed.
+
+    Raises
+    ------
+    InvalidRequest
+        If the function of the user makes anything else.
+    """
+    if isinstance(module, torch.nn.Module):
+        return copy.deepcopy(module)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        found = (module or _perceptron)(features, outputs)
+    if not isinstance(found, torch.nn.Module):
+        raise InvalidRequest(
+            f"module({features}, {outputs}) returned {type(found).__name__}: return a torch.nn.Module, made for this "
+            "number of features and of outputs"
+        )
+    return found
+
+
+def _perceptron(features: Any, outputs: int) -> torch.nn.Module:
+    layers = torch.nn.Linear(int(np.prod(features)), HIDDEN), torch.nn.ReLU(), torch.nn.Linear(HIDDEN, outputs)
+    return torch.nn.Sequential(torch.nn.Flatten(), *layers)
+
+
+def row_of(X: Any) -> Any:
+    """Return the number of features of the rows, or their shape where they have more than one axis."""
+    return X.shape[1] if X.ndim == 2 else tuple(X.shape[1:])
+
+
+class Loss:
+    """The loss of a user, of outputs whose shape is compared with that of the targets, with or without weights.
+
+    Parameters
+    ----------
+    loss
+        Of outputs and targets, with ``reduction="none"`` for that of each row.
+    outputs
+        Number of the outputs of a row.
+    classify
+        Whether targets are numbers of classes.
+    """
+
+    def __init__(self, loss: Callable[..., Any], outputs: int, *, classify: bool) -> None:
+        self._loss, self._outputs, self._classify = loss, outputs, classify
+
+    def __call__(self, outputs: Any, targets: Any, weights: Any = None) -> Any:
+        """Return the mean of the rows, each by its weight."""
+        outputs = as_targets(outputs, (len(targets), self._outputs) if self._classify else tuple(targets.shape))
+        if weights is None:
+            return self._loss(outputs, targets)
+        each = self._of_rows(outputs, targets)
+        if len(each.shape) == 0 or len(each) != len(weights):
+            raise InvalidRequest(
+                "the loss returned no number for each row, which weights of rows need: pass a loss of "
+                "torch.nn.functional, or one that takes reduction='none'"
+            )
+        return (each.reshape(len(weights), -1).mean(1) * weights).mean()
+
+    def _of_rows(self, outputs: Any, targets: Any) -> Any:
+        if hasattr(self._loss, "reduction"):
+            loss = copy.copy(self._loss)
+            loss.reduction = "none"
+            return loss(outputs, targets)
+        return self._loss(outputs, targets, reduction="none")
+
+
+def as_targets(outputs: Any, shape: tuple[int, ...]) -> Any:
+    """Return outputs in the shape of the targets, from which they may differ by an axis of length 1.
+
+    Raises
+    ------
+    InvalidRequest
+        If there are more of them, or fewer.
+    """
+    if tuple(length for length in outputs.shape if length != 1) != tuple(length for length in shape if length != 1):
+        raise InvalidRequest(
+            f"the module returned outputs of shape {tuple(outputs.shape)} where {shape} was expected: its last layer "
+            f"has to have {shape[1] if len(shape) > 1 else 1} outputs for each row"
+        )
+    return outputs.reshape(shape)
+
+
+class NetPart:
+    """The rows of a rank, their targets and weights.
+
+    Parameters
+    ----------
+    settings
+        Of the fit.
+    X, y, weight
+        Blocks that have been checked; the weights may be None.
+    start
+        Number of the first row in all rows.
+    """
+
+    def __init__(self, settings: Settings, X: Any, y: Any, weight: Any, start: int) -> None:
+        self._settings, self._X, self._y, self._weight, self._start = settings, X, y, weight, start
+
+    def training(self) -> Callable[..., Trained]:
+        """Return the function that trains on all ranks, as `workbench.ml.engine.parts.LocalParts.together` takes it."""
+        return self._train
+
+    def _train(self, comm: MPI.Intracomm | None, report: _Report | None) -> Trained:
+        with nullcontext() if comm is None else distributed(comm):
+            return self._train_on(Alone() if comm is None else comm, report)
+
+    def _train_on(self, comm: MPI.Intracomm | Alone, report: _Report | None) -> Trained:
+        settings = self._settings
+        classes, targets = self._targets(comm)
+        outputs = len(classes) if settings.classify else int(np.prod(targets.shape[1:]))
+        module = made(settings.module, row_of(self._X), outputs, settings.plan.seed)
+        columns = (self._X, targets) if self._weight is None else (self._X, targets, self._weight)
+        rows, validation = self._divided(comm, columns)
+        if self._weight is not None:
+            total = weighed(comm.allreduce(float(rows[2].sum())))
+            # Their mean becomes 1, so that the size of the steps does not depend on their unit.
+            rows = *rows[:2], rows[2] * (comm.allreduce(len(rows[2])) / total)
+        plan = dataclasses.replace(
+            settings.plan,
+            loss=Loss(settings.plan.loss, outputs, classify=settings.classify),
+            size=min(settings.plan.size, comm.allreduce(len(rows[0]))),
+        )
+
+        def tell(epoch: int, record: Record) -> bool:
+            if report is not None:
+                report({"iteration": epoch + 1, **record})
+            return False
+
+        history = run(comm, module, plan, rows, validation=validation, tell=tell)
+        return Trained(state(module), history, outputs, classes)
+
+    def _targets(self, comm: MPI.Intracomm | Alone) -> tuple[Any, Any]:
+        """Return the classes of all ranks and the numbers of those of the rows; or None and the numbers to predict."""
+        if not self._settings.classify:
+            return None, np.asarray(self._y, self._X.dtype)
+        classes = np.unique(np.concatenate(comm.allgather(np.unique(self._y))))
+        return classes, np.searchsorted(classes, self._y)
+
+    def _divided(self, comm: MPI.Intracomm | Alone, columns: tuple[Any, ...]) -> tuple[Any, Any]:
+        """Return the columns to train on and those for validation, the same rows on any number of ranks."""
+        share = self._settings.validation
+        if share is None:
+            return columns, ()
+        rows = comm.allreduce(len(self._X))
+        held = int(np.ceil(share * rows))
+        if held >= rows:
+            raise InvalidRequest(f"validation={share} leaves none of {rows} rows to train on: choose a smaller share")
+        apart = np.zeros(rows, bool)
+        apart[np.random.default_rng(self._settings.plan.seed).permutation(rows)[:held]] = True
+        mine = apart[self._start : self._start + len(self._X)]
+        return tuple(column[~mine] for column in columns), tuple(column[mine] for column in columns)
+
+
+def trained(parts: Any, _: None) -> Trained:
+    """Train on all parts together."""
+    found: Trained = parts.together("training")
+    return found
+
+
+def part_of(settings: Settings) -> Callable[..., NetPart]:
+    """Return what makes the part of a block."""
+    return functools.partial(NetPart, settings)
