@@ -27,8 +27,8 @@ class MPIWorld(abc.ABC):
         """Whether all ranks of the present start have been there at one time."""
         self.stopping = False
         """Whether its end was asked for."""
-        self.broken: str | None = None
-        """Who does not come back from a call on all ranks; until then no other can be made."""
+        self.broken: dict[int, str] = {}
+        """By rank why it does not come back from a call; until then no other can be made there."""
         self.restart_asked = False
         """Whether it is to be started again after that end."""
         self.job: str | None = None
@@ -73,7 +73,7 @@ class MPIWorld(abc.ABC):
 
     def begin(self) -> None:
         """Note that a new start begins."""
-        self.present, self.lost, self.ready, self.stopping, self.broken = {}, {}, False, False, None
+        self.present, self.lost, self.ready, self.stopping, self.broken = {}, {}, False, False, {}
         self._changed = asyncio.Event()
         self.starts += 1
 
