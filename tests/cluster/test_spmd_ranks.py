@@ -88,7 +88,7 @@ def test_calls_of_one_client_keep_their_order_where_they_share_ranks(client4, tm
 
 @pytest.mark.mpi_flavour
 @pytest.mark.parametrize("end", ["cancelled", "failing", "late"])
-@pytest.mark.parametrize("way", ["Allreduce", "recv", "Split"])
+@pytest.mark.parametrize("way", ["Allreduce", "allreduce", "recv", "Split", "Dup"])
 def test_the_end_of_one_leaves_the_other(client4, tmp_path, end, way):
     go = tmp_path / "go"
     other = spmd(client=client4, ranks=[0, 3])(hang).submit(way, 1, str(go))

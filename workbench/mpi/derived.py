@@ -137,8 +137,17 @@ class DerivedCommunicators(InterruptibleComm):
         return self._duplicate(None)
 
     def _duplicate(self, info: MPI.Info | None) -> Self:
+        self._meet_before_idup()
         made, request = MPI.Comm.Idup(self, info)
         return cast("Self", self._completed(made, request))
+
+    def _meet_before_idup(self) -> None:
+        """Return when all ranks are sure to post an ``Idup``, which MPI cannot withdraw.
+
+        With Open MPI 5, while one waits for a rank that never posts it, no messages arrive on the next communicator of
+        some ranks of the world.
+        """
+        self.meet(MPI.Comm.Ibarrier(self))
 
     def _completed(self, made: Any, request: MPI.Request) -> Any:
         self._wait_for(made, request)
