@@ -36,11 +36,11 @@ def section(thing, title):
 
 
 def by_name(thing, title):
-    """Return type and text of each name in a section; those of another class for names that are "As of" that class."""
+    """Return type and text of each name in a section; those of another class for names with "See" and that class."""
     found = {}
     for names, kind, text in section(thing, title):
         # Of another class, or of another method of the same one.
-        elsewhere = re.match(r"As of `{1,2}(\w+)`", text)
+        elsewhere = re.match(r"See `{1,2}(\w+)`", text)
         there = by_name(getattr(ml, elsewhere[1]), title) if elsewhere and elsewhere[1] in ml.__all__ else {}
         for name in names.split(", "):
             found[name] = there.get(name, (kind or (elsewhere and elsewhere[1]), text))

@@ -37,7 +37,7 @@ class Transformer(TransformerMixin, auto_wrap_output_keys=None):  # type: ignore
         Parameters
         ----------
         X, y, **params
-            The arguments of ``fit``.
+            See ``fit``.
 
         Returns
         -------

@@ -254,7 +254,7 @@ class NearestNeighbors(Estimator):
         Parameters
         ----------
         X, n_neighbors
-            The arguments of `kneighbors`.
+            See `kneighbors`.
         mode : {"connectivity", "distance"}, default="connectivity"
             Values at the neighbors: ``"connectivity"``: ones; ``"distance"``: distances.
 
