@@ -41,7 +41,7 @@ def checked(what: str, file: str) -> Path:
     return path
 
 
-def write(what: str, path: Path, content: bytes | memoryview) -> None:
+def write(what: str, path: Path, content: bytes) -> None:
     """Write a file, or replace the one that is there; a link stays one.
 
     Parameters
@@ -72,7 +72,7 @@ def _is_device(path: Path) -> bool:
     return path.exists() and not path.is_file()
 
 
-def replace(path: Path, content: bytes | memoryview, mode: int) -> None:
+def replace(path: Path, content: bytes, mode: int) -> None:
     """Write a file in one step: a reader sees the old one or the new one, never a part.
 
     Parameters
