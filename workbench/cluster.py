@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Self
 
 from distributed.core import Status
@@ -28,6 +29,8 @@ from workbench.metrics.frames import frame
 from workbench.metrics.openmetrics import text
 from workbench.session.notebook import dashboard_path
 
+# Seconds for engines to start: controller and ranks have 45 s each.
+_ENGINES_S = 120.0
 _END_CHECK_INTERVAL_MS = 3000
 
 
@@ -57,14 +60,14 @@ class MPICluster(Cluster):
     InvalidRequest
         If an option is not valid; nothing was started.
     StartError
-        If the cluster failed to start, with the end of the log that has the reason; nothing is left of it.
+        If the cluster failed to start, with the end of the log that has the reason. All its parts were removed.
     StartTimeout
-        If it was not ready in time; nothing is left of it.
+        If the cluster was not ready in time. All its parts were removed.
 
     Notes
     -----
-    `close`, and leaving a ``with`` block, stop a cluster that this object has started, and only disconnect from one
-    that it has attached to. The end of the process stops no cluster.
+    `close`, and the end of a ``with`` block, stop a cluster that this object has started, and only disconnect from
+    an attached cluster. The end of the process stops no cluster.
 
     Examples
     --------
@@ -103,12 +106,12 @@ class MPICluster(Cluster):
                 self._loop_runner.stop()
                 if not self._owner:
                     raise
-                # The user has no object by which to stop the job.
+                # The user has no object with which to stop the job.
                 self._job.abandon(error)
 
     @classmethod
     def of_job(cls, job: ClusterStarter, **options: Any) -> Self:
-        """Return the object of the cluster of a job, with the options of ``__init__`` that are not the job's."""
+        """Return the object of the cluster of a job, with the other options of ``__init__``."""
         self = cls.__new__(cls)
         self._given_job = job
         cls.__init__(self, **options)
@@ -132,11 +135,11 @@ class MPICluster(Cluster):
         name
             Name of the cluster.
         ssh_tunnel, asynchronous, loop, quiet
-            As of `MPICluster`.
+            As for `MPICluster`.
         **options
-            More keyword arguments for the ``__init__`` of a subclass. It is called with all keyword arguments of this
-            method, and passes those of `MPICluster` to ``super().__init__``. What it adds there about the size or the
-            job of a cluster has no effect: the cluster runs already.
+            More keyword arguments for the ``__init__`` of a subclass, which is called with all keyword arguments of
+            this method, and passes those of `MPICluster` to ``super().__init__``. Additional options for the size or
+            the job of a cluster have no effect, because the cluster already runs.
 
         Raises
         ------
@@ -213,11 +216,11 @@ class MPICluster(Cluster):
 
     @property
     def record(self) -> Record:
-        """The record that the head has sent last; `refresh` gets the present one."""
+        """The last record that the head has sent; `refresh` gets the current one."""
         return self._job.record
 
     def refresh(self) -> Record | Awaitable[Record]:
-        """Get the present record of the cluster from its head."""
+        """Get the current record of the cluster from its head."""
         return self.sync(self._connection.refresh)  # type: ignore[no-any-return]
 
     @property
@@ -242,18 +245,18 @@ class MPICluster(Cluster):
     def metrics(self, what: str = "ranks") -> Any:
         """Return measurements as a tidy `pandas.DataFrame`: see `workbench.metrics.frames.frame`."""
 
-        async def ask() -> Any:
+        async def fetch() -> Any:
             return frame(await self._connection.metrics(), what)
 
-        return self.sync(ask)
+        return self.sync(fetch)
 
     def openmetrics(self) -> Any:
         """Return measurements in the text format of OpenMetrics: see `workbench.metrics.openmetrics.text`."""
 
-        async def ask() -> str:
+        async def fetch() -> str:
             return text(await self._connection.metrics())
 
-        return self.sync(ask)
+        return self.sync(fetch)
 
     def scale(self, n: int) -> Any:
         """Scale to `n` ranks by adding a world or removing the most recent ones; return when this is done.
@@ -286,6 +289,67 @@ class MPICluster(Cluster):
 
         await self._connection.change(operation, progress, quiet=self.quiet, **message)
         self.scheduler_info = SchedulerInfo(await self._connection.head.identity())
+
+    def ipyparallel(self, world: int = 0) -> Any:
+        """Return an `ipyparallel.Client` of the ranks, in the processes and namespaces of ``%%mpi`` cells.
+
+        Parameters
+        ----------
+        world
+            Index of the world. Engine ``i`` of the client is rank ``i`` of this world.
+
+        Raises
+        ------
+        InvalidRequest
+            If the cluster has no such world.
+        RankLost
+            If ranks of the world were lost.
+        CollectiveFailed
+            If the engines do not start.
+        HeadUnreachable
+            If the head or the engines do not answer.
+
+        Notes
+        -----
+        A view runs code on each rank without the turn of calls and cells, and Ctrl-C does not end this code. Use views
+        for code without communication. Code that communicates belongs in ``%%mpi`` cells and ``@spmd`` functions, where
+        a failed rank ends the operation on all ranks. Close the client when it is not used any more.
+
+        Examples
+        --------
+        >>> engines = cluster.ipyparallel()  # doctest: +SKIP
+        >>> engines[:].apply_sync(os.getpid)  # doctest: +SKIP
+        [4711, 4712, 4713, 4714]
+        """
+        from workbench.cells.engine_client import connect, forwarded
+        from workbench.cells.protocol import REACH
+
+        reach = self.sync(self._connection.call, REACH, _ENGINES_S, world=world)
+        engines = connect(forwarded(reach["connection"], partial(self.forward, f"engines of world {world}")))
+        engines.wait_for_engines(len(reach["idents"]), timeout=_ENGINES_S)
+        return engines
+
+    def forward(self, purpose: str, addresses: list[str]) -> Any:
+        """Return addresses by which this process reaches addresses of the head's host.
+
+        Parameters
+        ----------
+        purpose
+            Addresses of an earlier call for the same purpose are not forwarded any longer.
+        addresses
+            Addresses as ``"tcp://10.1.2.3:4567"``.
+
+        Returns
+        -------
+        list of str
+            Addresses of this host, forwarded by ssh until this object is closed; without ``ssh_tunnel``: `addresses`.
+
+        Raises
+        ------
+        HeadUnreachable
+            If ssh does not open the ports within ``workbench.connect-timeout``.
+        """
+        return self.sync(self._connection.forward, purpose, addresses)
 
     def adapt(self, *args: Any, **kwargs: Any) -> Any:
         """Raise an error: the size of an MPI world is fixed when it starts."""
@@ -341,7 +405,7 @@ class MPICluster(Cluster):
             await asyncio.to_thread(self._job.await_end)
 
     def __eq__(self, other: object) -> bool:
-        # Dask compares names, and would give this cluster the client of an earlier cluster of its name.
+        # Dask compares names, and would use the client of an earlier cluster with the same name.
         return self is other
 
     def __hash__(self) -> int:

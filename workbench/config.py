@@ -14,7 +14,7 @@ from typing import Any
 from workbench.errors import InvalidRequest
 
 __version__ = "0.1.0"
-"""Of the workbench."""
+"""Version of the workbench."""
 
 # The longest time that a lock accepts is not much longer.
 _MAX_SECONDS = 1e9
@@ -42,7 +42,7 @@ def get(key: str) -> Any:
     Raises
     ------
     KeyError
-        If there is no such setting.
+        If the setting does not exist.
     """
     import dask
 
@@ -98,7 +98,7 @@ def time_span(option: str, given: Any) -> float:
     Raises
     ------
     InvalidRequest
-        If it is not a time above zero, or too long for clocks and locks.
+        If `given` is not a time above zero, or is too long for clocks and locks.
     """
     from dask.utils import parse_timedelta
 

@@ -7,7 +7,7 @@
      │    ├── ClusterExists                       a second cluster of the same name
      │    └── PlacementError                      data that cannot be placed block by rank
      ├── ClusterNotFound       (LookupError)      no cluster of that name, or it has ended
-     ├── RecordError           (OSError)          a record that is corrupt, another user's or readable by others
+     ├── RecordError           (OSError)          a record that is corrupt, or that others own or can read
      ├── LaunchError           (RuntimeError)     a world cannot be started here
      │    ├── MPINotFound                         no mpiexec, or no MPI library for mpi4py
      │    ├── MPIMismatch                         mpiexec and mpi4py are of different MPIs
@@ -20,7 +20,7 @@
      └── CollectiveFailed      (RuntimeError)     an SPMD call was refused or failed
           └── CollectiveTimeout (TimeoutError)    ... or missed its deadline
 
-Every error has what was given, what is allowed and what to do in fields, which `str` formats for a notebook and
+Every error has the given value, the valid values and a hint in fields, which `str` formats for a notebook and
 `WorkbenchError.words` for other places. Each class derives from the builtin that a caller would catch.
 """
 
@@ -28,7 +28,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Mapping
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from workbench import hints
 from workbench.hints import NOTEBOOK, Hint
@@ -44,13 +44,13 @@ class WorkbenchError(Exception):
     Parameters
     ----------
     message
-        What is wrong; empty: that `given` is not valid for `option`.
+        What is wrong; empty: `given` is not valid for `option`.
     more
-        More text: Dask recreates an error that is too long to be sent with a shortened text behind its own.
+        More text: Dask recreates a long error with a shortened text after the message.
     option
         The option of the error, e.g. ``ranks_per_node``, or its setting, e.g. ``workbench.start-timeout``.
     given
-        The value that was given for it; kept as text if it is no text or number.
+        The given value; stored as text unless it is a text or an integer.
     allowed
         The valid values: a description, or a list of all.
     hint
@@ -58,6 +58,9 @@ class WorkbenchError(Exception):
     log
         The end of the log that has the reason.
     """
+
+    docs: ClassVar[str] = "troubleshooting#messages"
+    """The page and the section of the documentation, as ``page#anchor``."""
 
     def __init__(
         self,
@@ -79,20 +82,20 @@ class WorkbenchError(Exception):
 
     @property
     def kind(self) -> str:
-        """The name of its class."""
+        """Name of the class."""
         return type(self).__name__
 
     @property
     def message(self) -> str:
-        """What is wrong, without what to do."""
+        """What is wrong, without the hint."""
         return str(self.args[0]) if self.args else ""
 
     def words(self, place: str) -> str:
-        """Return what is wrong and what to do there: in `hints.NOTEBOOK`, `hints.TERMINAL` or `hints.PANEL`."""
+        """Return the message and the hint for a place: `hints.NOTEBOOK`, `hints.TERMINAL` or `hints.PANEL`."""
         return f"{self.message} {hints.words(self.hint, place)}".strip()
 
     def text(self, place: str) -> str:
-        """Return `words`, and below them the end of the log."""
+        """Return `words`, followed by the end of the log."""
         return f"{self.words(place)}\n{self.log}" if self.log else self.words(place)
 
     def __str__(self) -> str:
@@ -103,41 +106,53 @@ class WorkbenchError(Exception):
         return kind(message, **{name: getattr(self, name) for name in _FIELDS} | changes)
 
     def fields(self) -> dict[str, Any]:
-        """Return plain values, from which `from_fields` makes the error again."""
+        """Return plain values, from which `from_fields` recreates the error."""
         fields = {name: getattr(self, name) for name in ("kind", "message", *_FIELDS)}
-        return fields | {"hint": hints.to_json(self.hint)}
+        return fields | {"hint": hints.to_json(self.hint), "docs": self.docs}
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Dask pickles errors with tblib, which by itself cannot recreate one that derives from two builtins.
+        # Dask pickles errors with tblib, which alone cannot recreate an error that derives from two builtins.
         return type(self), self.args, {name: getattr(self, name) for name in _FIELDS}
 
 
 class InvalidRequest(WorkbenchError, ValueError):
     """The request is not valid; nothing was started or changed."""
 
+    docs = "troubleshooting#options-that-are-not-valid"
+
 
 class ClusterExists(InvalidRequest):
     """A cluster of that name already exists."""
+
+    docs = "troubleshooting#names-of-clusters"
 
 
 class PlacementError(InvalidRequest):
     """The data cannot be placed one block per rank."""
 
+    docs = "placement#errors"
+
 
 class ClusterNotFound(WorkbenchError, LookupError):
     """No cluster of that name is known, or it has ended."""
+
+    docs = "troubleshooting#names-of-clusters"
 
 
 class RecordError(WorkbenchError, OSError):
     """A cluster record is corrupt, belongs to another user or is open to others."""
 
+    docs = "troubleshooting#records"
+
 
 class LaunchError(WorkbenchError, RuntimeError):
     """An MPI world cannot be started with what is installed here."""
 
+    docs = "troubleshooting#environments-and-mpi"
+
 
 class MPINotFound(LaunchError):
-    """There is no MPI library for mpi4py, or no ``mpiexec`` that belongs to it."""
+    """mpi4py finds no MPI library, or the library has no ``mpiexec``."""
 
 
 class MPIMismatch(LaunchError):
@@ -145,39 +160,53 @@ class MPIMismatch(LaunchError):
 
 
 class JobRejected(LaunchError):
-    """The scheduler has rejected the job; nothing is left of it."""
+    """The scheduler has rejected the job."""
+
+    docs = "troubleshooting#schedulers"
 
 
 class SchedulerTimeout(LaunchError):
     """The scheduler does not answer in time."""
 
+    docs = "troubleshooting#schedulers"
+
 
 class StartError(WorkbenchError, RuntimeError):
-    """The cluster failed while it was starting; everything of it has been removed."""
+    """The cluster failed during its start; all its parts were removed."""
+
+    docs = "troubleshooting#failed-starts"
 
 
 class StartTimeout(StartError, TimeoutError):
-    """The cluster was not ready before the deadline; everything of it has been removed."""
+    """The cluster was not ready before the deadline; all its parts were removed."""
 
 
 class HeadUnreachable(WorkbenchError, ConnectionError):
     """The head of a cluster does not answer from this host."""
 
+    docs = "troubleshooting#unreachable-heads"
+
 
 class RankLost(WorkbenchError, RuntimeError):
     """A task or an SPMD call needs a rank that was lost."""
+
+    docs = "troubleshooting#lost-ranks-and-worlds"
 
 
 class CollectiveFailed(WorkbenchError, RuntimeError):
     """An SPMD call of a world was refused or failed."""
 
+    docs = "troubleshooting#failed-spmd-calls"
+
 
 class CollectiveTimeout(CollectiveFailed, TimeoutError):
     """An SPMD call of a world missed its deadline."""
 
+    docs = "howto/debug-a-hang"
+
 
 def from_fields(fields: Mapping[str, Any]) -> WorkbenchError:
-    """Return the error of which another process has sent the `WorkbenchError.fields`."""
+    """Return the error from `WorkbenchError.fields`, which another process has sent."""
     kind = globals().get(str(fields.get("kind")))
     cls = kind if isinstance(kind, type) and issubclass(kind, WorkbenchError) else WorkbenchError
     known = {name: fields[name] for name in _FIELDS if name in fields}
@@ -190,7 +219,7 @@ def worded(error: BaseException, place: str) -> str:
 
 
 def named(option: str) -> str:
-    """Return the name of an option in messages or, with a dot in it, of a setting."""
+    """Return the name of an option in messages, or of a setting if the name contains a dot."""
     return f"the setting {option}" if "." in option else option.replace("_", "-")
 
 
@@ -202,12 +231,12 @@ def _valid_values(given: object, allowed: str | tuple[str, ...]) -> str:
 
 
 def closest(given: object, allowed: Iterable[str]) -> str | None:
-    """Return the allowed value that is most similar to the given one, if any is similar."""
+    """Return the valid value that is most similar to the given one, or None."""
     return next(iter(difflib.get_close_matches(str(given), list(allowed), n=1)), None)
 
 
 def did_you_mean(given: object, allowed: Iterable[str]) -> str:
-    """Return the text of the allowed values, with the one closest to the given value first.
+    """Return the text of the valid values, with the one closest to the given value first.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Hints as values: the text of a hint has the command or the button of the place where it is read."""
+"""Hints as values, whose text has the command or the button of the place where the user reads them."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 NOTEBOOK = "%mpicluster"
-"""A notebook, in which commands begin with this ..."""
+"""A notebook, and the beginning of commands there."""
 TERMINAL = "workbench"
-"""... a terminal, in which they begin with this ..."""
+"""A terminal, and the beginning of commands there."""
 PANEL = "panel"
-"""... and JupyterLab's panel, which has buttons and fields instead."""
+"""JupyterLab's panel, with buttons and fields in place of commands."""
 
 BUTTONS = {
     "start": "New cluster",
@@ -22,18 +22,18 @@ BUTTONS = {
     "logs": "Show the logs",
     "dashboard": "Open the dashboard",
 }
-"""Labels of the panel's buttons by verbs."""
+"""Labels of the panel's buttons by subcommand."""
 _LABELS = {"mpi": "MPI", "gpus_per_rank": "GPUs per rank", "ssh_tunnel": "SSH tunnel"}
 
 
 @dataclass(frozen=True)
 class Command:
-    """A verb with its arguments."""
+    """A subcommand with its arguments."""
 
     verb: str
-    """As in ``%mpicluster VERB`` and ``workbench VERB``."""
+    """The subcommand, as in ``%mpicluster VERB`` and ``workbench VERB``."""
     words: str = ""
-    """As typed."""
+    """The arguments, as typed."""
 
     def at(self, place: str) -> str:
         """Return its text in a place."""
@@ -54,7 +54,7 @@ class Option:
     """An option of a start."""
 
     name: str
-    """As ``ranks_per_node``."""
+    """Name of the option, for example ``ranks_per_node``."""
 
     def at(self, place: str) -> str:
         """Return its text in a place."""
@@ -66,9 +66,9 @@ Hint: TypeAlias = Part | Sequence[Part]
 """A sentence whose commands and options are values."""
 
 AGAIN = "Start the ranks again: cluster.restart() or ", Command("restart"), "; results in their memory are lost."
-"""The hint where nothing else helps."""
+"""The hint for errors without another solution."""
 LISTED = Command("list"), " shows which clusters exist."
-"""The hint where a cluster does not answer."""
+"""The hint for a cluster that does not answer."""
 
 
 def label(option: str) -> str:
@@ -113,7 +113,7 @@ def _plain(part: Part) -> str | dict[str, str]:
 
 
 def from_json(values: Sequence[str | Mapping[str, Any]]) -> tuple[Part, ...]:
-    """Return the hint that `to_json` made `values` of."""
+    """Return the hint of values from `to_json`."""
     return tuple(
         value if isinstance(value, str) else Option(value["option"]) if "option" in value else Command(**value)
         for value in values

@@ -32,7 +32,7 @@ def duration(seconds: float) -> str:
 
 
 def clock(moment: float) -> str:
-    """Return the time of a moment, in seconds since the epoch, and its day if it is not near."""
+    """Return the clock time of a moment in seconds since the epoch, with the day if it is not near."""
     day = "" if abs(moment - time.time()) < _SAME_DAY_S else "%-d %b "
     return time.strftime(f"{day}%H:%M", time.localtime(moment))
 
@@ -65,12 +65,12 @@ def rank_name(world: int, rank: int) -> str:
     return f"w{world}.{rank}" if world else str(rank)
 
 
-def exit_words(code: int) -> str:
+def exit_description(code: int) -> str:
     """Return the text of the exit code of a process.
 
     Examples
     --------
-    >>> exit_words(1), exit_words(-9)
+    >>> exit_description(1), exit_description(-9)
     ('exit code 1', 'signal 9 (SIGKILL)')
     """
     if code < 0:

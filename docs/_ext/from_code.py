@@ -20,7 +20,8 @@ from sphinx.util.docutils import SphinxDirective
 from workbench import errors
 from workbench.bench import BENCHES
 from workbench.commands.table import NOTEBOOK, TERMINAL, verbs
-from workbench.launch.options import ClusterOptions, JobOptions, RecordOptions, options
+from workbench.commands.verb import ARGUMENT_GROUPS, VERB_GROUPS, Argument, Verb, grouped
+from workbench.launch.options import GROUPS, ClusterOption, options
 from workbench.metrics import schema
 
 ROOT = Path(__file__).parents[2]
@@ -42,39 +43,48 @@ def _sentence(text: str) -> str:
 
 
 def verb_pages() -> str:
-    """Return a section for each verb."""
+    """Return a section for each group of verbs, with a section for each verb."""
+    every = {**verbs(NOTEBOOK), **verbs(TERMINAL)}.values()
+    return "\n\n".join(f"## {_sentence(group)}\n\n{_sections(its)}" for group, its in grouped(every, VERB_GROUPS))
+
+
+def _sections(its: Iterable[Verb]) -> str:
     sections = []
-    for verb in {**verbs(NOTEBOOK), **verbs(TERMINAL)}.values():
+    for verb in its:
         lines = [place for place in (NOTEBOOK, TERMINAL) if place in verb.places]
         usage = "\n".join(
             " ".join([place, verb.name, *(each.usage for each in verb.arguments if not each.is_option), "[options]"])
             for place in lines
         )
-        rows = [
-            (f"`{' '.join(filter(None, [', '.join([each.name, *each.aliases]), each.metavar]))}`", _sentence(each.help))
-            for each in verb.at(lines[-1])
-            if each.is_option
+        arguments = verb.at(lines[-1])
+        parts = grouped(arguments, ("", *ARGUMENT_GROUPS)) if verb.name == "start" else [("", arguments)]
+        tables = [
+            (f"**{_sentence(group)}**\n\n" if group else "")
+            + _table(["argument", "meaning"], [(_typed(each), _sentence(each.help)) for each in part])
+            for group, part in parts
         ]
-        words = [(f"`{each.metavar}`", _sentence(each.help)) for each in verb.arguments if not each.is_option]
         sections.append(
-            f"## {verb.name}\n\n{_sentence(verb.help)}.\n\n```text\n{usage}\n```\n\n"
-            + _table(["argument", "meaning"], [*words, *rows])
+            f"### {verb.name}\n\n{_sentence(verb.help)}.\n\n```text\n{usage}\n```\n\n" + "\n\n".join(tables)
         )
     return "\n\n".join(sections)
 
 
+def _typed(argument: Argument) -> str:
+    names = ", ".join([argument.name, *argument.aliases]) if argument.is_option else ""
+    return f"`{' '.join(filter(None, [names, argument.metavar]))}`"
+
+
 def option_tables() -> str:
     """Return a table for each group of options of a cluster."""
-    job = {each.name for each in options(JobOptions)}
-    kept = {each.name for each in options(RecordOptions)}
-    groups = {"Cluster": [], "Batch job": [], "Ranks and network": []}
-    for each in options(ClusterOptions):
-        group = "Batch job" if each.name in job else "Ranks and network" if each.name in kept else "Cluster"
+
+    def row(each: ClusterOption) -> tuple[str, ...]:
         default = "" if each.default in {None, ()} else f"; default: `{each.default!r}`"
-        kinds = f"{' or '.join(each.kinds)}{default}"
-        groups[group].append((f"`{each.typed}`", f"`{each.name}`", kinds, each.doc))
+        return f"`{each.typed}`", f"`{each.name}`", f"{' or '.join(each.kinds)}{default}", each.doc
+
     head = ["typed", "in Python", "type", "meaning"]
-    return "\n\n".join(f"## {name}\n\n{_table(head, rows)}" for name, rows in groups.items())
+    return "\n\n".join(
+        f"## {_sentence(group)}\n\n{_table(head, map(row, its))}" for group, its in grouped(options(), GROUPS)
+    )
 
 
 def settings() -> str:
@@ -83,7 +93,7 @@ def settings() -> str:
     group, column = "", -1
     for line in (ROOT / "workbench" / "workbench.yaml").read_text(encoding="utf-8").splitlines()[1:]:
         if rows and column > 0 and line.strip().startswith("#") and line.index("#") == column:
-            rows[-1][-1] += " " + line.strip("# ")
+            rows[-1][2] += " " + line.strip("# ")
         elif (found := SETTING.match(line)) and len(found["indent"]) in {2, 4}:
             group = group if len(found["indent"]) == 4 else ""
             column = line.find("#")
@@ -91,10 +101,10 @@ def settings() -> str:
                 name = f"{group}{found['name']}"
                 variable = "DASK_WORKBENCH__" + name.upper().replace(".", "__").replace("-", "_")
                 value, comment = found["value"], _sentence(found["comment"] or "")
-                rows.append([f"`workbench.{name}`", f"`{value}`", f"`{variable}`", comment])
+                rows.append([f"`workbench.{name}`", f"`{value}`", comment, f"`{variable}`"])
             else:
                 group = f"{found['name']}."
-    return _table(["setting", "default", "variable", "meaning"], rows)
+    return _table(["setting", "default", "meaning", "variable"], rows)
 
 
 def exceptions() -> str:
@@ -112,8 +122,10 @@ def exceptions() -> str:
     for depth, cls in found:
         builtin = next((each.__name__ for each in cls.__bases__ if each.__module__ == "builtins"), "")
         name = "\u00a0" * 4 * depth + f"{{py:exc}}`~workbench.errors.{cls.__name__}`"
-        rows.append((name, f"`{builtin}`" if builtin else "", (inspect.getdoc(cls) or "").partition("\n")[0]))
-    return _table(["exception", "is also a", "raised when"], rows)
+        page, _, anchor = cls.docs.partition("#")
+        link = f"[help](../{page}.md{'#' if anchor else ''}{anchor})"
+        rows.append((name, f"`{builtin}`" if builtin else "", (inspect.getdoc(cls) or "").partition("\n")[0], link))
+    return _table(["exception", "is also a", "raised when", "what to do"], rows)
 
 
 def exception_classes() -> str:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
 from browser.chromium import running_chromium
-from browser.evidence import folder
+from browser.evidence import keep
 from browser.lab import Lab
 from browser.viewing import Dashboard, Viewer, start
 
@@ -48,9 +47,4 @@ def viewer(chromium: Any) -> Iterator[Viewer]:
 @pytest.fixture
 def shot() -> Callable[..., None]:
     """Return what keeps a picture of a page where somebody has asked for pictures."""
-
-    def take(page: Any, name: str, **how: Any) -> None:
-        if "WORKBENCH_SHOTS" in os.environ:
-            page.screenshot(path=folder() / f"{name}.png", **how)
-
-    return take
+    return keep

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
 from urllib.parse import urlsplit
 
 import dask.array as da
@@ -11,7 +15,8 @@ import pytest
 from distributed import Client
 from support.processes import DEADLINE
 
-from workbench import MPICluster, place
+import workbench
+from workbench import MPICluster, place, run_on_ranks
 from workbench.ml import KMeans
 
 # Those that say something else of a real training than of a simulated one.
@@ -31,11 +36,21 @@ def cluster():
         yield cluster
 
 
-def test_the_pages_of_a_real_cluster_show_what_it_does(cluster, viewer, shot):
+@contextmanager
+def dashboard(cluster):
+    """Serve the dashboard of a cluster, and give its address."""
     command = [sys.executable, "-m", "workbench", "dashboard", cluster.record.name]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
-        address = process.stdout.readline().strip()
+        yield process.stdout.readline().strip()
+    finally:
+        process.terminate()
+        process.stdout.close()
+        process.wait(DEADLINE)
+
+
+def test_the_pages_of_a_real_cluster_show_what_it_does(cluster, viewer, shot):
+    with dashboard(cluster) as address:
         viewer.open(address)
         for title, headings in PAGES.items():
             viewer.turn_to(title)
@@ -53,7 +68,48 @@ def test_the_pages_of_a_real_cluster_show_what_it_does(cluster, viewer, shot):
         cluster.close()
         viewer.turn_to("Overview")
         viewer.sees("has ended")
-    finally:
-        process.terminate()
-        process.stdout.close()
-        process.wait(DEADLINE)
+
+
+def train_and_hang(comm, steps, file):
+    """Report a loss per step; then rank 3 comes to the last reduction only when there is a file."""
+    for step in range(steps):
+        comm.allreduce(1)
+        if comm.rank == 0:
+            workbench.report(step, name="fit", loss=0.7 * 0.9**step + 0.1, accuracy=0.95 - 0.4 * 0.92**step)
+    while comm.rank == 3 and not Path(file).exists():
+        time.sleep(0.05)
+    return comm.allreduce(1)
+
+
+def in_both_themes(viewer, shot, name):
+    """Keep pictures of a dashboard, one in each theme; the light one is first and last."""
+    for theme, other in (("light", "Dark"), ("dark", "Light")):
+        viewer.painted()
+        shot(viewer.page, f"{name}-{theme}", full_page=True)
+        viewer.page.get_by_role("button", name=other).click()
+        viewer.page.get_by_role("button", name={"Dark": "Light", "Light": "Dark"}[other]).wait_for()
+
+
+def test_a_call_that_hangs_is_explained_and_its_training_is_drawn(viewer, shot, tmp_path):
+    go = tmp_path / "go"
+    with (
+        MPICluster(4, name="flights", quiet=True) as cluster,
+        Client(cluster) as client,
+        ThreadPoolExecutor(1) as pool,
+        dashboard(cluster) as address,
+    ):
+        call = pool.submit(run_on_ranks, train_and_hang, 60, str(go), client=client, result="root")
+        try:
+            viewer.open(address)
+            viewer.turn_to("Waiting")
+            viewer.sees("Ranks 0-2 have been in allreduce")
+            viewer.sees("wait for rank 3, which is in")
+            in_both_themes(viewer, shot, "hang")
+            viewer.turn_to("Training")
+            viewer.sees("accuracy")
+            in_both_themes(viewer, shot, "training")
+            assert viewer.complaints == []
+        finally:
+            go.touch()
+
+        assert call.result(DEADLINE) == 4

@@ -79,7 +79,7 @@ def test_a_rank_that_fails_while_starting_shows_its_traceback() -> None:
         _start()
     said = str(caught.value)
     assert f"cluster '{NAME}' did not start: world 0 ended while starting" in said
-    assert "0 of 2 ranks had come" in said
+    assert "0 of 2 ranks had registered" in said
     assert "failed while starting" in said
     assert "ModuleNotFoundError: No module named 'no_such_module'" in said
 
@@ -108,13 +108,13 @@ def test_a_rank_that_is_killed_while_starting_takes_the_world_down(
 
 def test_a_world_that_hangs_while_starting_meets_its_deadline(preload: Callable[[str], dask.config.set]) -> None:
     said, seconds = "", 4.0
-    while "1 of 2 ranks had come" not in said:  # a rank that comes may take longer
+    while "1 of 2 ranks had registered" not in said:  # a rank that comes may take longer
         assert seconds < DEADLINE
         with preload("time.sleep(600)"), pytest.raises(StartTimeout) as caught:
             _start(timeout=seconds)
         said, seconds = str(caught.value), 2 * seconds
     assert "world 0 was not ready after" in said
-    assert "1 of 2 ranks had come, missing: 1" in said
+    assert "1 of 2 ranks had registered, missing: 1" in said
     assert "--timeout" in said
 
 

@@ -12,11 +12,11 @@ import pytest
 from support.processes import DEADLINE
 
 from workbench.bench import arms, overhead, turns
-from workbench.bench.training import Order
+from workbench.bench.bare_fits import Order
 from workbench.errors import LaunchError
 from workbench.launch import mpi_library
 
-PROGRAM = "workbench.bench.training"
+PROGRAM = "workbench.bench.bare_fits"
 
 
 def _run(*words):

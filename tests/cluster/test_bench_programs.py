@@ -15,7 +15,7 @@ import pytest
 from support.processes import DEADLINE, GONE_WITHIN, gone, until
 
 from workbench import bench
-from workbench.bench import apps, bare, collectives, kernel, transport, turns, world
+from workbench.bench import apps, bare, collectives, kernel, torch_operations, transport, turns, world
 from workbench.errors import InvalidRequest, LaunchError
 from workbench.launch import mpi_library
 
@@ -130,6 +130,16 @@ def _measures_all_operations(rows, summary):
     columns = ("numpy_us", "ours_us", "pickle_us", "numpy_gb_s")
     assert min(row[column] for row in rows for column in columns) > 0
     assert isinstance(summary["allreduce_small_extra_us"], float)
+
+
+@pytest.mark.long
+def test_collectives_measures_torch_against_mpi():
+    report = _run(collectives, "--torch", "--sizes=8,1MiB", "--seconds=0.01")
+
+    assert len(report.rows) == 2 * len(torch_operations.OPERATIONS)
+    assert report.machine["torch"]
+    assert isinstance(report.summary["torch_small_extra_us"], float)
+    assert report.summary["all_reduce_large_ratio"] > 0
 
 
 def test_collectives_of_one_rank_are_refused():

@@ -11,8 +11,8 @@ from distributed import Client
 
 from workbench import MPICluster
 from workbench.bench import arms, scaling
+from workbench.bench.bare_fits import Order
 from workbench.bench.peak import Watch
-from workbench.bench.training import Order
 from workbench.launch import mpi_library
 
 MIB = 2**20

@@ -163,7 +163,7 @@ def test_another_cluster_is_refused():
     with (
         LocalCluster(n_workers=1, processes=False, dashboard_address=":0") as cluster,
         Client(cluster) as client,
-        pytest.raises(InvalidRequest, match=r"no MPICluster.*client.scatter\(obj, broadcast=True\)"),
+        pytest.raises(InvalidRequest, match=r"not an MPICluster.*client.scatter\(obj, broadcast=True\)"),
     ):
         broadcast(client, 7)
 

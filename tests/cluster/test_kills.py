@@ -73,7 +73,7 @@ def test_after_a_killed_rank_the_others_go_on_and_after_a_killed_mpiexec_their_w
         if has_ulfm(mpi_library.find()):
             until("the loss is seen", lambda: cluster.refresh().state == "degraded")
             assert set(client.run(os.getpid).values()) == others
-            lost = f"rank 1 of world 0 (pid {victim['pid']} on {victim['host']}) is gone; 1 of 2 go on"
+            lost = f"rank 1 of world 0 (pid {victim['pid']} on {victim['host']}) was lost; 1 of 2 continue"
             assert cluster.record.message == lost
             cluster.restart()
             assert cluster.refresh().state == "ready"
@@ -127,11 +127,11 @@ def test_a_world_that_is_lost_too_often_is_given_up_with_everything() -> None:
     processes, record = processes_of(cluster), cluster.record
     kill(launcher_of(cluster))
     until("all processes are gone", lambda: all(map(gone, processes)), GONE_WITHIN)
-    with pytest.raises(ClusterNotFound, match=r"mpiexec ended with signal 9 \(SIGKILL\), for the last time"):
+    with pytest.raises(ClusterNotFound, match=r"mpiexec ended with signal 9 \(SIGKILL\), and no more restarts"):
         MPICluster.attach(record.name)
     state, reason = end_of(record)
     assert state == ended.FAILED
-    assert "mpiexec ended with signal 9 (SIGKILL), for the last time" in reason
+    assert "mpiexec ended with signal 9 (SIGKILL), and no more restarts are left" in reason
     cluster.close()
     assert record.name not in registry.names()
 
@@ -226,7 +226,7 @@ def test_a_world_with_a_rank_that_is_stuck_can_be_removed() -> None:
         client.run_on_scheduler(_set_start_timeout, "1 s")
         os.kill(stuck["pid"], signal.SIGSTOP)
         cluster.scale(1)
-        assert "world 1 was removed, but did not hand over its results in time" in cluster.refresh().message
+        assert "world 1 was removed, but its results were not moved in time" in cluster.refresh().message
         assert _ended(stuck["pid"])
         assert result.result(DEADLINE) == 1
 

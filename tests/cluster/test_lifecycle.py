@@ -145,7 +145,7 @@ def test_scale_adds_and_removes_whole_worlds_and_keeps_results(growing: MPIClust
         assert sorted(client.run(place).values()) == [(0, 0, 1), (index, 0, 2), (index, 1, 2)]
         kept = client.submit(lambda: 7, workers=[f"w{index}.1"], allow_other_workers=True, pure=False)
         kept.result(DEADLINE)
-        with pytest.raises(InvalidRequest, match=r"scale\(2\).*1 \+ 2 ranks.*Possible are 1, 3 or more"):
+        with pytest.raises(InvalidRequest, match=r"scale\(2\).*1 \+ 2 ranks.*Valid numbers: 1, 3 or more"):
             cluster.scale(2)
         cluster.scale(1)
         assert [rank["name"] for rank in cluster.ranks] == [0]
@@ -183,7 +183,7 @@ def test_restart_gives_new_ranks_in_the_same_job_for_cluster_and_client_and_clie
 def test_a_later_world_that_does_not_start_again_is_told_by_restart(growing: MPICluster, broken: Path) -> None:
     growing.scale(2)
     broken.touch()
-    with pytest.raises(StartError, match=r"world (\d) did not start again and is given up; see .*world-\1\.log"):
+    with pytest.raises(StartError, match=r"World (\d) did not start again and was abandoned\. See .*world-\1\.log"):
         growing.restart()
     broken.unlink()
     assert [world.state for world in growing.refresh().worlds] == ["ready"]

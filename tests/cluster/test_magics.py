@@ -107,7 +107,8 @@ def test_logs_and_script_are_those_of_the_cluster_in_use(cells):
 
 def test_what_the_head_refuses_is_a_usage_error(cells):
     refusal = text(cells["bad scale"], "stderr")
-    assert refusal.startswith("UsageError: scale(1): ranks come and go by whole worlds, and this cluster's have 2 + 1 ")
+    assert refusal.startswith("UsageError: scale(1) is not possible: only whole worlds are added or removed")
+    assert "this cluster has worlds of 2 + 1 ranks" in refusal
     assert text(cells["taken"], "stderr").startswith("UsageError: a cluster named 'first' already exists.")
 
 

@@ -280,7 +280,7 @@ def test_what_was_measured_is_written_by_the_verb(cluster, client4, tmp_path):
     assert set(pd.read_parquet(path)["rank"]) == {0, 1, 2, 3}
     with pytest.raises(InvalidRequest, match=r"OpenMetrics are text\. Name a table for Parquet"):
         actions.metrics(record, None, str(path), cluster)
-    with pytest.raises(InvalidRequest, match=r"there is no folder .*nowhere; make it"):
+    with pytest.raises(InvalidRequest, match=r"the folder .*nowhere does not exist\. Create"):
         actions.metrics(record, "ranks", str(tmp_path / "nowhere" / "ranks.csv"), cluster)
     with pytest.raises(InvalidRequest, match="'rank' is not a table of metrics"):
         actions.metrics(record, "rank", None, cluster)

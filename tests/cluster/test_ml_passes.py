@@ -124,7 +124,7 @@ def test_blocks_are_checked_when_they_are_kept(client4, engine):
 
 def test_a_model_that_refers_to_rows_on_ranks_is_not_pickled(client4):
     model = NearestNeighbors().fit(place(as_dask(X)))
-    with pytest.raises(TypeError, match="whose rows lie on ranks cannot be pickled"):
+    with pytest.raises(TypeError, match="whose rows are on ranks cannot be pickled"):
         pickle.dumps(model)
 
 

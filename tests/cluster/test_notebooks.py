@@ -27,6 +27,7 @@ START_HERE = FOLDER / "01_start_here.ipynb"
 FROM_MPI_TO_DASK = FOLDER / "02_from_mpi_to_dask.ipynb"
 SPMD_AND_C = FOLDER / "03_spmd_and_c.ipynb"
 FEATURE_ENGINEERING = FOLDER / "04_feature_engineering_to_training.ipynb"
+DEEP_LEARNING = FOLDER / "05_deep_learning.ipynb"
 # Seconds that a cell may take.
 CELL = 100
 
@@ -318,3 +319,22 @@ def test_the_feature_notebook_shows_four_figures_warns_of_nothing_and_stops_its_
     assert len(figures(notebook)) == 4
     assert "Warning" not in printed_features
     assert registry.names() == before
+
+
+@pytest.mark.long
+def test_the_deep_learning_notebook_reads_digits_and_goes_on_after_a_lost_rank():
+    for notebook, before in execute(DEEP_LEARNING):
+        printed = text(notebook)
+        assert "6,000 images to train on, 297 of other digits to test" in printed
+        assert "images on each rank: 1500 1500 1500 1500" in printed
+        losses = [float(loss) for loss in re.findall(r"^epoch \d: loss (\S+),", printed, re.MULTILINE)]
+        assert len(losses) == 6
+        assert losses[-1] < losses[0] / 4
+        assert "rank 3 of world 0 was lost during the call" in printed
+        epochs, difference = re.search(r"(\d) epochs; the losses differ by at most (\S+) from those", printed).groups()
+        assert epochs == "6"
+        assert float(difference) < 1e-5
+        assert float(re.search(r"(\S+)% of 297 images", printed)[1]) > 85
+        assert len(figures(notebook)) == 4
+        assert "Warning" not in printed
+        assert registry.names() == before

@@ -68,7 +68,7 @@ def test_an_mpi_without_threads_is_used_from_one_and_leaves_blocks_on_the_socket
     with MPICluster(2, quiet=True) as cluster, Client(cluster) as client:
         assert {rank["threads"] for rank in cluster.ranks} == {"funneled"}
         assert _addresses(client) == {"tls"}
-        why = "MPI_THREAD_FUNNELED only, so blocks go through sockets"
+        why = "only MPI_THREAD_FUNNELED, so blocks are sent over sockets"
         until("the head says why", lambda: why in cluster.refresh().message)
         assert sorted(client.run(_add_ranks).values()) == [1, 1]
 

@@ -375,7 +375,7 @@ def test_another_cluster_is_refused():
     with (
         LocalCluster(n_workers=1, processes=False, dashboard_address=":0") as cluster,
         Client(cluster) as client,
-        pytest.raises(InvalidRequest, match="no MPICluster"),
+        pytest.raises(InvalidRequest, match="not an MPICluster"),
     ):
         run_on_ranks(total, client=client)
 

@@ -107,7 +107,7 @@ def test_what_dask_logs_on_a_rank_is_in_the_log_of_the_rank(client4, cluster4):
 def test_a_start_leaves_a_table_of_its_times(cluster4):
     lines = (cluster4.record.logs / "head.log").read_text().splitlines()
     told = {step for time, _, step in (line.strip().partition(" s ") for line in lines) if time[:1].isdigit()}
-    steps = {"the head begins", "mpiexec is started", "ranks begin", "ranks are forked", "ranks have initialised MPI"}
+    steps = {"the head begins", "mpiexec is started", "ranks begin", "ranks are forked", "ranks have initialized MPI"}
     steps |= {"the scheduler listens", "ranks have made their workers", "all ranks have registered"}
     assert steps <= {step.strip() for step in told}
 

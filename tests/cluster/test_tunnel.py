@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
 import subprocess
 import sys
@@ -16,12 +17,14 @@ from distributed import Client
 from support.processes import DEADLINE, gone, line_of, until
 
 from workbench import MPICluster
+from workbench.cells import client as cells
 from workbench.deploy.ssh_tunnel import Tunnel
 from workbench.errors import HeadUnreachable, InvalidRequest
 
 ATTACH = """
 import os, sys
 from workbench import MPICluster
+from workbench.cells import client as cells
 cluster = MPICluster.attach("shared", ssh_tunnel="gate")
 print(cluster.scheduler_address, flush=True)
 sys.stdin.read()
@@ -108,6 +111,20 @@ def test_a_cluster_is_used_through_a_tunnel_that_ends_with_the_connection(cluste
 
 
 @pytest.mark.usefixtures("ssh")
+def test_cells_and_engines_are_reached_through_a_tunnel_and_the_ports_close_with_the_connection(cluster4):
+    with MPICluster.attach("shared", ssh_tunnel="gate") as cluster, Client(cluster) as client:
+        result = cells.run("comm.allreduce(rank)", client=client, values=True)
+        assert result.values() == [6, 6, 6, 6]
+        with cluster.ipyparallel() as engines:
+            assert engines[:].apply_sync(os.getpid) == [rank["pid"] for rank in cluster.ranks]
+        own = tunnels()
+        assert len(own) == 3, "one each for the head, the cells and the client of ipyparallel"
+        assert cells.run("rank", client=client, values=True).values() == [0, 1, 2, 3]
+        assert tunnels() == own, "the next cell uses the ports of the first one"
+    assert all(map(gone, own))
+
+
+@pytest.mark.usefixtures("ssh")
 def test_a_tunnel_ends_with_its_process_however_that_ends(cluster4):
     with subprocess.Popen([sys.executable, "-c", ATTACH], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout.readline().startswith(b"tls://127.0.0.1:")
@@ -127,5 +144,5 @@ def test_a_host_that_cannot_be_logged_in_to_is_told_with_what_ssh_says(host, why
 
 @pytest.mark.parametrize("host", ["", "-oProxyCommand=touch x", "two words", "a\nb"])
 def test_what_is_no_host_is_refused(host):
-    with pytest.raises(InvalidRequest, match="Choose a host as ssh takes it"):
+    with pytest.raises(InvalidRequest, match="Choose a host in the syntax of ssh"):
         Tunnel(host)

@@ -61,8 +61,8 @@ def test_the_package_of_spack_has_the_dependencies_of_the_project():
         """Return the range of Spack, whose upper end is part of the range."""
         low = next(each.version for each in spec if each.operator == ">=")
         high = next((each.version for each in spec if each.operator == "<"), "")
-        head, _, last = high.rpartition(".")
-        return f"{low}:{f'{head}.{int(last) - 1}' if high else ''}"
+        head, dot, last = high.rpartition(".")
+        return f"{low}:{f'{head}{dot}{int(last) - 1}' if high else ''}"
 
     assert found == {name: ranges(spec) for name, spec in DEPENDENCIES.items()}
     assert f'depends_on("python@{PROJECT["requires-python"].lstrip(">=")}:"' in text

@@ -10,6 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from workbench.bench import BENCHES
+from workbench.commands.table import VERBS
+from workbench.launch.options import GROUPS
+from workbench.metrics import schema
+
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("**/*.md"))]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
@@ -103,6 +108,21 @@ def test_messages_of_a_package_have_no_banned_phrase(package):
 
     assert files, f"{package} is a package"
     assert found == {}
+
+
+def of_tables() -> Iterator[str]:
+    """Yield what help and generated pages show: sentences of subcommands, settings, measurements and benches."""
+    for verb in VERBS:
+        yield from (verb.help, verb.group, *(each.help for each in verb.arguments if each.group not in GROUPS))
+    settings = (ROOT / "workbench" / "workbench.yaml").read_text(encoding="utf-8")
+    yield from re.findall(r"# *(.+)$", settings, re.MULTILINE)
+    for columns in (schema.RANK_COLUMNS, schema.NODE_COLUMNS, schema.OPERATION_COLUMNS, schema.TRAFFIC_COLUMNS):
+        yield from (column.help for column in columns)
+    yield from BENCHES.values()
+
+
+def test_what_generated_pages_show_has_no_banned_phrase():
+    assert {text: hits(text) for text in of_tables() if hits(text)} == {}
 
 
 @pytest.mark.parametrize("folder", FOLDERS)

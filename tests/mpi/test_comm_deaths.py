@@ -77,7 +77,7 @@ async def the_receiver_dies_with_frames_on_their_way_to_it(end: End):
         await end.gather()
         die(comm)
         return
-    progress_engine._ABANDON = 0.5
+    progress_engine._SEND_TIMEOUT = 0.5
     await comm.write(to_serialize(np.ones(50 * MIB, np.uint8)))
     assert progress_engine.engine().outstanding
     await end.gather()
@@ -91,7 +91,7 @@ async def the_receiver_dies_with_frames_on_their_way_to_it(end: End):
 
 @leaving_traces
 async def a_peer_dies_in_the_midst_of_everything(end: End):
-    progress_engine._ABANDON = 0.5
+    progress_engine._SEND_TIMEOUT = 0.5
     comms = [await end.pair() for _ in range(3)]
 
     async def talk(comm):

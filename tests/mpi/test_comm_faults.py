@@ -297,7 +297,7 @@ async def test_a_receive_of_less_than_was_announced_fails(end: End):
         link.send([(memoryview(bytearray(1000)), tag)], comm.stream.write(b""))
         assert await until_closed(comm) == []
     else:
-        with pytest.raises(CommClosedError, match="1000 bytes came where 1048576 were announced"):
+        with pytest.raises(CommClosedError, match="received 1000 bytes, but 1048576 were announced"):
             await comm.read()
         await comm.close()
     await end.gather()
@@ -497,7 +497,7 @@ def test_where_mpi_moves_frames_piece_by_piece(test, world: World):
 @on_ranks
 async def test_who_closes_first_waits_for_frames_however_long_they_take(end: End):
     comm = await end.pair()
-    grace, progress_engine._GRACE = progress_engine._GRACE, 0.1
+    grace, progress_engine._RECEIVE_TIMEOUT = progress_engine._RECEIVE_TIMEOUT, 0.1
     try:
         if end.left:
             reading = asyncio.create_task(comm.read())
@@ -519,4 +519,4 @@ async def test_who_closes_first_waits_for_frames_however_long_they_take(end: End
             message.send()
             await comm.close()
     finally:
-        progress_engine._GRACE = grace
+        progress_engine._RECEIVE_TIMEOUT = grace

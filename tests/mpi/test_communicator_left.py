@@ -198,7 +198,7 @@ async def what_is_left_is_received_but_for_a_collective_of_one_rank(end: End) ->
 
     from workbench.mpi import communicator_cache
 
-    communicator_cache._SETTLE = DEADLINE
+    communicator_cache._SETTLE_TIMEOUT = DEADLINE
     made = communicator_cache.CommunicatorCache(MPI.COMM_WORLD.Dup())
     comm = made.get(1, range(end.size), lambda: None)
     left_over = [comm.Isend(np.ones(size), right(comm), tag=size) for size in (0, 1, 600_000) for _ in range(2)]
@@ -208,7 +208,7 @@ async def what_is_left_is_received_but_for_a_collective_of_one_rank(end: End) ->
     comm.Barrier()  # before the next mark is sent
     assert not more
     assert made.get(1, range(end.size), lambda: None) is comm
-    communicator_cache._SETTLE = 0.1
+    communicator_cache._SETTLE_TIMEOUT = 0.1
     settled = made.settle(1, b"another end", [comm.Ibarrier()] if end.rank == 0 else [])
     assert end.rank > 0 or not settled
 
@@ -222,7 +222,7 @@ async def what_is_left_on_communicators_that_a_call_made_is_received(end: End) -
     from workbench.collective.rank_call import SpmdCall
     from workbench.mpi import communicator_cache
 
-    communicator_cache._SETTLE = DEADLINE
+    communicator_cache._SETTLE_TIMEOUT = DEADLINE
     worker: Any = SimpleNamespace(handlers={}, stream_handlers={})
     context: Any = SimpleNamespace(rank=end.rank)
     activity: Any = SimpleNamespace(running=lambda *_: contextlib.nullcontext())

@@ -51,13 +51,13 @@ async def test_a_message_has_the_bytes_that_mpi_counts(end: End):
 async def test_ranks_agree_on_a_blocking_call_only_where_all_of_them_are_sure(end: End):
     from mpi4py import MPI
 
-    from workbench.mpi.large_messages import _agree, _words
+    from workbench.mpi.large_messages import _all_agree, _signature
 
     plain, ours = communicators()
     numbers, other = np.ones(8), np.zeros(8)
 
     def agreed(send: Any, receive: Any, op: Any = MPI.SUM, root: int = 0, name: str = "Allreduce") -> bool:
-        return _agree(ours, _words(name, send, receive, ours.size, op=op, root=root))
+        return _all_agree(ours, _signature(name, send, receive, ours.size, op=op, root=root))
 
     first = ours.rank == 0
     own = MPI.Op.Create(lambda *_: None)

@@ -12,7 +12,7 @@ from support.counted_messages import messages
 from support.counting import LATER, OTHERS, RANKS, RING, Case, ahead, behind, check, of, pickled, text, times, z
 from support.world import on_ranks
 
-from workbench.mpi.operation_names import COLLECTIVE, MAKERS, NEIGHBOURS, OPERATIONS
+from workbench.mpi.operation_names import COLLECTIVE, MAKERS, NEIGHBORS, OPERATIONS
 
 if TYPE_CHECKING:
     from support.ends import End
@@ -184,7 +184,7 @@ async def test_there_is_a_case_for_every_operation(end: End):
         methods = {name for name in dir(theirs) if not name.startswith("_") and callable(getattr(theirs, name))}
         own = {name for name in methods if any(name in vars(each) for each in ours.__mro__ if _is_ours(each))}
         assert own - plain <= cases, own - plain - cases
-    assert {*COLLECTIVE, *NEIGHBOURS, *MAKERS} <= cases
+    assert {*COLLECTIVE, *NEIGHBORS, *MAKERS} <= cases
 
 
 def _is_ours(kind: type) -> bool:

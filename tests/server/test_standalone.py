@@ -174,7 +174,7 @@ async def test_through_a_tunnel_to_another_port_it_is_told_which_to_forward_and_
     without = await server.get("/?token=wrong", headers={"Host": host})
 
     assert (told.code, "Set-Cookie" in told.headers) == (403, False)
-    assert f"asks for {host}" in told.body.decode()
+    assert f"has requested {host}" in told.body.decode()
     assert f"ssh -L {port}:127.0.0.1:{port}" in told.body.decode()
     assert (without.code, str(port) in without.body.decode()) == (403, False)
     assert (await enter(link, server)).code == 302
@@ -215,6 +215,14 @@ def test_browsers_are_asked_as_often_as_the_site_says(settings, expected):
     socket.application = Application(**settings)
 
     assert (socket.ping_interval, socket.ping_timeout) == expected
+
+
+async def test_a_large_body_is_refused_before_it_is_read(site):
+    _, server = site
+    reader, writer = await asyncio.open_connection(*server.host.split(":"))
+    writer.write(f"POST {server.base}/ HTTP/1.1\r\nHost: {server.host}\r\nContent-Length: {1 << 20}\r\n\r\n".encode())
+    assert (await asyncio.wait_for(reader.read(), DEADLINE)).startswith(b"HTTP/1.1 400")
+    writer.close()
 
 
 async def test_it_listens_on_loopback_alone(site):

@@ -6,6 +6,7 @@ from urllib.parse import urlsplit
 
 import pytest
 from browser.chromium import running_chromium
+from browser.evidence import keep
 from browser.lab import Lab, Worker, end_clusters
 from support.processes import until
 
@@ -48,6 +49,7 @@ def job(slurm, worker, before):
     worker.fill(scheduler="slurm", ranks="2", nodes="2", walltime="20 minutes", name=NAME)
     worker.script("#SBATCH --nodes=2")
     worker.form().locator(".wb-Verdict", has_text="slurm says: would").wait_for()
+    in_both_themes(worker, "form")
     worker.starter().click()
     worker.card(NAME).get_by_text("queued", exact=True).wait_for()
     (job,) = set(slurm.jobs()) - {before}
@@ -63,10 +65,18 @@ def running(slurm, worker, before, job):
     return card
 
 
+def in_both_themes(worker, name):
+    """Keep pictures of JupyterLab, one in each theme."""
+    for theme in ("Dark", "Light"):
+        worker.wear(theme)
+        keep(worker.page, f"{name}-{theme.lower()}")
+
+
 def test_a_cluster_of_the_form_waits_in_the_queue_and_says_why(worker, job):
     worker.form().get_by_text(f"Cluster {NAME}: queued · waits: ").wait_for()
     worker.card(NAME).get_by_text("waits: ").wait_for()
     worker.card(NAME).get_by_text(f"slurm · job {job} · 2 nodes").wait_for()
+    in_both_themes(worker, "queued")
 
 
 def test_it_starts_as_soon_as_there_are_nodes_and_tells_what_is_left_of_its_walltime(worker, running):

@@ -117,7 +117,7 @@ def freed(comm):
     made = comm.Dup()
     made.allreduce(1)
     made.Free()
-    return len(comm._offspring)
+    return len(comm._derived)
 
 
 def loop_until_ended(comm):

@@ -312,7 +312,7 @@ def train_until(comm, way, which, path):
 
     def fail(_):
         if way == "raises":
-            raise ValueError("a bad gradient")
+            raise ValueError("a bad gradient", time.time())
         os.kill(os.getpid(), 9)
 
     model = net()
@@ -325,6 +325,28 @@ def train_until(comm, way, which, path):
 
     with distributed(comm):
         train(DistributedDataParallel(model), slice(None), 10**9, each=each)
+
+
+def set_up_for_ever(comm, path):
+    """Set torch.distributed up again and again."""
+    while True:
+        with distributed(comm):
+            Path(f"{path}.{comm.rank}").touch()
+
+
+def set_up_late(comm, which, path):
+    """Set torch.distributed up on all ranks but one, which never comes."""
+    Path(f"{path}.{comm.rank}").touch()
+    while comm.rank == which:
+        time.sleep(0.001)
+    with distributed(comm):
+        pass
+
+
+def of_rank(comm, X, y, ranks):
+    """Return the block of a rank, without its rows unless the rank is one of these."""
+    rows = slice(None) if comm.rank in ranks else slice(0)
+    return X[rows], y[rows]
 
 
 def listening(comm):
@@ -342,6 +364,13 @@ def listening(comm):
         train(DistributedDataParallel(net()), slice(None), 2)
         dist.all_reduce(torch.ones(1))
         return before, count()
+
+
+def measured(comm, sizes):
+    """Return the rows of the collectives bench."""
+    from workbench.bench import torch_operations
+
+    return torch_operations.rows(comm, comm, sizes, 1e-3)
 
 
 def large_mean(comm):
@@ -390,6 +419,7 @@ def refused(comm, what):
             "sizes": lambda: dist.all_gather_single(torch.ones(3 * comm.size), torch.ones(2)),
             "monitored": dist.monitored_barrier,
             "split": lambda: dist.split_group(split_ranks=[list(range(comm.size))]),
+            "shrink": lambda: dist.shrink_group([comm.size - 1]),
             "over": lambda: (stack.close(), group.barrier()),
         }
         try:

@@ -18,16 +18,17 @@ from workbench.errors import WorkbenchError, did_you_mean
 
 BENCHES = {
     "startup": "start of a cluster to a ready client, against dask-mpi",
-    "transport": "arrays between two ranks by mpi://, against tcp:// and plain MPI",
+    "transport": "arrays between two ranks over mpi://, against tcp:// and plain MPI",
     "collectives": "messages and collectives of plain MPI, for arrays and for pickled objects",
     "apps": "transpose, merge and SVD on workers with mpi://, against ones with tcp://",
     "broadcast": "a large array to all ranks, against client.scatter",
-    "spmd": "calls on all ranks: what an empty one takes, and a kernel in one against bare MPI",
+    "spmd": "SPMD calls: the time of an empty call, and a kernel in a call against bare MPI",
     "idle": "CPU of a cluster that does nothing, with mpi:// against tcp://",
     "overhead": "fits of workbench.ml on both engines, against the same kernels in bare MPI",
     "scaling": "fits of workbench.ml from 1 to 8 ranks, and their memory, against bare MPI",
     "peers": "fits of workbench.ml, against dask-ml, daal4py and Dask's own decomposition",
     "metrics": "what metrics add to MPI operations and fits; head and dashboard with many simulated ranks",
+    "training": "training of nets of PyTorch, against gloo, a parameter server of Dask and DataLoader",
     "submit": "a job handed to Slurm, against a bare sbatch of the same script",
 }
 """What can be measured, by the name of its module."""

@@ -25,13 +25,13 @@ if TYPE_CHECKING:
     from dask.array import Array
     from distributed import Client
 
-    from workbench.bench.training import Fit, Order
+    from workbench.bench.bare_fits import Fit, Order
     from workbench.bench.turns import Turns
     from workbench.launch.mpi_library import MPI
 
 MODELS, ENGINES, BARE = ("kmeans", "logistic"), ("mpi", "dask"), "bare"
 """What is fitted, by which of our engines, and the reference."""
-_PROGRAM = "workbench.bench.training"
+_PROGRAM = "workbench.bench.bare_fits"
 # Rows of the fits that tell how many make up an iteration.
 _TRIAL = 100_000
 # Seconds for a bare world to start, and for a fit of it.
@@ -61,7 +61,7 @@ def bare_world(found: MPI, ranks: int) -> AbstractContextManager[Turns]:
 
 def rows_for(bare: Turns, model: str, iterations: int, milliseconds: float) -> int:
     """Return the rows of each rank that make an iteration so long."""
-    from workbench.bench.training import Order
+    from workbench.bench.bare_fits import Order
 
     order = Order(model, _TRIAL, iterations)
     seconds: float = min(max(fit.seconds for fit in bare.take(order, _WITHIN)) for _ in range(3))
@@ -92,16 +92,16 @@ class Arms:
     """
 
     def __init__(self, client: Client, bare: Turns, order: Order, expected: Any = None) -> None:
-        from workbench.bench import training
+        from workbench.bench import bare_fits
         from workbench.collective.api import run_on_ranks
 
         self._client, self._bare, self._order = client, bare, order
         self.expected = expected
         self._pids = list(client.run(os.getpid).values())
         self._data: tuple[Array, Array] = run_on_ranks(
-            training.block, order.rows, order.pieces, client=client, result="blocks"
+            bare_fits.block, order.rows, order.pieces, client=client, result="blocks"
         )
-        self._settings = run_on_ranks(training.setting, self._data[0], client=client)
+        self._settings = run_on_ranks(bare_fits.setting, self._data[0], client=client)
 
     def measure(self, rounds: int) -> Iterator[tuple[int, str, float]]:
         """Yield round, arm and seconds of each fit."""
@@ -152,7 +152,7 @@ class Arms:
         import numpy as np
         from sklearn.exceptions import ConvergenceWarning
 
-        from workbench.bench.training import CLUSTERS, centers
+        from workbench.bench.bare_fits import CLUSTERS, centers
         from workbench.ml import KMeans, LogisticRegression
 
         X, y = self._data

@@ -2,27 +2,37 @@
 
 Point-to-point latency and bandwidth, Bcast, Allreduce, Allgather and Alltoall: what the machine and its MPI give, to
 read the other figures by; and what of it is left where numpy buffers go by the communicator that calls and cells are
-given.
+given. With ``--torch`` the same of torch.distributed on that communicator.
 """
 
 from __future__ import annotations
 
 import argparse
+from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 from workbench.bench import plotting, world
 from workbench.bench.report import Report, above_zero, machine, positive
-from workbench.bench.sizes import KIB, MIB, sizes
+from workbench.bench.sizes import KIB, MIB, mean_ratio, sizes
 from workbench.errors import InvalidRequest
 from workbench.launch import mpi_library
+from workbench.torch.context import require_torch
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 SIZES = (8, 64, KIB, 8 * KIB, 64 * KIB, 512 * KIB, 4 * MIB, 16 * MIB)
 """Of a message, in bytes."""
+TORCH_SIZES = (KIB, 16 * KIB, 256 * KIB, MIB, 4 * MIB, 25 * MIB, 100 * MIB)
+"""The same for torch.distributed; DDP sends gradients by 25 MiB."""
 POINT_TO_POINT = ("latency", "bandwidth")
 """Operations that two ranks of the world do."""
+_LINES = (
+    ("numpy", "numpy buffers", plotting.LIMIT),
+    ("ours", "numpy buffers, our communicator", plotting.OURS),
+    ("pickle", "pickled objects", plotting.THEIRS),
+)
+_TORCH_LINES = (("mpi", "plain MPI", plotting.LIMIT), ("torch", "torch.distributed", plotting.OURS))
 # Seconds for all of it, and about how long for one operation at one size.
 _DEADLINE, _EACH = 900.0, 0.25
 
@@ -30,7 +40,8 @@ _DEADLINE, _EACH = 900.0, 0.25
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of this bench."""
     parser.add_argument("--ranks", type=positive, default=2, help="size of the world, at least 2 (default: 2)")
-    parser.add_argument("--sizes", type=sizes, default=list(SIZES), help="sizes (default: 8 B to 16 MiB), as 8,64KiB")
+    parser.add_argument("--torch", action="store_true", help="measure torch.distributed against plain MPI")
+    parser.add_argument("--sizes", type=sizes, help="as 8,64KiB (default: 8 B to 16 MiB; of torch 1 KiB to 100 MiB)")
     parser.add_argument("--seconds", type=above_zero, default=_EACH, help=f"of each figure, about (default: {_EACH})")
 
 
@@ -40,16 +51,21 @@ def run(options: argparse.Namespace) -> Report:
     Raises
     ------
     InvalidRequest
-        If there is nobody to talk to.
+        If there is nobody to talk to, or PyTorch is not installed.
     LaunchError
         If the world fails, or something else is delivered than was sent.
     """
     if options.ranks < 2:
         raise InvalidRequest(f"--ranks {options.ranks}: messages need two ranks at least")
     found = mpi_library.find()
-    given = {"sizes": options.sizes, "seconds": options.seconds}
-    rows = world.run(found, options.ranks, "workbench.bench.operations", given, _DEADLINE)
-    return Report("collectives", machine(found) | {"ranks": options.ranks}, rows, summarise(rows))
+    facts = machine(found) | {"ranks": options.ranks}
+    if options.torch:
+        require_torch()
+        facts |= {"torch": version("torch")}
+    program = "torch_operations" if options.torch else "operations"
+    given = {"sizes": options.sizes or (TORCH_SIZES if options.torch else SIZES), "seconds": options.seconds}
+    rows = world.run(found, options.ranks, f"workbench.bench.{program}", given, _DEADLINE)
+    return Report("collectives", facts, rows, summarise_torch(rows) if options.torch else summarise(rows))
 
 
 def summarise(rows: list[dict[str, Any]]) -> dict[str, Any]:
@@ -67,22 +83,35 @@ def summarise(rows: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
+def summarise_torch(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return what torch.distributed takes beyond plain MPI below 1 MiB, in µs, and its time over that of MPI above.
+
+    Of all operations together the largest and the geometric mean, each with its target; and both of ``all_reduce``
+    alone. None where no such size was measured.
+    """
+    summary: dict[str, Any] = {}
+    for name, its in (("torch", rows), ("all_reduce", [row for row in rows if row["operation"] == "all_reduce"])):
+        extra = [row["torch_us"] - row["mpi_us"] for row in its if row["nbytes"] < MIB]
+        summary[f"{name}_small_extra_us"] = max(extra) if extra else None
+        summary[f"{name}_large_ratio"] = mean_ratio(its, "torch_us", "mpi_us", lambda nbytes: nbytes >= MIB)
+    return summary | {"small_extra_target_us": 40.0, "large_target": 1.1}
+
+
 def plot(report: Report) -> Figure:
     """Draw a panel for each operation, time against size; of the bandwidth, bytes in a second."""
     names = list(dict.fromkeys(row["operation"] for row in report.rows))
-    title = f"Operations of MPI on {report.machine['ranks']} ranks"
+    of_torch = "torch" in report.machine
+    title = f"Operations of {'torch.distributed' if of_torch else 'MPI'} on {report.machine['ranks']} ranks"
     figure, axes = plotting.figure(report, title, 2, 3)
-    for panel, name in zip(axes, names, strict=True):
+    for panel, name in zip(axes, names, strict=False):
         rows = [row for row in report.rows if row["operation"] == name]
         column, unit = ("gb_s", "bandwidth (GB/s)") if name == "bandwidth" else ("us", "time (µs)")
         nbytes = [row["nbytes"] for row in rows]
-        for kind, label, look in (
-            ("numpy", "numpy buffers", plotting.LIMIT),
-            ("ours", "numpy buffers, our communicator", plotting.OURS),
-            ("pickle", "pickled objects", plotting.THEIRS),
-        ):
+        for kind, label, look in _TORCH_LINES if of_torch else _LINES:
             panel.plot(nbytes, [row[f"{kind}_{column}"] for row in rows], label=label, **look)
         plotting.size_axis(panel, nbytes)
         panel.set(yscale="log", title=f"{name} between two ranks" if name in POINT_TO_POINT else name, ylabel=unit)
     axes[0].legend()
+    for panel in axes[len(names) :]:
+        panel.remove()
     return figure

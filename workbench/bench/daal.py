@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from workbench.bench import peer_data, turns
-from workbench.bench.training import setting
+from workbench.bench.bare_fits import setting
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -34,7 +34,7 @@ class Fit:
     """Shape (clusters, columns)."""
     iterations: int
     setting: tuple[str | int | None, ...]
-    """See `workbench.bench.training.setting`."""
+    """See `workbench.bench.bare_fits.setting`."""
 
 
 def measure(address: str) -> Any:

@@ -102,11 +102,11 @@ def calls(comm: Any, bursts: int) -> list[dict[str, Any]]:
 
 
 def _fits(client: Client, rows: int, rounds: int) -> Iterator[dict[str, Any]]:
-    from workbench.bench import training
+    from workbench.bench import bare_fits
     from workbench.collective.api import run_on_ranks
     from workbench.ml import KMeans
 
-    X, _ = run_on_ranks(training.block, rows, 1, client=client, result="blocks")
+    X, _ = run_on_ranks(bare_fits.block, rows, 1, client=client, result="blocks")
     expected = None
     for number, arm in alternate(ARMS, rounds):
         client.run(_count, arm == "on")

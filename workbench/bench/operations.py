@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -77,26 +77,17 @@ def _row(name: str, prepare: Prepare, comm: MPI.Intracomm, count: int, seconds: 
     for kind, call in calls.items():
         if not np.array_equal(call(), expected):
             raise ValueError(f"{name} of {kind} delivered something else than was sent at {x.nbytes} bytes")
-    times: dict[str, list[float]] = {kind: [] for kind in KINDS}
-    iterations = _iterations(comm, calls, seconds, _LEAST_ALLREDUCE if prepare is _allreduce else _LEAST)
+    number = iterations(comm, calls, seconds, _LEAST_ALLREDUCE if prepare is _allreduce else _LEAST)
     # Objects in rounds of their own: after them the caches hold something else than after arrays.
-    for number, kind in alternate(KINDS[:2], iterations) + alternate(KINDS[2:], iterations):
-        comm.Barrier()
-        begin = time.perf_counter()
-        calls[kind]()
-        took = time.perf_counter() - begin
-        if number:
-            times[kind].append(took / divisor)
+    times = medians(comm, {kind: calls[kind] for kind in KINDS[:2]}, number, divisor)
+    times |= medians(comm, {kind: calls[kind] for kind in KINDS[2:]}, number, divisor)
     row: dict[str, Any] = {"operation": name, "nbytes": x.nbytes}
-    slowest = {kind: np.empty(iterations) for kind in KINDS}
-    for kind in KINDS:
-        comm.Allreduce(np.array(times[kind]), slowest[kind], MPI.MAX)
-    medians = {kind: statistics.median(slowest[kind].tolist()) for kind in KINDS}
-    row |= {f"{kind}_us": median * 1e6 for kind, median in medians.items()}
-    return row | {f"{kind}_gb_s": x.nbytes / median / 1e9 for kind, median in medians.items()}
+    row |= {f"{kind}_us": median * 1e6 for kind, median in times.items()}
+    return row | {f"{kind}_gb_s": x.nbytes / median / 1e9 for kind, median in times.items()}
 
 
-def _iterations(comm: MPI.Intracomm, calls: dict[str, Callable[[], Any]], seconds: float, least: int) -> int:
+def iterations(comm: MPI.Intracomm, calls: Mapping[str, Callable[[], Any]], seconds: float, least: int) -> int:
+    """Return how many calls of each kind take about so long together, and at least so many."""
     comm.Barrier()
     begin = time.perf_counter()
     for call in calls.values():
@@ -104,6 +95,24 @@ def _iterations(comm: MPI.Intracomm, calls: dict[str, Callable[[], Any]], second
         call()
     took = time.perf_counter() - begin
     return int(comm.bcast(min(_MOST, max(least, int(seconds / took)))))
+
+
+def medians(comm: MPI.Intracomm, calls: Mapping[str, Callable[[], Any]], number: int, divisor: int) -> dict[str, float]:
+    """Return the median time in seconds of each kind of call, which take turns, on the slowest rank of each turn."""
+    times: dict[str, list[float]] = {kind: [] for kind in calls}
+    for turn, kind in alternate(list(calls), number):
+        comm.Barrier()
+        begin = time.perf_counter()
+        calls[kind]()
+        took = time.perf_counter() - begin
+        if turn:
+            times[kind].append(took / divisor)
+    slowest = np.empty(number)
+    found = {}
+    for kind, its in times.items():
+        comm.Allreduce(np.array(its), slowest, MPI.MAX)
+        found[kind] = statistics.median(slowest.tolist())
+    return found
 
 
 # Each operation by a function that returns an iteration of arrays and one of pickled objects, what they have to return,

@@ -56,7 +56,7 @@ def run(options: Namespace) -> Report:
     """
     from distributed import Client
 
-    from workbench.bench.training import Order
+    from workbench.bench.bare_fits import Order
     from workbench.cluster import MPICluster
 
     found, ranks = mpi_library.find(), options.ranks
@@ -93,14 +93,14 @@ class _Nothing:
 
 def _round_trips(client: Client, ranks: int, rounds: int) -> Iterator[dict[str, Any]]:
     """Time calls of a method that does nothing of all parts of the Dask engine."""
-    from workbench.bench import training
+    from workbench.bench import bare_fits
     from workbench.collective.api import run_on_ranks
     from workbench.ml.checks import Checks
     from workbench.ml.data import Data
     from workbench.ml.engine.fitting import fit
     from workbench.ml.engine.rank_task import Task
 
-    X, _ = run_on_ranks(training.block, 1, client=client, result="blocks")
+    X, _ = run_on_ranks(bare_fits.block, 1, client=client, result="blocks")
     task = Task(_trips, _TRIPS, _Nothing, Checks("RoundTrips"))
     for number in range(rounds + 1):
         times, _ = fit(task, Data(X, None, None, distributed=True), "dask", None)

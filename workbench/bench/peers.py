@@ -135,7 +135,7 @@ class _Daal:
     """Fits of K-means in the bare world."""
 
     def __init__(self, client: Client, bare: Turns, X: Array, rows: int) -> None:
-        from workbench.bench.training import setting
+        from workbench.bench.bare_fits import setting
         from workbench.collective.api import run_on_ranks
 
         self._bare, self._order = bare, daal.Order(rows, ITERATIONS)

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+    from workbench.bench.bare_fits import Order
     from workbench.bench.peak import Growth
-    from workbench.bench.training import Order
     from workbench.bench.turns import Turns
 
 KINDS = ("strong", "weak")
@@ -121,7 +121,7 @@ class _Fits:
 
     def _order(self, model: str, kind: str, ranks: int) -> Order:
         """Return what each rank fits; on 1 rank both kinds are the same."""
-        from workbench.bench.training import Order
+        from workbench.bench.bare_fits import Order
 
         share = ranks if kind == "strong" else 1
         return Order(model, self.rows[model] // share, self._iterations, math.lcm(*self._ranks) // share)

@@ -1,184 +1,248 @@
-"""K-means and logistic regression as an MPI programmer writes them, with no Dask in the process.
+"""Data-parallel training of three nets of PyTorch on our process group, against gloo and a parameter server of Dask.
 
-What is computed on the block of a rank is what our estimators compute on it; around it are a loop, buffers and
-``MPI_Allreduce``, the same on all ranks.
+All arms train in one world, from the same weights on the same rows, and their losses have to agree. What counts is the
+ratio of two turns of one round: see `workbench.bench.paired`.
 """
 
 from __future__ import annotations
 
 import os
+import statistics
+import subprocess
 import sys
-import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from argparse import ArgumentParser, Namespace
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from workbench.bench import turns
-from workbench.bench.peak import Growth, Watch
-from workbench.ml.kmeans.part import KMeansPart
-from workbench.ml.logistic.part import LogisticPart
+from workbench.bench import nets, paired, parameter_server, plotting
+from workbench.bench.nets import BATCHES, GLOO, LOADER, OURS, Turn
+from workbench.bench.parameter_server import SERVER
+from workbench.bench.report import Report, above_zero, alternate, machine, positive
+from workbench.errors import WorkbenchError
+from workbench.launch import mpi_library
 
 if TYPE_CHECKING:
-    from mpi4py.MPI import Intracomm
+    from distributed import Client
+    from matplotlib.figure import Figure
 
-_Vector = NDArray[np.float64]
-_Block = tuple[_Vector, _Vector]
-
-COLUMNS, CLUSTERS = 32, 16
-"""Of the block of each rank; that are looked for in them."""
-# Features of so different spread keep L-BFGS from converging before the iterations that are wanted are made.
-_SPREAD = np.geomspace(0.1, 10, COLUMNS)
-
-
-@dataclass(frozen=True)
-class Order:
-    """A fit that every rank is to take part in."""
-
-    model: str
-    """``"kmeans"`` or ``"logistic"``."""
-    rows: int
-    """Of each rank."""
-    iterations: int
-    pieces: int = 1
-    """What the rows of each rank are made of; see `block`."""
-    watched: bool = False
-    """Whether memory is measured, and not time."""
-
-    @property
-    def nbytes(self) -> int:
-        """Size of the block of each rank."""
-        return self.rows * COLUMNS * np.dtype(np.float64).itemsize
+FEEDING = "feeding"
+"""What is measured beside the nets."""
+WHAT = (*nets.NETS, FEEDING)
+"""What is measured."""
+TARGETS = {
+    ("mlp", GLOO): 1.15,
+    ("small", GLOO): 1.15,
+    ("resnet", GLOO): 1.0,
+    ("mlp", SERVER): 1.8,
+    (FEEDING, LOADER): 10.0,
+}
+"""How often ours is to be done while the peer is done once."""
+# Steps of a turn, which takes about a second; rows of each rank that are fed in one.
+_STEPS, _ROWS = {"mlp": 10, "small": 400, "resnet": 5}, 64_000
+# Steps of the trainings whose losses are compared in double precision, and how far losses may be apart.
+_CHECKED, _APART = 2, {"float64": 1e-12, "float32": 1e-5}
+# Busy processes beside the ranks; rounds and starts of the full form over those of the short one.
+_LOOPS, _FULL = 2, 3
+# Ends with its parent, however that ends.
+_LOOP = "import os, sys\nwhile os.getppid() == int(sys.argv[1]):\n    for _ in range(1_000_000): pass"
+# Seconds for the ranks to be done with one turn.
+_WITHIN = 300.0
 
 
-@dataclass(frozen=True)
-class Fit:
-    """What one rank did."""
+def add_options(parser: ArgumentParser) -> None:
+    """Add the options of this bench."""
+    parser.add_argument("--ranks", type=positive, default=2, help="of the cluster (default: 2)")
+    parser.add_argument("--rounds", type=positive, default=9, help="measurements of each arm (default: 9)")
+    parser.add_argument("--scale", type=above_zero, default=1.0, help="factor for the length of a turn (default: 1)")
+    parser.add_argument(
+        "--only", nargs="+", choices=WHAT, default=WHAT, help=f"what to measure (default: {' '.join(WHAT)})"
+    )
+    parser.add_argument("--busy", action="store_true", help=f"measure beside {_LOOPS} busy processes, too")
+    full = f"{_FULL} starts of the cluster, with as many rounds each"
+    parser.add_argument("--full", action="store_true", help=full)
 
-    seconds: float
-    found: _Vector
-    """Centres and inertia, or slopes and intercept, one after the other."""
-    iterations: int
-    setting: tuple[str | int | None, ...]
-    """See `setting`."""
-    growth: Growth | None
-    """Of its memory, if that was ordered."""
 
+def run(options: Namespace) -> Report:
+    """Measure on a cluster of its own, or several one after the other, and return the report.
 
-def block(comm: Intracomm, rows: int, pieces: int = 1) -> _Block:
-    """Return the block of a rank and its labels, 0 and 1: shapes (rows, columns) and (rows,).
-
-    Notes
-    -----
-    All data are a row of pieces with random numbers of their own, of which each rank has as many: other numbers of
-    ranks can share the same ones.
+    Raises
+    ------
+    InvalidRequest
+        If PyTorch is not installed.
+    StartError
+        If a cluster does not start.
+    WorkbenchError
+        If the arms come to different results.
     """
-    X, y = np.empty((rows, COLUMNS)), np.empty(rows)
-    for number, (piece, labels) in enumerate(zip(np.split(X, pieces), np.split(y, pieces), strict=True)):
-        random = np.random.default_rng(comm.rank * pieces + number)
-        piece[...] = _rows(random, len(piece))
-        scores = piece @ (np.resize([0.5, -0.5], COLUMNS) / _SPREAD)
-        labels[...] = random.logistic(size=len(labels)) < scores
-    return X, y
+    from distributed import Client
+
+    from workbench.cluster import MPICluster
+    from workbench.torch.context import require_torch
+
+    require_torch()
+    measured: list[dict[str, Any]] = []
+    listening: dict[str, int] = {}
+    for start in range(1, (_FULL if options.full else 1) + 1):
+        with MPICluster(options.ranks, quiet=True) as cluster, Client(cluster) as client:
+            bench = Bench(client, options.scale, options.only)
+            listening = bench.check()
+            for loops in (0, _LOOPS) if options.busy else (0,):
+                with _busy(loops):
+                    measured += [{"start": start, "busy": loops} | row for row in bench.measure(options.rounds)]
+    facts = {"ranks": options.ranks, "torch": version("torch"), "rows of a batch": nets.BATCH * options.ranks}
+    return Report("training", machine(mpi_library.find()) | facts, measured, summarise(measured) | listening)
 
 
-def centers() -> _Vector:
-    """Return the first centres, which are the first rows of rank 0: shape (clusters, columns)."""
-    return _rows(np.random.default_rng(0), CLUSTERS)
+@contextmanager
+def _busy(loops: int) -> Iterator[None]:
+    """Keep this number of processes busy meanwhile."""
+    words = [sys.executable, "-I", "-S", "-c", _LOOP, str(os.getpid())]
+    started = [subprocess.Popen(words, stdin=subprocess.DEVNULL) for _ in range(loops)]
+    try:
+        yield
+    finally:
+        for loop in started:
+            loop.kill()
+            loop.wait()
 
 
-def _rows(random: np.random.Generator, rows: int) -> _Vector:
-    X = random.standard_normal((rows, COLUMNS))
-    X *= _SPREAD
-    return X
+class Bench:
+    """The arms on one cluster.
+
+    Parameters
+    ----------
+    client
+        Of the cluster.
+    scale
+        Factor for the length of a turn.
+    what
+        What is measured.
+    """
+
+    def __init__(self, client: Client, scale: float, what: Sequence[str] = WHAT) -> None:
+        self._client, self._scale, self._what = client, scale, what
+        self._rows = nets.BATCH * self._scaled(_ROWS // nets.BATCH)
+        self._data = self._on_ranks(nets.block, self._rows, result="blocks")
+        self._expected: dict[tuple[str, str], list[float]] = {}
+
+    def check(self) -> dict[str, int]:
+        """Compare the losses of all arms in double precision, and return how many sockets more listen on a rank."""
+        listening: dict[str, int] = {}
+        for net in nets.NETS:
+            for arm in _arms(net) if net in self._what else []:
+                turns = self._train(net, arm, _CHECKED, "float64")
+                if arm != SERVER:
+                    listening[f"listening_{arm}"] = max(turn.listening for turn in turns)
+        return listening
+
+    def measure(self, rounds: int) -> Iterator[dict[str, Any]]:
+        """Yield a row for each turn: milliseconds of a step, or of an epoch that is fed."""
+        ranks = self._data[0].numblocks[0]
+        for what in self._what:
+            turn = self._feed if what == FEEDING else self._ms
+            for number, arm in alternate(_arms(what), rounds):
+                took = turn(what, arm, number)
+                if number:
+                    yield {"what": what, "arm": arm, "ranks": ranks, "round": number, "ms": took}
+
+    def _ms(self, net: str, arm: str, _: int) -> float:
+        steps = self._scaled(_STEPS[net])
+        seconds: float = max(turn.seconds for turn in self._train(net, arm, steps, "float32"))
+        return 1e3 * seconds / steps
+
+    def _train(self, net: str, arm: str, steps: int, dtype: str) -> list[Turn]:
+        if arm == SERVER:
+            turns = [parameter_server.train(self._client, net, steps, dtype)]
+        else:
+            turns = self._on_ranks(nets.train, arm, net, steps, dtype)
+        for turn in turns:
+            _require_same(f"the losses of {net} by {arm}", turn.losses, self._expected, (net, dtype))
+        return turns
+
+    def _feed(self, what: str, arm: str, number: int) -> float:
+        fed: list[tuple[float, int]] = self._on_ranks(nets.feed, *self._data, arm, number)
+        count = self._rows * len(fed)
+        if sum(total for _, total in fed) != count * (count - 1) // 2:
+            raise WorkbenchError(f"{what} by {arm} did not have every row once")
+        return 1e3 * max(seconds for seconds, _ in fed)
+
+    def _on_ranks(self, function: Callable[..., Any], *args: Any, **options: Any) -> Any:
+        from workbench.collective.api import run_on_ranks
+
+        return run_on_ranks(function, *args, client=self._client, timeout=_WITHIN, **options)
+
+    def _scaled(self, number: int) -> int:
+        return max(1, round(number * self._scale))
 
 
-def setting(comm: Intracomm, X: _Vector) -> tuple[str | int | None, ...]:
-    """Return what the speed depends on beside: ranks, number of threads, of cores, alignment of the block."""
-    return comm.size, os.environ.get("OMP_NUM_THREADS"), len(os.sched_getaffinity(0)), X.ctypes.data % 64
+def _arms(what: str) -> list[str]:
+    """Return the ways that are compared, ours first."""
+    return [BATCHES if what == FEEDING else OURS, *(peer for of, peer in TARGETS if of == what)]
 
 
-def kmeans(comm: Intracomm, data: _Block, iterations: int) -> tuple[_Vector, int]:
-    """Return centres and inertia, and how many of Lloyd's iterations were made."""
-    part, now = KMeansPart(data[0], None, None, 0), centers()
-    own, total = np.empty(now.size + CLUSTERS + 1), np.empty(now.size + CLUSTERS + 1)
-    made, moved = 0, 1.0
-    while made < iterations and moved:
-        sums, counts, _, own[-1] = part.step(now, not made)
-        own[: now.size], own[now.size : -1] = sums.ravel(), counts
-        comm.Allreduce(own, total)
-        now, moved = total[: now.size].reshape(now.shape) / total[now.size : -1, None], total[-1]
-        made += 1
-    inertia = np.empty(1)
-    comm.Allreduce(np.array([part.spread()[-1] - part.assign(now)[1]]), inertia)
-    return np.append(now, inertia), made
+def _require_same(
+    what: str, found: list[float], expected: dict[tuple[str, str], list[float]], key: tuple[str, str]
+) -> None:
+    first = expected.setdefault(key, found)
+    apart = [abs(one - other) for one, other in zip(found, first, strict=True)]
+    # Not a number is not the same.
+    if not all(each <= _APART[key[1]] for each in apart):
+        raise WorkbenchError(f"{what} are not those of {OURS} in {key[1]}: the losses {found} are not {first}")
 
 
-def logistic(comm: Intracomm, data: _Block, iterations: int) -> tuple[_Vector, int]:
-    """Return slopes and intercept, and how many iterations of L-BFGS were made; the penalty is that of ``C=1``."""
-    from scipy.optimize import minimize
+def summarise(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the figures.
 
-    part, rows = LogisticPart(*data, None, 0), len(data[0]) * comm.size
-    part.encode(np.array([0.0, 1.0]), None)
-    own, total = np.empty(COLUMNS + 2), np.empty(COLUMNS + 2)
-
-    def loss_and_gradient(weights: _Vector) -> tuple[float, _Vector]:
-        own[0], own[1:] = part.loss_and_gradient(weights)
-        comm.Allreduce(own, total)
-        slopes = np.append(weights[:-1], 0.0)
-        return (total[0] + slopes @ slopes / 2) / rows, (total[1:] + slopes) / rows
-
-    options = {"maxiter": iterations, "gtol": 0.0, "ftol": 0.0}
-    found = minimize(loss_and_gradient, np.zeros(COLUMNS + 1), jac=True, method="L-BFGS-B", options=options)
-    return found.x, found.nit
-
-
-MODELS: dict[str, Callable[[Intracomm, _Block, int], tuple[_Vector, int]]] = {"kmeans": kmeans, "logistic": logistic}
-"""What can be fitted."""
-
-
-class _Trainer:
-    """One rank, and the data that it fits each model on."""
-
-    def __init__(self, comm: Intracomm) -> None:
-        self._comm = comm
-        self._data: dict[str, tuple[tuple[int, int], _Block]] = {}
-
-    def fit(self, order: Order) -> Fit:
-        """Take part in a fit; all ranks begin at once."""
-        X, y = self._block(order)
-        watch = Watch() if order.watched else None
-        self._comm.Barrier()
-        begin = time.perf_counter()
-        found, made = MODELS[order.model](self._comm, (X, y), order.iterations)
-        took = time.perf_counter() - begin
-        _require_no_dask()
-        return Fit(took, found, made, setting(self._comm, X), watch.end() if watch else None)
-
-    def _block(self, order: Order) -> _Block:
-        from workbench.placement.alignment import aligned
-
-        wanted = order.rows, order.pieces
-        before, data = self._data.pop(order.model, (None, None))
-        if data is None or before != wanted:
-            # What was there before is not kept beside it.
-            data = None
-            X, y = block(self._comm, *wanted)
-            data = aligned(X), aligned(y)
-        self._data[order.model] = wanted, data
-        return data
+    Returns
+    -------
+    summary : dict
+        ``mlp_vs_gloo``, ``small_vs_gloo``, ``resnet_vs_gloo``, ``mlp_vs_server`` and ``feeding_vs_DataLoader``: the
+        time of the peer over ours, median of the rounds, with the ends of its interval (``_low``, ``_high``) and the
+        ratio of the lowest times (``_lowest``); with ``_busy`` in the name the same beside busy processes. Each with
+        its ``target``. The medians and the lowest times of all arms in ms.
+    """
+    summary: dict[str, Any] = {}
+    for what, peer, loops in _comparisons(rows):
+        theirs, ours = (_values(rows, what, arm, loops) for arm in (peer, _arms(what)[0]))
+        name = f"{what}_vs_{peer}{_ending(loops)}"
+        summary |= paired.figures(name, theirs, ours)
+        summary |= {f"{name}_lowest": min(theirs) / min(ours), f"{name}_target": TARGETS[what, peer]}
+    for what, arm, loops in dict.fromkeys((row["what"], row["arm"], row["busy"]) for row in rows):
+        times = _values(rows, what, arm, loops)
+        name = f"{what}_{arm}{_ending(loops)}"
+        summary |= {f"{name}_ms": statistics.median(times), f"{name}_lowest_ms": min(times)}
+    return summary
 
 
-def _require_no_dask() -> None:
-    loaded = sorted({"dask", "distributed"} & set(sys.modules))
-    if loaded:
-        raise RuntimeError(f"the bare program has loaded {', '.join(loaded)}: then it is none without Dask")
+def _comparisons(rows: list[dict[str, Any]]) -> list[tuple[str, str, int]]:
+    """Return what was measured of ours and of a peer, with the peer and the number of busy processes."""
+    measured = {(row["what"], row["busy"]) for row in rows}
+    loads = sorted({row["busy"] for row in rows})
+    return [(what, peer, loops) for loops in loads for what, peer in TARGETS if (what, loops) in measured]
 
 
-def measure(address: str) -> Any:
-    """Fit what is ordered at this address. Runs on every rank of a bare world."""
-    from mpi4py import MPI
+def _ending(loops: int) -> str:
+    return "_busy" if loops else ""
 
-    turns.serve(address, MPI.COMM_WORLD.rank, _Trainer(MPI.COMM_WORLD).fit)
+
+def _values(rows: list[dict[str, Any]], what: str, arm: str, loops: int) -> list[float]:
+    """Return the times of an arm in the order of starts and rounds, which those of all arms share."""
+    its = [row for row in rows if (row["what"], row["arm"], row["busy"]) == (what, arm, loops)]
+    return [row["ms"] for row in sorted(its, key=lambda row: (row["start"], row["round"]))]
+
+
+def plot(report: Report) -> Figure:
+    """Draw every turn of ours beside those of each peer, with their medians."""
+    shown = _comparisons(report.rows)
+    lines = len({loops for _, _, loops in shown})
+    title = f"Training on {report.machine['ranks']} ranks: lower is better"
+    figure, panels = plotting.figure(report, title, lines, len(shown) // lines, width=4.0)
+    for panel, (what, peer, loops) in zip(panels, shown, strict=True):
+        arms = (_arms(what)[0], peer)
+        unit = "time of an epoch (ms)" if what == FEEDING else "time of a step (ms)"
+        plotting.strips(panel, {arm: _values(report.rows, what, arm, loops) for arm in arms}, "arm", unit)
+        ratio = report.summary[f"{what}_vs_{peer}{_ending(loops)}"]
+        panel.set_title(f"{what}{', busy' if loops else ''}: {peer} / {arms[0]} = {ratio:.2f}")
+    return figure

@@ -1,12 +1,13 @@
-"""Cells of code on all ranks of a world, in IPython engines that live in the ranks: what ``%%mpi`` is made of.
+"""Cells of code on all ranks of a world, in IPython engines inside the ranks: the functions behind ``%%mpi``.
 
-`run` runs one and returns how it went, `evaluate` brings the value of an expression from each rank.
+`run` runs a cell and returns its result. `evaluate` returns the value of an expression on each rank.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import itertools
 import queue
 import time
@@ -19,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from workbench import config
 from workbench.cells import protocol
-from workbench.cells.engine_client import CellOutput, EngineClient
+from workbench.cells.engine_client import CellOutput, EngineClient, forwarded
 from workbench.cells.result import CellResult
 from workbench.cells.run_cell import RunCell
 from workbench.collective import broadcast
@@ -38,20 +39,20 @@ if TYPE_CHECKING:
 
 # Seconds past the end of a cell for the output of the ranks.
 _GRACE = 10.0
-# Seconds for the head to answer what need not be known.
+# Seconds for answers of the head that the client can do without.
 _ASK = 3.0
-# Seconds for ranks to end a cell that is interrupted: the head gives them less.
+# Seconds for ranks to end a cell that is interrupted. The head gives the ranks less.
 _END = 12.0
-# Bytes of a plain value that are sent with a cell; larger ones are broadcast, or sent where that cannot be.
+# Bytes of a plain value that are sent with a cell, and bytes of one that may be sent where a broadcast is impossible.
 _VALUE, _AT_MOST = 1 << 20, 64 << 20
-# Seconds for the broadcast of one that can be sent with the cell: broadcasts wait for calls on all ranks, cells do not.
+# Seconds for the broadcast of a value that can be sent with the cell: broadcasts wait for calls, cells do not.
 _BROADCAST = 2.0
 
-# What errors of the head are about.
+# The subject of errors of the head.
 _PURPOSE = "a cell"
 
-# By client and world.
-_links: weakref.WeakKeyDictionary[Client, dict[int, EngineClient]] = weakref.WeakKeyDictionary()
+# By client and world: the connection as the head sent it, and the client of the engines.
+_links: weakref.WeakKeyDictionary[Client, dict[int, tuple[dict[str, Any], EngineClient]]] = weakref.WeakKeyDictionary()
 
 
 def run(
@@ -65,61 +66,61 @@ def run(
     values: bool = False,
     show: Callable[[int, CellOutput], None] | None = None,
 ) -> CellResult:
-    """Run a cell of code on all ranks of a world at once, and return how it went.
+    """Run a cell of code on all ranks of a world at the same time, and return the result.
 
     Parameters
     ----------
     code
-        As in a cell of a notebook. It finds `comm`, a communicator of exactly the ranks that run it, and `rank` and
-        `size` of the world; what it defines is there in the next cell.
+        Source text, as in a cell of a notebook. Its names are `comm`, a communicator of exactly the ranks that run the
+        cell, `rank` and `size` of the world, `names`, and the names that earlier cells have defined.
     names
-        What it finds beside: of a placed collection each rank's own block, of a Dask future its value, of anything
-        else a copy.
+        Objects by name. A placed collection becomes each rank's own block, a Dask future becomes the value of the
+        future, and any other object is copied.
     ranks
-        Ranks that run it. Default: all.
+        Ranks that run the cell. Default: all.
     world
         Index of the world.
     client
         Default: the current client.
     timeout
-        Seconds, or a time span such as ``"2 minutes"``, after which it is ended. Default: never.
+        Seconds, or a time span such as ``"2 minutes"``, after which the cell is ended. Default: never.
     values
-        Bring the value of its last line.
+        Return the values of the last line of the cell.
     show
-        Is called with each output of a rank as it comes.
+        Called with the rank and the output whenever an output arrives.
 
     Raises
     ------
     InvalidRequest
-        If the code has a syntax error, there is no such rank, or an object cannot be sent. Nothing was run.
+        If the code has a syntax error, a rank does not exist, or an object cannot be sent. No rank has run the cell.
     PlacementError
         If a collection is not placed, or has no block on one of the ranks.
     RankLost
-        If a rank is gone.
+        If a rank was lost before the cell.
     CollectiveFailed
-        If the ranks cannot run it.
+        If the ranks cannot run the cell.
     HeadUnreachable
-        If the cluster does not answer.
+        If the head or the engines do not answer.
 
     Notes
     -----
-    Ctrl-C ends it on all ranks. The result reports that, and each error of the cell itself.
+    Ctrl-C ends the cell on all ranks. The result contains the interrupt, and each error of the cell.
     """
     check_syntax(code)
     seconds = None if timeout is None else config.time_span("timeout", timeout)
     patience = config.seconds("spmd.watchdog")
     client = current_client(client)
     sent: list[Future[Any]] = []
-    how = {name: _how(client, name, value, sent) for name, value in (names or {}).items()}
+    transfers = {name: _transfer(client, name, value, sent) for name, value in (names or {}).items()}
     cell = uuid.uuid4().hex
     try:
-        granted = _granted(client, _begin(client, cell, world, ranks, how), patience)
+        granted = _granted(client, _begin(client, cell, world, ranks, transfers), patience)
         link = _link(client, world, granted)
         result = CellResult(world, list(granted["ranks"]))
         message = RunCell(cell, code, config.size("cells.result-limit") if values else None)
         CellRun(client, link, result, granted["idents"], message).follow(seconds, StallDetector(patience), show)
     except BaseException:
-        _call_off(client, cell, "its notebook gave up")
+        _cancel(client, cell, "its notebook gave up")
         raise
     return result
 
@@ -141,7 +142,7 @@ def evaluate(
 
 
 def complete(text: str, client: Client | None = None, world: int = 0) -> list[str]:
-    """Return the names on rank 0 that continue `text`; at once and nothing if they cannot be had."""
+    """Return the names on rank 0 that begin with `text`; an empty list if rank 0 does not answer within 0.5 s."""
     try:
         head = ClientHead(current_client(client), "a completion")
         return list(head.wait(protocol.COMPLETE, 0.5, world=world, text=text) or [])
@@ -150,12 +151,12 @@ def complete(text: str, client: Client | None = None, world: int = 0) -> list[st
 
 
 def check_syntax(code: str) -> None:
-    """Return if `code` is a cell that can be run.
+    """Check the syntax of a cell.
 
     Raises
     ------
     InvalidRequest
-        If it is not; with the line.
+        If the cell has a syntax error. The message has the line.
     """
     from IPython.core.inputtransformer2 import TransformerManager
 
@@ -172,8 +173,8 @@ def check_syntax(code: str) -> None:
 # -- objects ---------------------------------------------------------------------------------------------------
 
 
-def _how(client: Client, name: str, value: Any, sent: list[Future[Any]]) -> protocol.How:
-    """Return how an object of the notebook comes to the ranks; what is broadcast for that is added to `sent`."""
+def _transfer(client: Client, name: str, value: Any, sent: list[Future[Any]]) -> protocol.Transfer:
+    """Return how an object of the notebook reaches the ranks; futures of broadcasts are appended to `sent`."""
     from dask.base import is_dask_collection
     from dask.sizeof import sizeof
     from distributed import Future
@@ -201,7 +202,7 @@ def _how(client: Client, name: str, value: Any, sent: list[Future[Any]]) -> prot
     try:
         sent.append(broadcast.broadcast(client, value, timeout=None if parcel is None else _BROADCAST))
     except (RankLost, CollectiveFailed):
-        # All ranks are needed for that, in no call, and a cell runs on some, too.
+        # A broadcast needs all ranks, and none of them in a call. A cell may run on some ranks.
         if parcel is None:
             raise
         return {"parcel": parcel}
@@ -219,11 +220,11 @@ def _parcel(name: str, value: Any) -> bytes:
         ) from None
 
 
-# -- the way to the head ---------------------------------------------------------------------------------------
+# -- the connections ------------------------------------------------------------------------------------------
 
 
 def _granted(client: Client, begin: Coroutine[Any, Any, protocol.Granted], patience: float) -> protocol.Granted:
-    """Wait for the turn of a cell, and say so every now and then.
+    """Wait for the turn of a cell, and print a line every `patience` seconds.
 
     Raises
     ------
@@ -233,7 +234,7 @@ def _granted(client: Client, begin: Coroutine[Any, Any, protocol.Granted], patie
     promise = asyncio.run_coroutine_threadsafe(begin, client.loop.asyncio_loop)  # type: ignore[union-attr]
     try:
         while not wait([promise], timeout=patience).done:
-            print("the cell waits for its turn, for the end of another one", flush=True)  # noqa: T201
+            print("the cell waits for its turn: another cell is running", flush=True)  # noqa: T201
         return promise.result()
     except CancelledError as error:
         raise ClientHead(client, _PURPOSE).unreachable(error) from error
@@ -243,9 +244,9 @@ def _granted(client: Client, begin: Coroutine[Any, Any, protocol.Granted], patie
 
 
 async def _begin(
-    client: Client, cell: str, world: int, ranks: Sequence[int] | None, names: dict[str, protocol.How]
+    client: Client, cell: str, world: int, ranks: Sequence[int] | None, names: dict[str, protocol.Transfer]
 ) -> protocol.Granted:
-    # Its import takes as long as engines need to start.
+    # The import of ipyparallel takes as long as the start of the engines.
     importing = asyncio.ensure_future(asyncio.to_thread(EngineClient.prepare))
     message: protocol.Begin = {
         "cell": cell,
@@ -263,28 +264,38 @@ async def _begin(
 
 
 def _link(client: Client, world: int, granted: protocol.Granted) -> EngineClient:
-    """Return the connection to the engines of a world, made if need be."""
+    """Return the client of the engines of a world; the first cell of a start of the world connects it."""
     _close_unused()
     links, connection = _links.setdefault(client, {}), granted["connection"]
-    if (link := links.get(world)) is not None and link.connection != connection:
-        links.pop(world).close()  # of an earlier start of the world
+    if world in links and links[world][0] != connection:
+        links.pop(world)[1].close()  # of an earlier start of the world
     if world not in links:
-        links[world] = EngineClient(connection)
+        link = EngineClient(_from_here(client, world, connection))
+        links[world] = connection, link
         # At the exit of the process nothing has to be disconnected.
-        weakref.finalize(client, links[world].close).atexit = False
-    links[world].wait_until_reachable({int(rank): ident for rank, ident in granted["idents"].items()})
-    return links[world]
+        weakref.finalize(client, link.close).atexit = False
+    link = links[world][1]
+    link.wait_until_reachable({int(rank): ident for rank, ident in granted["idents"].items()})
+    return link
+
+
+def _from_here(client: Client, world: int, connection: dict[str, Any]) -> dict[str, Any]:
+    """Return a connection with addresses that this process reaches."""
+    forward = getattr(client.cluster, "forward", None)
+    if forward is None:
+        return connection
+    return forwarded(connection, functools.partial(client.sync, forward, f"cells of world {world}"))
 
 
 def _close_unused() -> None:
-    """Close the links of clients that are closed: each would go on to receive the output of the cells of others."""
+    """Close the links of clients that are closed: each would continue to receive the output of the cells of others."""
     for client in [client for client in _links if client.status == "closed"]:
-        for link in _links.pop(client).values():
+        for _, link in _links.pop(client).values():
             link.close()
 
 
-def _call_off(client: Client, cell: str, reason: str) -> None:
-    """Have the head end a cell; it need not answer."""
+def _cancel(client: Client, cell: str, reason: str) -> None:
+    """Ask the head to end a cell, and ignore a head that does not answer."""
     with contextlib.suppress(HeadUnreachable):
         ClientHead(client, _PURPOSE).wait(protocol.INTERRUPT, _ASK, cell=cell, reason=reason)
 
@@ -293,7 +304,13 @@ def _call_off(client: Client, cell: str, reason: str) -> None:
 
 
 class CellRun:
-    """The course of a cell: sent to its engines, whose identities `idents` has by rank, and followed until its end."""
+    """A cell that was sent to the engines, from that moment to its end.
+
+    Parameters
+    ----------
+    idents
+        Identities of the engines, by rank.
+    """
 
     def __init__(
         self, client: Client, link: EngineClient, result: CellResult, idents: Mapping[int, str], message: RunCell
@@ -305,7 +322,7 @@ class CellRun:
         self._end_on_head: Promise[dict[str, Any]] = self._head.submit(protocol.WAIT, cell=message.cell)
         for promise in (self._end_on_head, *itertools.chain(*self._replies.values())):
             promise.add_done_callback(lambda _: self._outputs.put(None))
-        self._given_up = float("inf")
+        self._output_deadline = float("inf")
 
     def _receiver(self, rank: int) -> Callable[[CellOutput], None]:
         return lambda item: self._outputs.put((rank, item))
@@ -313,17 +330,17 @@ class CellRun:
     def follow(
         self, seconds: float | None, stall: StallDetector, show: Callable[[int, CellOutput], None] | None
     ) -> None:
-        """Receive the output of the ranks until the cell is over, or `seconds` have passed."""
+        """Receive the output of the ranks until the end of the cell; after `seconds` ask for this end."""
         result, deadline = self._result, float("inf") if seconds is None else time.monotonic() + seconds
         result.outputs = {rank: [] for rank in result.ranks}
         while not self._is_over():
             if stall.is_due() and (report := stall.report(self._where())):
-                print(f"the cell: {report}", flush=True)  # noqa: T201  (for whoever waits)
+                print(f"the cell: {report}", flush=True)  # noqa: T201
             if time.monotonic() > deadline:
                 deadline, result.timed_out = float("inf"), True
                 self._end(f"it took longer than {seconds:g} s")
             try:
-                self._receive(min(1.0, min(deadline, self._given_up) - time.monotonic()), show)
+                self._receive(min(1.0, min(deadline, self._output_deadline) - time.monotonic()), show)
             except KeyboardInterrupt:
                 if result.interrupted:
                     raise
@@ -332,7 +349,7 @@ class CellRun:
         result.done = {rank: reply.result() for rank, (reply, _) in self._replies.items() if reply.done()}
 
     def _where(self) -> dict[int, dict[str, Any]]:
-        """Return where the ranks of the cell are; nothing if the head does not answer."""
+        """Return the positions of the ranks in the cell; an empty dict if the head does not answer."""
         try:
             worlds: dict[int, dict[int, Any]] = self._head.wait(WHERE, _ASK, world=self._result.world)
         except HeadUnreachable:
@@ -342,7 +359,7 @@ class CellRun:
         return {rank: place for rank, place in own.items() if place.get("cell") == self._cell or place.get("silent")}
 
     def _receive(self, timeout: float, show: Callable[[int, CellOutput], None] | None) -> None:
-        """Receive one output, if one comes in time."""
+        """Receive one output, unless none arrives within `timeout` seconds."""
         try:
             output = self._outputs.get(timeout=max(0.0, timeout))
         except queue.Empty:
@@ -359,13 +376,13 @@ class CellRun:
                 self._result.lost = self._end_on_head.result()["lost"]
             except CancelledError as error:
                 raise self._head.unreachable(error) from error
-            self._given_up = min(self._given_up, time.monotonic() + _GRACE)
+            self._output_deadline = min(self._output_deadline, time.monotonic() + _GRACE)
         alive = set(self._result.ranks) - set(self._result.lost)
         all_replied = all(promise.done() for rank in alive for promise in self._replies[rank])
-        # The head answers when what was written to blocks is what everybody reads.
+        # The head answers when all readers get the blocks as the cell has written them.
         ended = all_replied and self._end_on_head.done()
-        return self._outputs.empty() and (ended or time.monotonic() > self._given_up)
+        return self._outputs.empty() and (ended or time.monotonic() > self._output_deadline)
 
     def _end(self, reason: str) -> None:
-        self._given_up = time.monotonic() + _END
-        _call_off(self._client, self._cell, reason)
+        self._output_deadline = time.monotonic() + _END
+        _cancel(self._client, self._cell, reason)

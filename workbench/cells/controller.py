@@ -1,7 +1,8 @@
-"""``python -m workbench.cells.controller``: what carries code and output between notebooks and the engines of a world.
+"""``python -m workbench.cells.controller``: the router of code and output between notebooks and the engines of a world.
 
-ipyparallel's controller in one process. It prints one line of JSON, how engines and clients reach it, and serves until
-it is ended. Keys are made here, live in memory and go through that pipe alone.
+The program is ipyparallel's controller in one process. It prints one line of JSON with the connections for engines and
+for clients, and serves until it is ended. The controller makes its keys, keeps them in memory, and sends them through
+this pipe alone.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ from ipyparallel.controller.app import IPController
 from traitlets import Callable
 from traitlets.config import Config
 
-# Milliseconds between heartbeats: an engine counts as registered at the second one.
+# Milliseconds between heartbeats: an engine is registered at the second heartbeat.
 _PERIOD = 150
-# Seconds between heartbeats while no engine is to be registered: each costs some Python for each engine.
+# Seconds between heartbeats while no engine registers: each heartbeat runs Python code for each engine.
 _REST = 60.0
-# Heartbeats missed until an engine is given up. The head knows better who is alive: it watches the workers.
+# Heartbeats that an engine may miss. The head knows which ranks live, since it watches the workers.
 _PATIENCE = 100_000
 
 
@@ -31,26 +32,26 @@ class Monitor(heartmonitor.HeartMonitor):  # type: ignore[misc]
     """A monitor that is quick only while an engine waits for its registration."""
 
     is_awaited = Callable()
-    """Returns whether one does."""
+    """Returns whether an engine waits for its registration."""
 
     def beat(self) -> None:
-        """Ask the engines for a sign of life, if it is time for that."""
+        """Send a heartbeat if one is due."""
         if self.is_awaited() or time.monotonic() - self.tic >= _REST:
             super().beat()
 
 
 class Controller(IPController):  # type: ignore[misc]
-    """A controller in one process that tells its connections on standard output, and writes no file of them."""
+    """A controller in one process that prints its connections, and writes no connection file."""
 
     def init_hub(self) -> None:
-        """Set up the sockets; the monitor of heartbeats gets a thread, since a process would outlive a kill."""
-        self._told: dict[str, dict[str, Any]] = {}
+        """Set up the sockets; the monitor of heartbeats is a thread, since a process would outlive a kill."""
+        self._connections: dict[str, dict[str, Any]] = {}
         super().init_hub()
         self.heartmonitor_process = threading.Thread(
             target=heartmonitor.start_heartmonitor,
             kwargs={
                 "is_awaited": lambda: bool(self.hub.incoming_registrations),
-                # It has a log of its own, with a line for each heartbeat of each engine that has ended.
+                # The monitor has a separate log, with a line for each heartbeat of each engine that has ended.
                 "log_level": logging.CRITICAL,
                 "ping_url": self.engine_url("hb_ping"),
                 "pong_url": self.engine_url("hb_pong"),
@@ -63,31 +64,31 @@ class Controller(IPController):  # type: ignore[misc]
         )
 
     def save_connection_dict(self, fname: str, cdict: dict[str, Any]) -> None:
-        """Keep in mind what ipyparallel would write to a file."""
-        self._told["engine" if fname == self.engine_json_file else "client"] = cdict
+        """Keep the connection that ipyparallel would write to a file."""
+        self._connections["engine" if fname == self.engine_json_file else "client"] = cdict
 
     def cleanup_connection_files(self) -> None:
-        """There are none."""
+        """Do nothing: this controller writes no connection file."""
 
     def start(self) -> None:
-        """Serve, and tell how to connect as soon as the loop runs: all sockets are bound by then."""
-        self.loop.add_callback(lambda: print(json.dumps(self._told), flush=True))  # noqa: T201  (the head reads it)
+        """Serve, and print the connections as soon as the loop runs: all sockets are bound then."""
+        self.loop.add_callback(lambda: print(json.dumps(self._connections), flush=True))  # noqa: T201  (the head reads it)
         super().start()
 
 
 def main() -> None:
-    """Run the controller to its end."""
+    """Run the controller until it is ended."""
     parser = argparse.ArgumentParser(prog="workbench.cells.controller")
-    parser.add_argument("--address", required=True, help="to bind")
-    parser.add_argument("--folder", required=True, help="for the files of ipyparallel")
+    parser.add_argument("--address", required=True, help="address to bind")
+    parser.add_argument("--folder", required=True, help="folder for the files of ipyparallel")
     arguments = parser.parse_args()
     settings = Config()
     settings.ProfileDir.location = arguments.folder
-    # Known to nobody but who was told: messages are signed as well as encrypted.
+    # Only the processes that receive the connections know this key: messages are signed as well as encrypted.
     settings.Session.key = secrets.token_hex(32).encode()
     settings.HeartMonitor.period = _PERIOD
     settings.HeartMonitor.max_heartmonitor_misses = _PATIENCE
-    settings.TaskScheduler.scheme_name = "none"
+    settings.TaskScheduler.scheme_name = "pure"
     settings.IPController.ip = arguments.address
     settings.IPController.location = arguments.address
     settings.IPController.enable_curve = True

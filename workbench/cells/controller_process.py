@@ -1,4 +1,4 @@
-"""The IPython engines of a world, and their controller: a child of the head, started for the first cell."""
+"""The IPython engines of a world and their controller, a child process of the head that the first cell starts."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ if TYPE_CHECKING:
 
     from workbench.deploy.registry import Record
 
-# Seconds for the controller to say where it listens, and for a rank to get ready.
+# Seconds for the controller to print its connections, and for a rank to prepare.
 _START = 30.0
 _ANSWER = 45.0
 # Seconds for the controller to end.
 _END = 5.0
 
 
-async def ask(asking: RankRPC, rank: int, operation: str, **told: Any) -> Any:
-    """Ask a rank for a step on the way to a cell, with a deadline, and return its answer."""
+async def ask(members: RankRPC, rank: int, operation: str, **message: Any) -> Any:
+    """Ask a rank for a step of the preparation of a cell, with a deadline, and return the answer."""
     try:
         async with asyncio.timeout(_ANSWER):
-            return await asking.ask(rank, operation, **told)
+            return await members.ask(rank, operation, **message)
     except TimeoutError as error:
         raise CollectiveFailed(
             f"rank {rank} did not get ready for a cell within {_ANSWER:.0f} s.",
@@ -43,43 +43,50 @@ async def ask(asking: RankRPC, rank: int, operation: str, **told: Any) -> Any:
 
 
 class Engines:
-    """The engines of one start of a world, which `name` tells from all others: ``"0-1"``.
+    """The engines of one start of a world.
 
-    The controller listens on the host of `address`, the head's.
+    Parameters
+    ----------
+    address
+        Address of the head. The controller listens on the same host.
+    name
+        Index of the world and number of its start, as ``"0-1"``.
     """
 
     def __init__(self, address: str, record: Record, name: str) -> None:
         self._address, self._record, self._name = address, record, name
         self._process: asyncio.subprocess.Process | None = None
-        self._told: dict[str, dict[str, Any]] = {}
+        self._connections: dict[str, dict[str, Any]] = {}
         self._ready: dict[str, str] = {}
         self._starting = asyncio.Lock()
         self.given: dict[Key, str] = {}
-        """Blocks that cells were given, and their ranks: they stay in the namespaces, where later cells may write."""
+        """Blocks that cells have received, with their addresses: later cells may write to them, by their names."""
         self.generation = 0
-        """Of the communicators, made anew after a cell that broke off: of old ones messages may be on their way."""
+        """Number of the set of communicators. A cell that was ended leaves messages, so the next cell gets new ones."""
 
     async def ready(self, ranks: RankRPC) -> protocol.Reach:
-        """Have engines run on all ranks of the world, whoever asks first; return how clients connect to them."""
+        """Start the engines on the ranks that have none; return the connection for clients."""
         # Two notebooks may ask at once.
         async with self._starting:
             new = [rank for rank, address in ranks.ranks.items() if address not in self._ready]
             if new:
                 await gather_or_cancel([self._control(), *(ask(ranks, rank, protocol.WARM) for rank in new)])
-                told = await gather_or_cancel(
-                    ask(ranks, rank, protocol.ENGINE, connection=self._told["engine"]) for rank in new
+                idents = await gather_or_cancel(
+                    ask(ranks, rank, protocol.ENGINE, connection=self._connections["engine"]) for rank in new
                 )
-                self._ready |= {ranks.ranks[rank]: ident for rank, ident in zip(new, told, strict=True)}
+                self._ready |= {ranks.ranks[rank]: ident for rank, ident in zip(new, idents, strict=True)}
             if self._process is None or self._process.returncode is not None:
                 raise CollectiveFailed(
                     f"the controller of the cells has ended; see {self._record.logs / 'controller.log'}.",
                     hint=("Start the ranks again: ", Command("restart")),
                 )
-        idents = {rank: self._ready[address] for rank, address in ranks.ranks.items()}
-        return {"connection": self._told["client"], "idents": idents}
+        return {
+            "connection": self._connections["client"],
+            "idents": {rank: self._ready[address] for rank, address in ranks.ranks.items()},
+        }
 
     async def _control(self) -> None:
-        """Start the controller, unless it runs."""
+        """Start the controller, unless it was started."""
         if self._process is not None:
             return
         folder = node_dirs.spill(self._record.id) / f"controller-{self._name}"
@@ -105,15 +112,15 @@ class Engines:
                 async with asyncio.timeout(_START):
                     line = await self._process.stdout.readline()  # type: ignore[union-attr]
         finally:
-            if not line:  # also where a rank has failed meanwhile: the next cell is to start another one
+            if not line:  # also if a rank has failed meanwhile: the next cell starts another controller
                 await self.close()
                 self._process = None
         if not line:
             raise CollectiveFailed(f"the controller of the cells did not start; see {path}")
-        self._told = json.loads(line)
+        self._connections = json.loads(line)
 
     async def close(self) -> None:
-        """End the controller; the engines end with their ranks."""
+        """End the controller. The engines end with their ranks."""
         process = self._process
         if process is None:
             return

@@ -1,6 +1,6 @@
-"""The IPython engine of a rank, on the main thread: what runs the cells of notebooks.
+"""The IPython engine of a rank, which runs the cells of notebooks on the main thread.
 
-Imports ipyparallel, so only a rank imports it, and only when the first cell asks for it.
+This module imports ipyparallel, so only ranks import this module, when the first cell starts.
 """
 
 from __future__ import annotations
@@ -23,30 +23,30 @@ from traitlets.config import Config
 
 from workbench.errors import StartError
 
-# A callback of Dask's, in which an exception would be lost: the SIGINT comes again.
+# A callback of Dask that loses exceptions. A later SIGINT then ends the cell.
 _DEAF = "_gc_callback"
-# What runs the code of a cell.
+# The function of IPython that runs the code of a cell.
 _RUNS = InteractiveShell.run_code.__code__
 
 
 class CellStream(OutStream):
-    """Standard output or error of a rank: of the main thread to the notebook, of all others to the rank's log.
+    """Standard output or error of a rank: the main thread writes to the notebook, all other threads to the rank's log.
 
     Parameters
     ----------
     log
-        The stream that it stands in for.
+        The stream that this stream replaces.
     admit
-        Is told how many characters the cell would write, and answers how many of them may go out.
+        Receives the number of characters to write, and returns how many of them may be sent to the notebook.
     """
 
     def __init__(self, session: Any, thread: Any, name: str, log: Any, admit: Callable[[int], int]) -> None:
-        # What C code writes stays in the log: its file descriptor is the whole process's.
+        # Output of C code stays in the log, since the whole process shares the file descriptor.
         super().__init__(session, thread, name, watchfd=False)
         self._log, self._admit = log, admit
 
     def write(self, string: str) -> int:
-        """Write a string to where the calling thread belongs."""
+        """Write a string to the notebook or to the log, by the calling thread."""
         if threading.current_thread() is not threading.main_thread():
             return int(self._log.write(string))
         if (admitted := self._admit(len(string))) > 0:
@@ -54,7 +54,7 @@ class CellStream(OutStream):
         return len(string)
 
     def flush(self) -> None:
-        """Write out what is held back."""
+        """Send or write what is buffered."""
         if threading.current_thread() is not threading.main_thread():
             self._log.flush()
         else:
@@ -66,7 +66,7 @@ class CellStream(OutStream):
 
 
 def limit_displays(shell: Any, admit: Callable[[int], int]) -> None:
-    """Count what the main thread displays as output, and the values of last lines, and leave out what is too much.
+    """Count displays and values of last lines as output, and leave out what exceeds the limit.
 
     Parameters
     ----------
@@ -80,7 +80,7 @@ def limit_displays(shell: Any, admit: Callable[[int], int]) -> None:
     def of_value(value: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         data, metadata = compute(value)
         data = _within(data, admit)
-        return data, {kind: its for kind, its in metadata.items() if kind in data}
+        return data, {kind: value for kind, value in metadata.items() if kind in data}
 
     def of_display(message: dict[str, Any]) -> dict[str, Any] | None:
         if "data" in message["content"]:
@@ -92,15 +92,16 @@ def limit_displays(shell: Any, admit: Callable[[int], int]) -> None:
 
 
 def _within(data: dict[str, Any], admit: Callable[[int], int]) -> dict[str, Any]:
-    """Return the forms of one thing that may go out: all of them, or as much as there may be of the plain text."""
-    total = sum(len(its) if isinstance(its, str | bytes) else len(json.dumps(its)) for its in data.values())
+    """Return the MIME types of one object that may be sent: all of them, or the admitted part of the plain text."""
+    sizes = (len(value) if isinstance(value, str | bytes) else len(json.dumps(value)) for value in data.values())
+    total = sum(sizes)
     if (admitted := admit(total)) == total:
         return data
     return {"text/plain": data["text/plain"][:admitted]} if admitted and "text/plain" in data else {}
 
 
 class RankEngine(IPEngine):  # type: ignore[misc]
-    """An engine without processes, files and signal handlers of its own."""
+    """An engine that starts no processes, writes no files, and installs no signal handlers."""
 
     def __init__(
         self,
@@ -116,10 +117,10 @@ class RankEngine(IPEngine):  # type: ignore[misc]
         self.run_cell = run
 
     def init_signal(self) -> None:
-        """Signals are the rank's own."""
+        """Do nothing: the rank has its signal handlers."""
 
     def redirect_output(self, iopub_socket: Any) -> None:
-        """Send what the main thread prints and displays to the notebook."""
+        """Send the output and the displays of the main thread to the notebook."""
         from ipykernel.displayhook import ZMQDisplayHook
 
         for name in ("stdout", "stderr"):
@@ -132,18 +133,20 @@ class RankEngine(IPEngine):  # type: ignore[misc]
     async def complete_registration(self, *args: Any) -> None:
         """Set up the kernel."""
         await super().complete_registration(*args)
-        # It would let any SIGINT end a request, also in the middle of what is not the user's code.
+        # These hooks would let a SIGINT end any request, also outside the code of the user.
         self.kernel.pre_handler_hook = self.kernel.post_handler_hook = lambda: None
         limit_displays(self.kernel.shell, self._admit)
         self._registered.set_result(self.ident)
 
     def exit(self, exit_status: int | str | None = 0) -> NoReturn:
-        """Say why it cannot start, where ipyparallel would end the process."""
+        """Raise an error where ipyparallel would end the process."""
         raise StartError(f"the engine of rank {self.id} could not register with its controller; see the rank's log")
 
     def abort(self) -> NoReturn:
-        """Say so if the controller does not answer."""
-        raise StartError(f"the engine of rank {self.id} was not answered by its controller in {self.timeout:g} s")
+        """Raise an error if the controller does not answer."""
+        raise StartError(
+            f"the engine of rank {self.id} did not get an answer of its controller within {self.timeout:g} s"
+        )
 
     async def _start(self) -> None:
         await self.register()
@@ -160,22 +163,22 @@ def serve(
     admit: Callable[[int], int],
     run: Callable[[Any], Any],
 ) -> None:
-    """Be an engine until the worker has ended. On the main thread.
+    """Run the engine until the worker has ended. On the main thread.
 
     Parameters
     ----------
     connection
-        As the controller tells it to engines.
+        Connection of the controller for engines.
     folder
-        For files of IPython; private to the rank.
+        Folder for files of IPython; private to the rank.
     registered
-        Gets the engine's identity when it is ready, or what went wrong.
+        Gets the identity of the engine when the engine is ready, or the error.
     ended
         Done when the worker has ended.
     admit
         As of `CellStream`.
     run
-        Runs a cell that was sent to the engine.
+        Called with each cell that arrives at the engine.
     """
     settings = Config()
     settings.ProfileDir.location = str(folder)
@@ -197,13 +200,13 @@ def serve(
         engine.connection_info_env = json.dumps(connection)
         engine.initialize([])
         engine.start()
-    except BaseException as error:  # noqa: BLE001  (whoever waits for the engine gets it)
+    except BaseException as error:  # noqa: BLE001  (the caller that waits for the engine gets the error)
         if not registered.done():
             registered.set_exception(error)
 
 
 def interruptible(is_in_cell: Callable[[], bool]) -> None:
-    """Have SIGINT end the code of a user, and nothing else. On the main thread."""
+    """Let SIGINT end the code of a user, and nothing else. On the main thread."""
 
     def handle(_: int, frame: FrameType | None) -> None:
         if is_in_cell() and _in_user_code(frame):
@@ -213,7 +216,7 @@ def interruptible(is_in_cell: Callable[[], bool]) -> None:
 
 
 def _in_user_code(frame: FrameType | None) -> bool:
-    """Tell whether the user's own code runs here, or what it calls: not IPython before it, or after its error."""
+    """Return whether a frame is in the code of the user, or in a function that this code calls."""
     called = None
     while frame is not None and frame.f_code is not _RUNS:
         if frame.f_code.co_name == _DEAF:

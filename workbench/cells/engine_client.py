@@ -1,4 +1,4 @@
-"""The connection of a notebook to the engines of a world, by ipyparallel's controller."""
+"""The connection of a notebook to the engines of a world, through ipyparallel's controller."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from typing import Any
 from workbench.cells.run_cell import Ping, RunCell
 from workbench.errors import HeadUnreachable
 
+# The ports of a controller that a client uses.
+_PORTS = ("registration", "control", "mux", "task", "broadcast", "notification", "iopub")
 # Seconds for engines to answer the first time, and for one try.
 _REACH = 30.0
 _TRY = 0.25
@@ -22,13 +24,52 @@ class CellOutput:
     """One output of a rank."""
 
     kind: str
-    """``stdout``, ``stderr``, ``display``, or ``result`` for the value of the last line."""
+    """``stdout``, ``stderr``, ``display``, or ``result`` (the value of the last line)."""
     text: str = ""
-    """Of a stream."""
+    """Text of a stream; empty for the other kinds."""
     data: Mapping[str, Any] = field(default_factory=dict)
-    """Of what is displayed: by MIME type."""
+    """Displayed data by MIME type."""
     metadata: Mapping[str, Any] = field(default_factory=dict)
-    """Of what is displayed."""
+    """Metadata of the displayed data."""
+
+
+def connect(connection: dict[str, Any]) -> Any:
+    """Return an `ipyparallel.Client` of a controller.
+
+    Parameters
+    ----------
+    connection
+        As ipyparallel writes it to a file for clients.
+
+    Raises
+    ------
+    HeadUnreachable
+        If the controller does not answer.
+    """
+    from ipyparallel import Client
+
+    try:
+        return Client(dict(connection), timeout=_REACH)
+    except (OSError, TimeoutError) as error:
+        raise unreachable(connection) from error
+
+
+def unreachable(connection: dict[str, Any]) -> HeadUnreachable:
+    """Return the error of a controller or of engines that do not answer."""
+    host = connection["interface"].partition("://")[2]
+    return HeadUnreachable(
+        f"the engines on the ranks do not answer within {_REACH:.0f} s. Cells use ports of their own on {host}, which "
+        "must be open from this host.",
+        hint="MPICluster.attach(name, ssh_tunnel=host) forwards these ports: use a client of its object.",
+    )
+
+
+def forwarded(connection: dict[str, Any], forward: Callable[[list[str]], list[str]]) -> dict[str, Any]:
+    """Return a connection to the addresses that `forward` returns for those of `connection`, all on one host."""
+    local = forward([f"{connection['interface']}:{connection[name]}" for name in _PORTS])
+    interface = local[0].rpartition(":")[0]
+    ports = {name: int(address.rpartition(":")[2]) for name, address in zip(_PORTS, local, strict=True)}
+    return connection | ports | {"interface": interface, "location": interface.partition("://")[2]}
 
 
 class EngineClient:
@@ -37,31 +78,26 @@ class EngineClient:
     Parameters
     ----------
     connection
-        As the head tells it.
+        As of `connect`.
     """
 
     def __init__(self, connection: dict[str, Any]) -> None:
-        from ipyparallel import Client
-
-        self.connection = connection
-        try:
-            self._client: Any = Client(connection, timeout=_REACH)
-        except (OSError, TimeoutError) as error:
-            raise self._unreachable() from error
+        self._connection = connection
+        self._client = connect(connection)
         self._reached: set[str] = set()
 
     @staticmethod
     def prepare() -> None:
-        """Import what it needs."""
+        """Import ipyparallel, which takes long."""
         import ipyparallel  # noqa: F401
 
     def wait_until_reachable(self, idents: Mapping[int, str]) -> None:
-        """Return when the way to the engines and back is open: what is sent earlier is dropped in silence.
+        """Return when messages reach the engines and return: ZeroMQ drops earlier messages without an error.
 
         Raises
         ------
         HeadUnreachable
-            If they do not answer.
+            If the engines do not answer.
         """
         deadline, pause = time.monotonic() + _REACH, _TRY
         missing = {rank: ident for rank, ident in idents.items() if ident not in self._reached}
@@ -71,19 +107,12 @@ class EngineClient:
                 tries[rank].append(self._echo(ident))
             until, pause = time.monotonic() + pause, 2 * pause
             while missing and time.monotonic() < until:
-                # An earlier one may be answered late, on a machine that is busy.
+                # On a busy machine an earlier message may be answered late.
                 for rank in [rank for rank in missing if any(map(_came, tries[rank]))]:
                     self._reached.add(missing.pop(rank))
                 time.sleep(0.002)
             if missing and time.monotonic() > deadline:
-                raise self._unreachable()
-
-    def _unreachable(self) -> HeadUnreachable:
-        where = self.connection["interface"].partition("://")[2]
-        return HeadUnreachable(
-            f"the engines do not answer within {_REACH:.0f} s: cells go to {where} by ports of their own, "
-            "which have to be open from here. Through a tunnel only @workbench.spmd works"
-        )
+                raise unreachable(self._connection)
 
     def _echo(self, ident: str) -> tuple[Promise[Any], Promise[Any]]:
         return self._send(ident, Ping(), lambda _: None)
@@ -94,12 +123,12 @@ class EngineClient:
         Parameters
         ----------
         take
-            Is called with each of its outputs, in another thread.
+            Called with each output of the cell, in another thread.
 
         Returns
         -------
         reply, output
-            Futures: of how it went, and done when all its output has come.
+            Futures: the outcome of the cell, and one that is done when all output has arrived.
         """
 
         def taken(message: dict[str, Any]) -> None:
@@ -111,8 +140,8 @@ class EngineClient:
     def _send(self, ident: str, what: Any, take: Callable[[dict[str, Any]], None]) -> tuple[Promise[Any], Promise[Any]]:
         client = self._client
         reply = client.send_apply_request(
-            # A view asks the hub who is there; the head has told that. The stream, not its socket: what comes in while
-            # one sends past it is not noticed until one sends again.
+            # A view would ask the hub for the engines, which the head has sent already. The call uses the stream and
+            # not the socket of the stream: the stream does not see messages that arrive during a send on the socket.
             client._mux_stream,  # noqa: SLF001
             what,
             ident=ident.encode(),
@@ -121,16 +150,16 @@ class EngineClient:
         return reply, reply.output
 
     def close(self) -> None:
-        """Disconnect, some time soon: it waits for a thread, and whoever collects garbage must not."""
+        """Disconnect in another thread: the garbage collector may call this method, and must not wait for a thread."""
         threading.Thread(target=self._client.close, name="engine-link-close", daemon=True).start()
 
 
 def _came(echo: tuple[Promise[Any], Promise[Any]]) -> bool:
-    return all(each.done() for each in echo)
+    return all(promise.done() for promise in echo)
 
 
 def _item(message: dict[str, Any]) -> CellOutput | None:
-    """Make an output of a message of Jupyter, or None if it is none."""
+    """Return the output in a message of Jupyter; None if the message has none."""
     kind, content = message["header"]["msg_type"], message["content"]
     if kind == "stream":
         return CellOutput(content["name"], content["text"])

@@ -1,7 +1,7 @@
-"""Cells of notebooks on the ranks of a world: one at a time, in the order in which clients asked for them.
+"""Cells of notebooks on the ranks of a world: one at a time, in the order of the requests.
 
-Code and output go between notebook and engines by themselves. The head says when: it lets a cell begin once all its
-ranks are ready for it, and ends it on all of them when one fails, or its notebook asks for that or goes away.
+Code and output do not pass the head. The head starts a cell when all ranks of the cell are prepared, and ends the cell
+on all ranks when one rank fails, when the notebook asks for the end, or when the notebook disconnects.
 """
 
 from __future__ import annotations
@@ -32,13 +32,22 @@ if TYPE_CHECKING:
     from workbench.deploy.registry import Record
     from workbench.deploy.world import MPIWorld, Worlds
 
-# Seconds for which cells are remembered that were called off before they were asked for.
+# Seconds for which a cancellation is remembered that arrives before the request for its cell.
 _REMEMBER = 60.0
+_CANCELLED = "the cell was cancelled before its turn"
 _LOST = "lost"  # the status of a rank that died in a cell, beside those of `protocol.Ended`
 
 
 class Cells(SchedulerPlugin):
-    """The cells of a cluster; as a plugin of the scheduler it learns which clients and ranks go."""
+    """The cells of a cluster; a plugin of the scheduler, which reports clients and ranks that leave.
+
+    Parameters
+    ----------
+    run
+        Runs a coroutine in the background.
+    began
+        Called with the identity of each cell, and the number of the cell in its notebook.
+    """
 
     name = "workbench-cells"
 
@@ -51,50 +60,62 @@ class Cells(SchedulerPlugin):
         began: Callable[[str, int | None], None],
     ) -> None:
         self.scheduler, self.worlds, self._record = scheduler, worlds, record
-        # Runs something beside all else; is called with the identity of each cell, and its number in its notebook.
         self._run, self._began = run, began
         self.queue = CallQueue()
         self._engines: dict[tuple[int, int], Engines] = {}
         self._cells: dict[str, _Cell] = {}
-        self._called_off = Cancelled(_REMEMBER)
+        self._cancelled = Cancelled(_REMEMBER)
         self.handlers: dict[str, Callable[..., Coroutine[Any, Any, Any]]] = {
             protocol.BEGIN: self.begin,
             protocol.WAIT: self.wait,
             protocol.INTERRUPT: self.interrupt,
+            protocol.REACH: self.reach,
             protocol.COMPLETE: self.complete,
         }
         scheduler.stream_handlers[protocol.ENDED] = self.ended
 
-    # -- what clients ask for ----------------------------------------------------------------------------------
+    # -- requests of clients -----------------------------------------------------------------------------------
 
     async def begin(self, **request: Unpack[protocol.Begin]) -> protocol.Granted:
-        """Get all ranks of a cell ready for it when it is its turn; return how the client reaches their engines."""
+        """Prepare all ranks of a cell when its turn comes; return how the client reaches the engines."""
         id, index = request["cell"], request["world"]  # noqa: A001
-        if id in self._called_off:
-            raise CollectiveFailed(_was_called_off())
+        if id in self._cancelled:
+            raise CollectiveFailed(_CANCELLED)
         self._began(id, request["origin"])
-        world = self.worlds.get(index)
-        if world is None:
-            have = ", ".join(str(each.index) for each in self.worlds)
-            raise InvalidRequest(f"there is no world {index}: this cluster has {have}")
+        world = self._world(index)
         cell = self._cells[id] = _Cell(self, world, request)
         cell.turn = self.queue.turn(
             world,
             request["client"],
             asyncio.get_running_loop().time() + request["timeout"],
-            busy=f"world {index} is still busy with another cell after {request['timeout']:.0f} s. Ask again later, or "
-            "allow more with the setting workbench.cells.queue-timeout.",
-            gone=lambda: cell.stop("its notebook has gone"),
+            busy=f"world {index} is still busy with another cell after {request['timeout']:.0f} s. Run the cell "
+            "later, or increase the setting workbench.cells.queue-timeout.",
+            gone=lambda: cell.stop("its notebook has disconnected"),
         )
         cell.task = asyncio.ensure_future(self._take_turn(cell))
         try:
             return await cell.granted
         except asyncio.CancelledError:  # the head's shutdown
             cell.stop("the cluster ends")
-            raise CollectiveFailed(_was_called_off()) from None
+            raise CollectiveFailed(_CANCELLED) from None
+
+    async def reach(self, world: int) -> protocol.Reach:
+        """Start the engines of a world if need be; return how clients connect to them."""
+        place = self._world(world)
+        ranks = _check_ranks(place, None)
+        members = RankRPC(self.scheduler, world, self.worlds.members(place), "ipyparallel")
+        reach = await self.engines(place).ready(members)
+        return {**reach, "idents": {rank: reach["idents"][rank] for rank in ranks}}
+
+    def _world(self, index: int) -> MPIWorld:
+        world = self.worlds.get(index)
+        if world is None:
+            worlds = ", ".join(str(each.index) for each in self.worlds)
+            raise InvalidRequest(f"world {index} does not exist. Choose one of the worlds of this cluster: {worlds}")
+        return world
 
     async def wait(self, cell: str) -> dict[str, Any]:
-        """Return when a cell is over on all its ranks, or those that do not end have had their time."""
+        """Return when a cell has ended on all its ranks, or the time of the ranks that do not end has passed."""
         operation = self._cells.get(cell)
         if operation is None:
             return {"lost": []}
@@ -103,15 +124,15 @@ class Cells(SchedulerPlugin):
         return {"lost": operation.lost}
 
     async def interrupt(self, cell: str, reason: str) -> None:
-        """End a cell wherever it is."""
+        """End a cell, in any state."""
         if operation := self._cells.get(cell):
             operation.stop(reason)
         else:
-            # It may have been faster than the request for the cell.
-            self._called_off.add(cell)
+            # This request may arrive before the request for the cell.
+            self._cancelled.add(cell)
 
     async def complete(self, world: int, text: str) -> list[str]:
-        """Return the names on rank 0 that continue `text`; nothing while a cell runs."""
+        """Return the names on rank 0 that begin with `text`; an empty list while a cell runs."""
         place = self.worlds.get(world)
         if place is None or 0 not in place.present or self.queue.is_taken(place):
             return []
@@ -125,16 +146,16 @@ class Cells(SchedulerPlugin):
     # -- cells -------------------------------------------------------------------------------------------------
 
     async def _take_turn(self, cell: _Cell) -> None:
-        """Have the turn until the cell is over; the client gets what goes wrong before the cell begins."""
+        """Keep the turn until the end of the cell; the client gets errors from before the start of the cell."""
         try:
             async with cell.turn.held():
                 await cell.run()
-        except Exception as error:  # noqa: BLE001  (the client gets it)
+        except Exception as error:  # noqa: BLE001  (the client gets the error)
             if not cell.granted.done():
                 cell.granted.set_exception(error)
                 del self._cells[cell.id]
         finally:
-            # A notebook that was interrupted does not ask how the cell has ended.
+            # A notebook that was interrupted does not wait for the end of the cell.
             asyncio.get_running_loop().call_later(_REMEMBER, self._cells.pop, cell.id, None)
 
     def engines(self, world: MPIWorld) -> Engines:
@@ -145,12 +166,12 @@ class Cells(SchedulerPlugin):
         return self._engines[start]
 
     def ended(self, *, worker: str, **report: Unpack[protocol.Ended]) -> None:
-        """Note that a rank is done with a cell, or about to fail."""
+        """Note that a rank has ended a cell, or is about to fail."""
         if cell := self._cells.get(report["cell"]):
             cell.ended(report["rank"], report["status"], report["summary"])
 
     def remove_worker(self, scheduler: Scheduler, worker: str, **_: Any) -> None:
-        """Note that a rank is gone."""
+        """Note that a rank was lost."""
         for cell in list(self._cells.values()):
             for rank in [rank for rank, address in cell.running.items() if address == worker]:
                 cell.ended(rank, _LOST, "")
@@ -161,17 +182,17 @@ class Cells(SchedulerPlugin):
                 self._run(engines.close())
 
     def remove_client(self, scheduler: Scheduler, client: str) -> None:
-        """End the cells of a client that is gone."""
+        """End the cells of a client that has disconnected."""
         self.queue.remove_client(scheduler, client)
 
 
 class _Cell(RankOperation[str, bool]):
-    """A cell on ranks of a world; the outcome of a rank is its status, and the result of the cell is no news."""
+    """A cell on ranks of a world. The outcome of a rank is its status, and the notebook does not use the result."""
 
-    grace = 11.0  # the ranks have less
+    grace = 11.0  # longer than the time of the ranks
 
     turn: Turn
-    task: asyncio.Task[None]  # has the turn
+    task: asyncio.Task[None]  # keeps the turn
 
     def __init__(self, cells: Cells, world: MPIWorld, request: protocol.Begin) -> None:
         none = RankRPC(cells.scheduler, world.index, {}, "a cell")
@@ -182,32 +203,33 @@ class _Cell(RankOperation[str, bool]):
 
     @property
     def running(self) -> dict[int, str]:
-        """Addresses of the ranks that are ready for it, or about to be, and have not come to its end."""
+        """Addresses of the ranks that are prepared, or are preparing, and have not ended the cell."""
         return {rank: self._members.ranks[rank] for rank, end in self._ends.items() if not end.done()}
 
     @property
     def lost(self) -> list[int]:
-        """Ranks that died in it."""
+        """Ranks that died in the cell."""
         return [rank for rank, end in self._ends.items() if end.done() and end.result() == _LOST]
 
     def stop(self, reason: str) -> None:
-        """End it wherever it is; only the first reason counts."""
+        """End the cell in any state; only the first reason counts."""
         if not self._stopped.is_set():
             self._cancelled = reason
-            self.turn.cancel(_was_called_off)
+            self.turn.cancel(lambda: _CANCELLED)
 
     async def _prepare(self) -> None:
         world, names = self._world, self._request["names"]
         ranks = _check_ranks(world, self._request["ranks"])
         everyone = RankRPC(self._scheduler, world.index, self._cells.worlds.members(world), "a cell")
         self._members.ranks = {rank: everyone.ranks[rank] for rank in ranks}
-        own_names = {rank: {name: self._on_rank(name, rank) for name in names} for rank in ranks}
+        transfers = {rank: {name: self._transfer(name, rank) for name in names} for rank in ranks}
         engines = self._engines = self._cells.engines(world)
-        for how in names.values():
-            engines.given |= {how["blocks"][each]: each for each in self._members.ranks.values() if "blocks" in how}
+        for transfer in names.values():
+            if blocks := transfer.get("blocks"):
+                engines.given |= {blocks[address]: address for address in self._members.ranks.values()}
         reach = await engines.ready(everyone)
         self._ends = {rank: asyncio.get_running_loop().create_future() for rank in ranks}
-        admitted = room(sum(len(how.get("parcel", b"")) for how in names.values()))
+        admitted = room(sum(len(transfer.get("parcel", b"")) for transfer in names.values()))
 
         async def prepare(rank: int) -> None:
             message: protocol.Prepare = {
@@ -216,7 +238,7 @@ class _Cell(RankOperation[str, bool]):
                 "generation": engines.generation,
                 "serial": self._serial,
                 "ranks": ranks,
-                "names": own_names[rank],
+                "names": transfers[rank],
             }
             async with admitted:
                 await ask(self._members, rank, protocol.PREPARE, **message)
@@ -229,10 +251,14 @@ class _Cell(RankOperation[str, bool]):
         return self._ends[rank]
 
     def ended(self, rank: int, status: str, summary: str) -> None:
-        """Note that a rank is done with it, or about to fail: the others are not to wait for that rank in MPI."""
+        """Note that a rank has ended the cell, or is about to fail: the others must not wait for this rank in MPI."""
         if status != "failing" and rank in self.running:  # the traceback takes time
             self._ends[rank].set_result(status)
-        reasons = {"called off": summary, "exit": f"rank {rank} left it by exit()", _LOST: f"rank {rank} is gone"}
+        reasons = {
+            protocol.CANCELLED: summary,
+            "exit": f"rank {rank} left the cell by exit()",
+            _LOST: f"rank {rank} was lost",
+        }
         reasons |= dict.fromkeys(("ok", "ended", "interrupted"), "")
         if reason := reasons.get(status, f"rank {rank} raised {summary}"):
             self._tell(self.running, reason, interrupt=False)
@@ -241,7 +267,7 @@ class _Cell(RankOperation[str, bool]):
         try:
             return await super()._supervise(running)
         finally:
-            given = {key: each for key, each in self._engines.given.items() if key in self._scheduler.tasks}
+            given = {key: address for key, address in self._engines.given.items() if key in self._scheduler.tasks}
             drop_copies(self._scheduler, given.items(), f"cell-{self.id}")
             self._engines.given = given
 
@@ -258,7 +284,7 @@ class _Cell(RankOperation[str, bool]):
         RankRPC(self._scheduler, self._world.index, ranks, "a cell").tell(protocol.END, **message)
 
     async def _broken(self, *_: Any) -> bool:
-        # A rank in C code is left to itself; it refuses the next cell as long as it is there.
+        # A rank in C code cannot be ended. It refuses the next cell until the code returns.
         return True
 
     def _retire(self) -> None:
@@ -267,21 +293,21 @@ class _Cell(RankOperation[str, bool]):
 
     # -- objects -----------------------------------------------------------------------------------------------
 
-    def _on_rank(self, name: str, rank: int) -> protocol.How:
-        """Return how an object comes to a rank."""
-        how = self._request["names"][name]
-        if "blocks" in how:
-            if wrong := self._elsewhere(name, rank):
-                raise PlacementError(wrong)
+    def _transfer(self, name: str, rank: int) -> protocol.Transfer:
+        """Return how an object reaches a rank."""
+        transfer = self._request["names"][name]
+        if "blocks" in transfer:
+            if error := self._wrong_place(name, rank):
+                raise PlacementError(error)
             address = self._members.ranks[rank]
-            return {"key": how["blocks"][address], "holders": [address]}
-        if "key" in how:
-            task = self._scheduler.tasks.get(how["key"])
-            return {"key": how["key"], "holders": [holder.address for holder in (task and task.who_has) or ()]}
-        return how
+            return {"key": transfer["blocks"][address], "holders": [address]}
+        if "key" in transfer:
+            task = self._scheduler.tasks.get(transfer["key"])
+            return {"key": transfer["key"], "holders": [holder.address for holder in (task and task.who_has) or ()]}
+        return transfer
 
-    def _elsewhere(self, name: str, rank: int) -> str | None:
-        """Return why a rank does not see all of the world's part of a collection, or None."""
+    def _wrong_place(self, name: str, rank: int) -> str | None:
+        """Return the message for a collection that has no block on a rank, or blocks on other worlds; else None."""
         blocks, index = self._request["names"][name]["blocks"], self._world.index
         workers = self._scheduler.workers
         holders = [workers[address].extra["workbench"] for address in blocks if address in workers]
@@ -291,22 +317,18 @@ class _Cell(RankOperation[str, bool]):
             return f"{name!r} lies on world {others[0]}, and this cell runs on world {index}: --world {others[0]}"
         if own and others:
             worlds = ranges([index, *others])
-            return f"{name!r} has blocks on worlds {worlds}, and a cell runs in one: it would miss the rest"
+            return f"{name!r} has blocks on worlds {worlds}, but a cell runs on one world"
         if self._members.ranks[rank] in blocks:
             return None
         if not own:
-            return f"the ranks that held the blocks of {name!r} are gone: place it again"
-        return f"rank {rank} holds no block of {name!r}: run the cell on those that do, --ranks {_option(own)}"
-
-
-def _was_called_off() -> str:
-    return "the cell was called off before its turn came"
+            return f"the ranks with the blocks of {name!r} were lost. Place {name!r} again."
+        return f"rank {rank} holds no block of {name!r}: run the cell on the ranks that do, --ranks {_option(own)}"
 
 
 def _check_ranks(world: MPIWorld, asked: Sequence[int] | None) -> list[int]:
-    """Return the ranks that run a cell; raise if there are no such ranks, or they cannot run it."""
+    """Return the ranks that run a cell; raise if a rank does not exist or cannot run the cell."""
     if doing := just_being(world):
-        raise CollectiveFailed(f"world {world.index} is just being {doing}: run the cell again when it is ready")
+        raise CollectiveFailed(f"world {world.index} is being {doing}: run the cell again when the world is ready")
     ranks = sorted(set(range(world.ranks) if asked is None else asked))
     if unknown := [rank for rank in ranks if not 0 <= rank < world.ranks]:
         raise InvalidRequest(
@@ -318,10 +340,10 @@ def _check_ranks(world: MPIWorld, asked: Sequence[int] | None) -> list[int]:
         )
     if missing := gone(world, ranks):
         left = sorted(world.present)
-        others = f"Run it on the others, --ranks {_option(left)}, or s" if left else "S"
+        others = f"Run the cell on the other ranks, --ranks {_option(left)}, or s" if left else "S"
         raise RankLost(
             f"{'rank' if len(missing) == 1 else 'ranks'} {ranges(missing)} of world {world.index} "
-            f"{'is' if len(missing) == 1 else 'are'} gone.",
+            f"{'was' if len(missing) == 1 else 'were'} lost.",
             hint=(f"{others}tart the ranks again: ", Command("restart")),
         )
     return ranks

@@ -1,4 +1,4 @@
-"""``%%mpi``: a cell on all ranks of a world; ``%mpi``: the value of an expression on each of them."""
+"""The magics ``%%mpi``, a cell on all ranks of a world, and ``%mpi``, the value of an expression on each rank."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
 
 _AS_RANKS = "0,3 or 0-3"
 OPTIONS = {
-    "--ranks": f"ranks that run it, as {_AS_RANKS}; default: all",
+    "--ranks": f"ranks that run the cell, as {_AS_RANKS}; default: all",
     "--world": "index of the world; default: 0",
-    "--stream": "show output as it comes, each line with its rank",
+    "--stream": "show output immediately, each line with its rank",
     "--out": "variable for the values of the last line, a list in rank order",
-    "--timeout": "end it after this time, as 30 or '2 minutes'",
+    "--timeout": "end the cell after this time, as 30 or '2 minutes'",
 }
 _FLAGS = {"--stream"}
 
@@ -46,56 +46,56 @@ class CellMagics(Magics):
 
     @no_var_expand
     @line_cell_magic
-    def mpi(self, line: str, cell: str | None = None) -> Any:  # noqa: D102  # written below, from the options
+    def mpi(self, line: str, cell: str | None = None) -> Any:  # noqa: D102  # the docstring is built below
         try:
             return self._evaluate(line) if cell is None else self._run(line, cell)
         except WorkbenchError as error:
             raise UsageError(str(error)) from None
 
-    mpi.__doc__ = """Run a cell on every rank of the cluster at once, in an IPython that lives there.
+    mpi.__doc__ = """Run a cell on every rank of the cluster at the same time, in an IPython inside the rank.
 
-    The cell finds `comm`, a communicator of the ranks that run it, and `rank` and `size`. Of placed arrays that are
-    named in its first line each rank has its own block; of Dask futures the value; of anything else a copy. What the
-    cell defines is there in the next one. Ctrl-C ends it on all ranks.
+    The cell can use `comm`, a communicator of the ranks that run the cell, and `rank` and `size`. NAMEs in the first
+    line are objects of the notebook: a placed array becomes the block of each rank, a Dask future becomes its value,
+    and any other object is copied. Names that the cell defines exist in the next cell. Ctrl-C ends the cell on all
+    ranks.
 
     %%mpi [NAME ...] [options]
-    %mpi [options] EXPRESSION   returns a list of its values, in rank order
+    %mpi [options] EXPRESSION   returns a list of the values, in rank order
 
-    """ + "\n".join(f"    {option:<10} {what}" for option, what in OPTIONS.items())
+    """ + "\n".join(f"    {option:<10} {meaning}" for option, meaning in OPTIONS.items())
 
     def _evaluate(self, line: str) -> list[Any]:
         expression, given = _leading_options(line)
         if not expression:
             raise InvalidRequest(
-                "%mpi evaluates an expression on each rank, as: %mpi rank ** 2. Cells begin with %%mpi"
+                "%mpi needs an expression, which each rank evaluates, as in %mpi rank ** 2. A cell begins with %%mpi."
             )
         given |= {"--out": "_"}
-        result = self._ran(expression, {}, given)
-        return result.values()
+        return self._call(expression, {}, given).values()
 
     def _run(self, line: str, cell: str) -> None:
-        words, given = _parse(line)
+        names, given = _parse(line)
         out = given.get("--out")
         if out is not None and not out.isidentifier():
             raise InvalidRequest(f"--out {out} is not valid. Choose a name for a variable.")
-        result = self._ran(cell, self._named(words, given), given)
+        result = self._call(cell, self._objects(names, given), given)
         if out is not None:
             self.shell.user_ns[out] = result.values()
 
-    def _named(self, words: list[str], given: dict[str, str]) -> dict[str, Any]:
-        names = self.shell.user_ns
-        if unknown := [word for word in words if word not in names]:
-            defined = [name for name in names if name[0] != "_" and name not in self.shell.user_ns_hidden]
+    def _objects(self, names: list[str], given: dict[str, str]) -> dict[str, Any]:
+        namespace = self.shell.user_ns
+        if unknown := [name for name in names if name not in namespace]:
+            defined = [name for name in namespace if name[0] != "_" and name not in self.shell.user_ns_hidden]
             close = closest(unknown[0], defined)
             hint = f"; did you mean {close!r}?" if close else ""
             if "," in unknown[0]:
-                hint = "; names are separated by blanks"
+                hint = "; blanks separate names"
             elif given:
-                hint += "; a value of several words is quoted, as --timeout '2 minutes'"
+                hint += "; a value of several words needs quotes, as in --timeout '2 minutes'"
             raise InvalidRequest(f"{unknown[0]!r} is not defined in this notebook{hint}")
-        return {word: names[word] for word in words}
+        return {name: namespace[name] for name in names}
 
-    def _ran(self, code: str, names: dict[str, Any], given: dict[str, str]) -> CellResult:
+    def _call(self, code: str, names: dict[str, Any], given: dict[str, str]) -> CellResult:
         stream, tagged = "--stream" in given, LinePrefixer()
 
         def show(rank: int, item: CellOutput) -> None:
@@ -116,8 +116,8 @@ class CellMagics(Magics):
         else:
             for shown in grouped(result.outputs):
                 _show(shown)
-        for said in failures(result):
-            sys.stderr.write(f"{said}\n")
+        for message in failures(result):
+            sys.stderr.write(f"{message}\n")
         if result.interrupted:
             try:
                 result.check()
@@ -128,7 +128,7 @@ class CellMagics(Magics):
         return result
 
     def _client(self) -> Any:
-        """Return the client of ``%mpicluster``, if there is one."""
+        """Return the client of ``%mpicluster``, if it exists."""
         from distributed import Client
 
         client = self.shell.user_ns.get("client")
@@ -147,7 +147,7 @@ def _show(shown: OutputGroup) -> None:
 
 def _show_tagged(rank: int, item: CellOutput, tagged: LinePrefixer) -> None:
     if item.kind not in {"stdout", "stderr"}:
-        sys.stdout.write(tagged.rest(rank))  # a value begins in a line of its own
+        sys.stdout.write(tagged.rest(rank))  # a value begins on a new line
     item = as_text(item)
     if item.kind in {"stdout", "stderr"}:
         (sys.stderr if item.kind == "stderr" else sys.stdout).write(tagged.lines(rank, item))
@@ -228,16 +228,16 @@ def match(context: CompletionContext) -> SimpleMatcherResult:
     before = context.text_until_cursor
     if context.cursor_line == 0 and before.split(" ")[-1].startswith("-"):
         last = before.split(" ")[-1]
-        found = [option for option in OPTIONS if option.startswith(last)]
+        matches = [option for option in OPTIONS if option.startswith(last)]
     elif (dotted := _DOTTED.search(before)) and not (context.cursor_line == 0 and first.startswith("%%")):
         last = dotted[0]
-        found = cells_client.complete(last, _client_here())
+        matches = cells_client.complete(last, _client_here())
     else:
         return SimpleMatcherResult(completions=[], suppress=False)
     matched: SimpleMatcherResult = SimpleMatcherResult(
-        completions=[SimpleCompletion(text=text, type="mpi") for text in found],
+        completions=[SimpleCompletion(text=text, type="mpi") for text in matches],
         matched_fragment=last,
-        suppress=bool(found),
+        suppress=bool(matches),
         ordered=True,
     )
     return matched
@@ -255,7 +255,7 @@ def load(shell: InteractiveShell) -> None:
 
 
 def unload(shell: InteractiveShell) -> None:
-    """Take ``%%mpi`` and its completion away."""
+    """Remove ``%%mpi`` and its completion."""
     shell.Completer.custom_matchers.remove(match)
     for kind in ("line", "cell"):
         del shell.magics_manager.magics[kind]["mpi"]

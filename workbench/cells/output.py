@@ -1,4 +1,4 @@
-"""What a notebook shows of a cell that ran on many ranks: the same of several ranks once, each with its ranks."""
+"""The output of a cell that ran on many ranks, as a notebook shows it: equal outputs of several ranks once."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from workbench.collective.rank_locations import ranges
 
 @dataclass(frozen=True)
 class OutputGroup:
-    """One piece of what is shown."""
+    """One output of one or more ranks."""
 
     label: str
-    """Whose it is: ``"ranks 0-3"``."""
+    """The ranks: ``"ranks 0-3"``."""
     item: CellOutput
 
 
 def label(ranks: Iterable[int]) -> str:
-    """Name some ranks.
+    """Return ranks as text.
 
     Examples
     --------
@@ -33,7 +33,7 @@ def label(ranks: Iterable[int]) -> str:
 
 
 def with_label(shown: OutputGroup) -> str:
-    r"""Return the text of a stream with its label: beside one line, above several.
+    r"""Return the text of a stream with its label, in the same line if the text has one line.
 
     Examples
     --------
@@ -45,12 +45,12 @@ def with_label(shown: OutputGroup) -> str:
 
 
 def grouped(outputs: Mapping[int, list[CellOutput]]) -> list[OutputGroup]:
-    """Group the outputs of ranks: what several of them have said alike comes once.
+    """Group the outputs of ranks: ranks with equal outputs share a group.
 
     Parameters
     ----------
     outputs
-        By rank, in the order in which they came.
+        Outputs by rank, in the order of arrival.
     """
     groups: dict[str, tuple[list[int], list[CellOutput]]] = {}
     for rank, items in sorted(outputs.items()):
@@ -61,64 +61,64 @@ def grouped(outputs: Mapping[int, list[CellOutput]]) -> list[OutputGroup]:
 
 
 def _merged(items: Iterable[CellOutput]) -> Iterator[CellOutput]:
-    """Join what was written in pieces; a value that is only text is written, too."""
+    """Join adjacent outputs of one stream; a value that has only a text form is output of a stream, too."""
     before: CellOutput | None = None
     for item in items:
-        now = as_text(item)
-        if before is not None and now.text and before.kind == now.kind:
-            # A value begins in a line of its own, as in any notebook.
-            ended = now is item or before.text.endswith("\n")
-            before = replace(before, text=f"{before.text}{'' if ended else chr(10)}{now.text}")
+        output = as_text(item)
+        if before is not None and output.text and before.kind == output.kind:
+            # A value begins on a new line, as in any notebook.
+            ended = output is item or before.text.endswith("\n")
+            before = replace(before, text=f"{before.text}{'' if ended else chr(10)}{output.text}")
             continue
         if before is not None:
             yield before
-        before = now
+        before = output
     if before is not None:
         yield before
 
 
 def as_text(item: CellOutput) -> CellOutput:
-    """Make a stream of a value that has no other form than text."""
+    """Return a value that has only a text form as output of a stream, and any other output unchanged."""
     if item.kind in {"display", "result"} and set(item.data) == {"text/plain"}:
         return CellOutput("stdout", f"{item.data['text/plain']}\n")
     return item
 
 
 def failures(result: CellResult) -> list[str]:
-    """Return what is to be said of ranks on which a cell did not go well; the traceback of the lowest one first."""
-    said: list[str] = []
+    """Return messages about the ranks that did not complete a cell; the traceback of the lowest one first."""
+    messages: list[str] = []
     failed = result.failed
-    if failed and not result.lost:  # of which all other failures may be a consequence
+    if failed and not result.lost:  # a lost rank may be the cause of all other failures
         first = result.done[failed[0]]
-        alike = [rank for rank in failed if result.done[rank].summary == first.summary]
-        said.append(f"{label(alike)} raised:\n{first.traceback or first.summary}")
+        equal = [rank for rank in failed if result.done[rank].summary == first.summary]
+        messages.append(f"{label(equal)} raised:\n{first.traceback or first.summary}")
     for summary, ranks in _by(result, "error"):
         if ranks[0] != failed[0] or result.lost:
-            said.append(f"{label(ranks)} raised {summary}")
-    said += [f"{label(ranks)} left the cell by exit(); the ranks go on" for _, ranks in _by(result, "exit")]
+            messages.append(f"{label(ranks)} raised {summary}")
+    messages += [f"{label(ranks)} left the cell by exit(); the ranks still run" for _, ranks in _by(result, "exit")]
     for status in ("ended", "interrupted"):
-        said += [f"{label(ranks)}: ended, since {summary}" for summary, ranks in _by(result, status)]
+        messages += [f"{label(ranks)}: ended, since {summary}" for summary, ranks in _by(result, status)]
     cut: dict[int, list[int]] = {}
     for rank, done in sorted(result.done.items()):
         if done.cut:
             cut.setdefault(done.cut, []).append(rank)
-    return said + [
+    return messages + [
         f"{label(ranks)}: {number:,} more characters of output are not shown (setting workbench.cells.output-limit)"
         for number, ranks in cut.items()
     ]
 
 
 def _by(result: CellResult, status: str) -> list[tuple[str, list[int]]]:
-    """Return the ranks of a status, by what they say."""
-    found: dict[str, list[int]] = {}
+    """Return the ranks with a status, by their summaries."""
+    ranks: dict[str, list[int]] = {}
     for rank, done in sorted(result.done.items()):
         if done.status == status:
-            found.setdefault(done.summary, []).append(rank)
-    return list(found.items())
+            ranks.setdefault(done.summary, []).append(rank)
+    return list(ranks.items())
 
 
 class LinePrefixer:
-    """Output as it comes, each line with the number of its rank."""
+    """Formats output at its arrival, with the number of the rank before each line."""
 
     def __init__(self) -> None:
         self._begun: dict[tuple[int, str], str] = {}
@@ -132,6 +132,6 @@ class LinePrefixer:
         return "".join(f"[{rank}] {line}\n" for line in whole.split("\n")) if whole or text.startswith("\n") else ""
 
     def rest(self, rank: int | None = None) -> str:
-        """Return the lines that were left without an end, of a rank or of all."""
+        """Return the lines that have no end yet, of a rank or of all ranks."""
         keys = sorted(key for key in self._begun if rank in (None, key[0]))
         return "".join(f"[{key[0]}] {self._begun.pop(key)}\n" for key in keys)

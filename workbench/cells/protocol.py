@@ -1,6 +1,6 @@
-"""What a notebook, the head and the ranks send each other for a cell, beside the cell itself and its output.
+"""Messages between a notebook, the head and the ranks for a cell, except for the cell itself and its output.
 
-As in `workbench.collective.protocol`: an operation and a field have their names here alone, and messages travel whole.
+As in `workbench.collective.protocol`, this module is the only place with the names of operations and fields.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 BEGIN = "workbench_cells_begin"
 WAIT = "workbench_cells_wait"
 INTERRUPT = "workbench_cells_interrupt"
+REACH = "workbench_cells_reach"
 # Of the head, for ranks.
 ENDED = "workbench_cells_ended"
 # Of the head for notebooks, and of a rank for the head.
@@ -27,36 +28,39 @@ ENGINE = "workbench_cells_engine"
 PREPARE = "workbench_cells_prepare"
 END = "workbench_cells_end"
 
+# The status of a rank in `Ended` whose cell was cancelled before its start.
+CANCELLED = "cancelled"
+
 # -- messages --------------------------------------------------------------------------------------------------
 
 
 class Id(TypedDict):
-    """Which cell it is."""
+    """Identity of a cell."""
 
     cell: str
     """Identity of the cell."""
 
 
 class Allowed(TypedDict):
-    """What a cell may do on a rank; the head passes it on as it came."""
+    """Limits of a cell on a rank; the head forwards them unchanged."""
 
     limit: int
-    """Characters of output that may go to the notebook."""
+    """Characters of output that may be sent to the notebook."""
 
 
-class How(TypedDict, total=False):
-    """How an object comes to a rank: as a block of its own, as the value of a key, or as a parcel."""
+class Transfer(TypedDict, total=False):
+    """How an object reaches a rank: as the block on the rank, as the value of a key, or as a parcel."""
 
     blocks: dict[str, Key]
-    """Key of each block by the address of its rank; for the head alone."""
+    """Key of each block, by the address of its rank; only for the head."""
     key: Key
     holders: list[str]
-    """Addresses of the ranks that have the value of `key`; of the head."""
+    """Addresses of the ranks that have the value of `key`; the head adds this field."""
     parcel: bytes
 
 
 class Begin(Id, Allowed):
-    """`BEGIN`: let a cell begin when it is its turn."""
+    """`BEGIN`: prepare a cell when its turn comes."""
 
     client: str
     """Identity of the client."""
@@ -65,18 +69,18 @@ class Begin(Id, Allowed):
     world: int
     """Index of the world."""
     ranks: list[int] | None
-    """Ranks that run it; None: all."""
-    names: dict[str, How]
-    """By name: how the object comes to the ranks."""
+    """Ranks that run the cell; None: all."""
+    names: dict[str, Transfer]
+    """How each object reaches the ranks, by name."""
     timeout: float
-    """Seconds for its turn to come."""
+    """Seconds to wait for the turn."""
 
 
 class Reach(TypedDict):
     """How a notebook reaches the engines of a world."""
 
     connection: dict[str, Any]
-    """Of ipyparallel, to the controller."""
+    """Connection of ipyparallel to the controller."""
     idents: dict[int, str]
     """Identities of the engines by rank."""
 
@@ -87,36 +91,36 @@ class Granted(Reach):
     ranks: Sequence[int]
     """Ranks that run the cell."""
     size: int
-    """Of the world."""
+    """Number of ranks of the world."""
 
 
 class Prepare(Id, Allowed):
-    """`PREPARE`: get ready for a cell."""
+    """`PREPARE`: prepare a cell on a rank."""
 
     generation: int
-    """Grows whenever a cell broke off: communicators of before it are of no use."""
+    """Increases after each cell that was ended: earlier communicators must not be used again."""
     serial: int
     """Number of the communicator of these ranks."""
     ranks: list[int]
     """Ranks that run the cell."""
-    names: dict[str, How]
-    """By name: how the object comes to this rank."""
+    names: dict[str, Transfer]
+    """How each object reaches this rank, by name."""
 
 
 class End(Id):
     """`END`: end a cell on a rank."""
 
     reason: str
-    """In words."""
+    """Reason, for people."""
     interrupt: bool
-    """End it wherever it is, by SIGINT; else only if it is, or comes, in MPI."""
+    """Whether SIGINT ends the code of the user; else only MPI operations of the cell fail."""
 
 
 class Ended(Id):
-    """`ENDED`: a rank is done with a cell, or about to fail."""
+    """`ENDED`: a rank has ended a cell, or is about to fail."""
 
     rank: int
     status: str
-    """As of `workbench.cells.run_cell.CellOutcome`; also ``failing``, ahead of the traceback, and ``called off``."""
+    """As of `workbench.cells.run_cell.CellOutcome`; also ``failing``, before the traceback, and ``cancelled``."""
     summary: str
-    """Why it is not ok, in one line."""
+    """Reason of a status that is not ``ok``, in one line."""

@@ -1,4 +1,4 @@
-"""The part of a rank in the cells of notebooks: its IPython engine, and each cell from its preparation to its end."""
+"""The cells of notebooks on a rank: the IPython engine, and each cell from its preparation to its end."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ if TYPE_CHECKING:
     from workbench.metrics.activity import Activity
     from workbench.mpi.context import RankContext
 
-# Seconds between two SIGINTs for a cell that goes on: the code of a user may catch one.
+# Seconds between two SIGINTs for a cell that still runs: the code of a user may catch one.
 _AGAIN = 0.2
 # Seconds after which a cell that does not end is left alone.
 _PATIENCE = 10.0
-# Seconds for which cells are remembered that were ended.
+# Seconds for which ended cells are remembered.
 _REMEMBER = 600.0
-# Seconds for all ranks of a cell to begin with it.
+# Seconds for all ranks of a cell to begin.
 _MEET = 30.0
 # Seconds for a completion, and for an engine to register.
 _COMPLETE = 0.4
@@ -64,7 +64,7 @@ class Cells:
         self._generation = -1
         self._watch = CallState()
         self._given_up: list[Any] = []
-        """Requests of cells that broke off."""
+        """MPI requests of cells that were ended."""
         self._communicators: Any = None
         self._comms: dict[int, Any] = {}
         worker.handlers |= answering(
@@ -80,16 +80,16 @@ class Cells:
     # -- the engine --------------------------------------------------------------------------------------------
 
     async def warm(self) -> None:
-        """Begin to import what an engine needs, while its controller starts."""
+        """Begin the imports of an engine while the controller starts."""
         if self._engine is None:
             self._main.submit(_import)
 
     async def engine(self, connection: dict[str, Any]) -> str:
-        """Become an engine; return its identity when it is ready."""
+        """Start the engine of this rank; return its identity when the engine is ready."""
         if self._context.threads != "multiple":
             raise CollectiveFailed(
-                f"cells call MPI on a separate thread, and {self._context.library} gives only "
-                f"MPI_THREAD_{self._context.threads.upper()}: they need MPI_THREAD_MULTIPLE. Use @workbench.spmd"
+                f"cells need MPI_THREAD_MULTIPLE, since they call MPI on a separate thread. {self._context.library} "
+                f"provides only MPI_THREAD_{self._context.threads.upper()}. Use @workbench.spmd."
             )
         if self._engine is None:
             self._engine = registered = Future[str]()
@@ -119,29 +119,29 @@ class Cells:
 
     def _in_user_code(self) -> bool:
         cell = self._cell
-        # An operation of MPI ends by itself, by its flag, and must not be interrupted in the middle.
+        # An MPI operation ends by its flag, and must not be interrupted.
         return cell is not None and cell.in_user_code and cell.watch.operation is None
 
     def _admit(self, characters: int) -> int:
         """Return how many more characters of output may go to the notebook."""
         return characters if self._cell is None else self._cell.admit(characters)
 
-    # -- getting ready -----------------------------------------------------------------------------------------
+    # -- preparation -------------------------------------------------------------------------------------------
 
     async def prepare(self, **request: Unpack[protocol.Prepare]) -> None:
-        """Get ready for a cell."""
+        """Prepare a cell."""
         earlier = self._cell
         if earlier is not None and earlier.running:
             seconds, operation = time.monotonic() - earlier.started, earlier.watch.operation
             place = f"in {operation}" if operation else "in code that does not call MPI through comm"
             raise CollectiveFailed(
                 f"it is still in an earlier cell, for {seconds:.0f} s, {place}.",
-                hint=("If it does not come out: ", Command("restart")),
+                hint=("If that cell does not end: ", Command("restart")),
             )
         taken = dict(self._taken)
-        values = {name: await self._get(name, how, taken) for name, how in request["names"].items()}
-        if request["cell"] in self._ended:  # while this rank got ready
-            raise CollectiveFailed("the cell was called off before it began")
+        values = {name: await self._get(name, transfer, taken) for name, transfer in request["names"].items()}
+        if request["cell"] in self._ended:  # during the preparation
+            raise CollectiveFailed("the cell was cancelled before its start")
         if request["generation"] != self._generation:
             self._given_up += self._watch.posted
             self._generation, self._watch = request["generation"], CallState()
@@ -150,22 +150,24 @@ class Cells:
             self._comms.clear()
         self._cell = Cell(request, values, self._watch, taken)
 
-    async def _get(self, name: str, how: protocol.How, taken: dict[Key, Any]) -> Any:
+    async def _get(self, name: str, transfer: protocol.Transfer, taken: dict[Key, Any]) -> Any:
         from distributed.utils import offload
         from distributed.utils_comm import gather_from_workers
 
-        if "parcel" in how:
-            value, error = await offload(_unpack, how["parcel"])
+        if "parcel" in transfer:
+            value, error = await offload(_unpack, transfer["parcel"])
             if error is not None:
-                raise CollectiveFailed(f"it cannot make {name!r} of what the notebook sent: {error}")
+                raise CollectiveFailed(f"it cannot unpickle {name!r}, which the notebook has sent: {error}")
             return value
-        key: Key = how["key"]
+        key: Key = transfer["key"]
         if key in self._worker.data:
             taken[key] = take(self._worker.data, key)
             return taken[key]
-        values, *_ = await gather_from_workers({key: how["holders"]}, rpc=self._worker.rpc, who=self._worker.address)
+        values, *_ = await gather_from_workers(
+            {key: transfer["holders"]}, rpc=self._worker.rpc, who=self._worker.address
+        )
         if key not in values:
-            raise RankLost(f"the value of {name!r} is not on the ranks any more: make it again")
+            raise RankLost(f"the value of {name!r} is not on the ranks any more. Compute the value again.")
         return values[key]
 
     # -- the end -----------------------------------------------------------------------------------------------
@@ -173,7 +175,7 @@ class Cells:
     async def end(self, **request: Unpack[protocol.End]) -> None:
         """End a cell."""
         cell, reason = self._cell, request["reason"]
-        # The request to get ready for it may be under way, or may even come later.
+        # The request to prepare this cell may arrive later.
         self._ended.add(request["cell"])
         if cell is None or cell.id != request["cell"]:
             return
@@ -184,7 +186,7 @@ class Cells:
         cell.interrupted = reason
         if not cell.running:
             self._cell = None
-            self._report(cell.id, "called off", reason)
+            self._report(cell.id, protocol.CANCELLED, reason)
             return
         deadline = time.monotonic() + _PATIENCE
         while self._cell is cell and time.monotonic() < deadline:
@@ -193,7 +195,7 @@ class Cells:
             await asyncio.sleep(_AGAIN)
 
     def _leave(self, cell: Cell, status: str, summary: str) -> None:
-        """Keep what the cell has written to blocks, and report that it is over. On the worker's loop."""
+        """Keep the blocks that the cell has written, and report the end of the cell. On the worker's loop."""
         try:
             for key, value in cell.put_back(self._worker.data).items():
                 with contextlib.suppress(TypeError):  # a value of a type without weak references, a list for instance
@@ -202,7 +204,7 @@ class Cells:
             self._report(cell.id, status, summary)
 
     def _report(self, cell: str, status: str, summary: str) -> None:
-        """Report to the head that this rank is done with a cell. On the worker's loop."""
+        """Report to the head that this rank has ended a cell. On the worker's loop."""
         message: protocol.Ended = {"cell": cell, "rank": self._context.rank, "status": status, "summary": summary}
         with contextlib.suppress(OSError):
             self._worker.batched_stream.send({"op": protocol.ENDED, **message})
@@ -210,19 +212,19 @@ class Cells:
     # -- on the main thread ------------------------------------------------------------------------------------
 
     def run(self, code: RunCell) -> CellOutcome:
-        """Run a cell that was prepared."""
+        """Run a prepared cell."""
         cell = self._cell
         if cell is None or cell.id != code.cell:
-            return CellOutcome("ended", "it was called off before it began")
+            return CellOutcome("ended", "the cell was cancelled before its start")
         cell.begin()
-        # Ahead of its traceback, which takes time.
+        # This report precedes the traceback, which takes time.
         failing = functools.partial(self._worker.loop.add_callback, self._report, cell.id, "failing")
         try:
             with self._activity.running(cell.id, "a cell", cell.watch):
                 outcome = run_in_shell(self._names(cell), code, cell.user_code, failing)
         except CallCancelled as error:
             outcome = CellOutcome("ended", str(error))
-        except BaseException as error:  # noqa: BLE001  (SIGINT on the way in or out, MPI that fails)
+        except BaseException as error:  # noqa: BLE001  (SIGINT before or after the user's code, MPI that fails)
             outcome = CellOutcome("error", f"{type(error).__name__}: {error}")
         if cell.interrupted:
             outcome = CellOutcome("interrupted", cell.interrupted, outcome.traceback)
@@ -235,7 +237,7 @@ class Cells:
         from workbench.mpi.communicator import Communicator
         from workbench.mpi.communicator_cache import CommunicatorCache
 
-        keep_alive(*self._given_up)  # on the thread that has posted them
+        keep_alive(*self._given_up)  # on the thread that has posted these requests
         self._given_up = []
         if self._communicators is None:
             self._communicators = CommunicatorCache(self._context.cells, "cells")
@@ -247,14 +249,14 @@ class Cells:
         return {"comm": self._comms[serial], "rank": self._context.rank, "size": self._context.size} | cell.names
 
     def where(self) -> dict[str, Any] | None:
-        """Return where this rank is in a cell; None if it is in none."""
+        """Return the position of this rank in a cell; None outside a cell."""
         cell = self._cell
         return None if cell is None else cell.where()
 
     # -- completion --------------------------------------------------------------------------------------------
 
     async def complete(self, text: str) -> list[str]:
-        """Return the names that continue `text`, as ``"np.li"``; nothing while a cell runs."""
+        """Return the names that begin with `text`, as ``"np.li"``; an empty list while a cell runs."""
         if self._engine is None or not self._engine.done() or self._cell is not None:
             return []
         try:
@@ -265,7 +267,7 @@ class Cells:
 
 
 def _unpack(parcel: bytes) -> tuple[Any, str | None]:
-    """Return the value of a parcel, or its error as text: a `SystemExit` would end the event loop."""
+    """Return the value of a parcel, and None or an error as text: a `SystemExit` would end the event loop."""
     try:
         return loads(parcel), None
     except BaseException as error:  # noqa: BLE001  (whatever the class of the user raises)
@@ -273,10 +275,10 @@ def _unpack(parcel: bytes) -> tuple[Any, str | None]:
 
 
 def _import() -> None:
-    """Import what an engine needs, but no debugger: nobody attaches one, and it takes long."""
+    """Import the modules of an engine, without the debugger, whose import takes long."""
     hidden = "debugpy" not in sys.modules
     if hidden:
-        sys.modules["debugpy"] = None  # type: ignore[assignment]  # so that its import fails
+        sys.modules["debugpy"] = None  # type: ignore[assignment]  # its import then fails
     try:
         importlib.import_module("ipykernel.debugger")
         importlib.import_module("workbench.cells.engine")

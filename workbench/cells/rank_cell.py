@@ -1,4 +1,4 @@
-"""One cell on one rank: its state, and the IPython of the process that runs it on the main thread."""
+"""One cell on one rank: its state, and its run in IPython on the main thread."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Cell(RankState):
-    """A cell that this rank is ready for, or in, with the names that it gets and the data taken from the worker."""
+    """A prepared or running cell of this rank, with its names and the data of the worker that it uses."""
 
     kind = "cell"
 
@@ -30,31 +30,31 @@ class Cell(RankState):
         self.in_user_code = False
         """Whether the code of the user runs now, so that SIGINT may end it."""
         self.interrupted: str | None = None
-        """Why it is to end, if somebody wants it to; None also if it only follows the failure of another rank."""
+        """Reason of an interrupt; None without one, also if the cell is ended since another rank has failed."""
         self.forsaken = False
-        """Whether some rank does not take part in it to its end."""
+        """Whether a rank of the cell has failed, and will not meet the others."""
         self._shown = 0
         self.cut = 0
-        """Characters of output that have not gone out, since they were too many."""
+        """Characters of output that were not sent, since they exceed the limit."""
 
     def admit(self, characters: int) -> int:
-        """Return how many more characters of output may go to the notebook."""
+        """Return how many of `characters` more characters of output may be sent to the notebook."""
         admitted = min(characters, self.request["limit"] - self._shown)
         self._shown += admitted
         self.cut += characters - admitted
         return admitted
 
     def check_meeting(self, deadline: float) -> None:
-        """Raise if not all ranks come to make their communicator.
+        """Raise if not all ranks create their communicator.
 
-        Ctrl-C does not end that: ranks that get the interrupt too late would wait in MPI for ever.
+        Ctrl-C does not end the creation: ranks that get the interrupt later would wait in MPI forever.
         """
         if self.forsaken or time.monotonic() > deadline:
-            raise CallCancelled(self.watch.ended or "not all ranks came to make their communicator")
+            raise CallCancelled(self.watch.ended or "not all ranks have created their communicator")
 
     @contextmanager
     def user_code(self) -> Iterator[None]:
-        """Let SIGINT end what runs within."""
+        """Let SIGINT end the code in this context."""
         self.in_user_code = True
         try:
             yield
@@ -63,7 +63,7 @@ class Cell(RankState):
 
 
 def exit_cell(code: Any = None) -> NoReturn:
-    """Leave a cell; what `exit` and `quit` are in it."""
+    """Leave a cell: `exit` and `quit` in the namespace of cells."""
     raise SystemExit(code)
 
 
@@ -80,24 +80,24 @@ def run_in_shell(
     from IPython.core.getipython import get_ipython
 
     shell: Any = get_ipython()
-    # Of IPython, to people at a prompt, whenever a cell raises SystemExit.
+    # IPython warns users at a prompt whenever a cell raises SystemExit.
     warnings.filterwarnings("ignore", "To exit: use", UserWarning)
     shell.user_ns.update(names | {"exit": exit_cell, "quit": exit_cell})
 
     def show(shell: Any, kind: type[BaseException], error: BaseException, trace: Any, tb_offset: Any = None) -> None:
-        # These follow from the failure of another rank, or from Ctrl-C.
+        # The other errors follow from the failure of another rank, or from Ctrl-C.
         if not issubclass(kind, CallCancelled | KeyboardInterrupt):
             failing(_line(error))
             shell.showtraceback((kind, error, trace), tb_offset=tb_offset)
 
     shell.set_custom_exc((BaseException,), show)
-    with _unseen(shell) if cell.result_limit is not None else nullcontext(), user_code():
+    with _without_display(shell) if cell.result_limit is not None else nullcontext(), user_code():
         result = shell.run_cell(cell.source, store_history=True)
     error = result.error_before_exec or result.error_in_exec
     if error is None:
         return _with_value(result.result, cell.result_limit)
     if isinstance(error, SystemExit):
-        return CellOutcome("exit", "it left the cell by exit()")
+        return CellOutcome("exit", "the rank left the cell by exit()")
     if isinstance(error, CallCancelled):
         return CellOutcome("ended", str(error))
     traceback = "\n".join(getattr(shell, "_last_traceback", None) or ())
@@ -105,8 +105,8 @@ def run_in_shell(
 
 
 @contextmanager
-def _unseen(shell: Any) -> Iterator[None]:
-    """Do not display the value of a last line, which travels itself: its formatting may take long."""
+def _without_display(shell: Any) -> Iterator[None]:
+    """Do not display the value of the last line, which is sent as an object: its formatting may take long."""
     hook = shell.displayhook
     compute, hook.compute_format_data = hook.compute_format_data, lambda _: ({}, {})
     try:
@@ -129,17 +129,19 @@ def _with_value(value: Any, limit: int | None) -> CellOutcome:
     try:
         parcel = dumps(value)
     except Exception as error:  # noqa: BLE001  (whatever the class of the user raises)
-        return CellOutcome("ok", refusal=f"a {type(value).__name__} cannot be sent: {type(error).__name__}: {error}")
+        return CellOutcome(
+            "ok", refusal=f"an object of type {type(value).__name__} cannot be sent: {type(error).__name__}: {error}"
+        )
     if len(parcel) > limit:
         size, allowed = format_bytes(len(parcel)), format_bytes(limit)
         return CellOutcome(
-            "ok", refusal=f"it has {size}, and {allowed} may be sent (setting workbench.cells.result-limit)"
+            "ok", refusal=f"its size is {size}, and the limit is {allowed} (setting workbench.cells.result-limit)"
         )
     return CellOutcome("ok", value=parcel)
 
 
 def completions(text: str) -> list[str]:
-    """Return the names of the IPython of this process that continue `text`, attributes after a dot."""
+    """Return the names in the namespace of this process, or the attributes after a dot, that begin with `text`."""
     import inspect
 
     from IPython.core.getipython import get_ipython
@@ -152,7 +154,7 @@ def completions(text: str) -> list[str]:
     first, *attributes = owner.split(".")
     value = namespace.get(first)
     for attribute in attributes:
-        # Statically: a property may compute for long, or call MPI.
+        # A static lookup: a property may compute for long, or call MPI.
         value = inspect.getattr_static(value, attribute, None)
     names = dir(value) if value is not None else []
     return [f"{owner}.{name}" for name in names if name.startswith(prefix) and (prefix or name[0] != "_")]

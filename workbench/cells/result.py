@@ -1,4 +1,4 @@
-"""How a cell went on the ranks that ran it."""
+"""The result of a cell on its ranks."""
 
 from __future__ import annotations
 
@@ -16,25 +16,26 @@ from workbench.hints import Command
 
 @dataclass
 class CellResult:
-    """How a cell went."""
+    """Result of a cell."""
 
     world: int
+    """Index of the world."""
     ranks: Sequence[int]
-    """That ran it."""
+    """Ranks that ran the cell."""
     done: dict[int, CellOutcome] = field(default_factory=dict)
-    """By rank; of those that came to its end."""
+    """Outcomes by rank, of the ranks that have ended the cell."""
     outputs: dict[int, list[CellOutput]] = field(default_factory=dict)
-    """By rank, in the order in which they came."""
+    """Outputs by rank, in the order of arrival."""
     lost: Sequence[int] = ()
-    """Ranks that died in it."""
+    """Ranks that died in the cell."""
     interrupted: bool = False
-    """Whether it was ended by Ctrl-C here."""
+    """Whether Ctrl-C in this process ended the cell."""
     timed_out: bool = False
-    """Whether it was ended after its time."""
+    """Whether the cell was ended after its timeout."""
 
     @property
     def silent(self) -> list[int]:
-        """Ranks that live, but have not come to its end."""
+        """Ranks that live, but have not ended the cell."""
         return sorted(set(self.ranks) - set(self.done) - set(self.lost))
 
     @property
@@ -48,7 +49,7 @@ class CellResult:
         Raises
         ------
         CollectiveFailed
-            If a value could not be sent, or a rank did not come to the end of the cell.
+            If a value could not be sent, or a rank did not complete the cell.
         WorkbenchError
             As of `check`.
         """
@@ -56,38 +57,38 @@ class CellResult:
         return [self._value(rank) for rank in self.ranks]
 
     def _value(self, rank: int) -> Any:
-        done = self.done[rank]
-        if done.status != "ok":
-            raise CollectiveFailed(f"there is no value of rank {rank}: {done.summary}")
-        if done.refusal:
-            raise CollectiveFailed(f"the value on rank {rank} does not come here: {done.refusal}")
+        outcome = self.done[rank]
+        if outcome.status != "ok":
+            raise CollectiveFailed(f"rank {rank} returned no value: {outcome.summary}")
+        if outcome.refusal:
+            raise CollectiveFailed(f"the value on rank {rank} was not sent: {outcome.refusal}")
         try:
-            return None if done.value is None else loads(done.value)
+            return None if outcome.value is None else loads(outcome.value)
         except Exception as error:
             raise CollectiveFailed(
-                f"the value that rank {rank} sent cannot be made here: {type(error).__name__}: {error}"
+                f"the value of rank {rank} cannot be unpickled in this process: {type(error).__name__}: {error}"
             ) from error
 
     def check(self) -> None:
-        """Return if it went well.
+        """Return if all ranks have completed the cell.
 
         Raises
         ------
         RankLost
             If a rank died.
         CollectiveTimeout
-            If it was ended after its time.
+            If the cell was ended after its timeout.
         CollectiveFailed
-            If it failed or was ended on a rank, with the reason; or a rank does not come out of it.
+            If the cell failed or was ended on a rank, with the reason, or if a rank does not end the cell.
         """
         if self.lost:
-            them, were = ("rank", "was") if len(self.lost) == 1 else ("ranks", "were")
-            raise RankLost(f"{them} {ranges(self.lost)} of world {self.world} {were} lost in this cell")
+            noun, verb = ("rank", "was") if len(self.lost) == 1 else ("ranks", "were")
+            raise RankLost(f"{noun} {ranges(self.lost)} of world {self.world} {verb} lost in this cell")
         if self.silent:
             raise CollectiveFailed(
                 f"{'rank' if len(self.silent) == 1 else 'ranks'} {ranges(self.silent)} of world {self.world} did not "
-                "come out of this cell: code in C, or that catches KeyboardInterrupt, cannot be ended from outside.",
-                hint=("Wait for it, or start the ranks again: ", Command("restart")),
+                "end this cell: C code, and code that catches KeyboardInterrupt, cannot be interrupted.",
+                hint=("Wait for the end, or start the ranks again: ", Command("restart")),
             )
         if self.failed:
             rank = self.failed[0]
@@ -98,5 +99,5 @@ class CellResult:
                 f"the cell was ended: {self.done[ended[0]].summary if ended else 'it took too long'}"
             )
         if ended and not self.interrupted:
-            them = "rank" if len(ended) == 1 else "ranks"
-            raise CollectiveFailed(f"the cell was ended on {them} {ranges(ended)}: {self.done[ended[0]].summary}")
+            noun = "rank" if len(ended) == 1 else "ranks"
+            raise CollectiveFailed(f"the cell was ended on {noun} {ranges(ended)}: {self.done[ended[0]].summary}")

@@ -1,6 +1,6 @@
-"""A cell on its way to a rank and back: what the notebook sends to an engine, and what it answers.
+"""The messages of a cell between a notebook and an engine: the code, and the outcome.
 
-Imports nothing heavy: notebooks make these objects.
+Notebooks make these objects, so this module imports nothing that takes long.
 """
 
 from __future__ import annotations
@@ -10,44 +10,44 @@ from dataclasses import dataclass
 
 @dataclass
 class CellOutcome:
-    """How a cell went on one rank. Its output is not part of it: that goes ahead, as it comes."""
+    """Outcome of a cell on one rank, without its output, which is sent earlier."""
 
     status: str
-    """``ok``, ``error``, ``exit`` (it left by itself), ``ended`` (since another rank failed) or ``interrupted``."""
+    """``ok``, ``error``, ``exit`` (by ``exit()``), ``ended`` (since another rank failed) or ``interrupted``."""
     summary: str = ""
-    """Why it is not ok, in one line."""
+    """Reason of a status that is not ``ok``, in one line."""
     traceback: str = ""
-    """Of an error, as IPython words it."""
+    """Traceback of an error, as IPython formats it."""
     value: bytes | None = None
-    """The value of its last line as a parcel, if it was wanted."""
+    """Parcel of the value of the last line, if the notebook wants values."""
     refusal: str = ""
-    """Why the value that was wanted is not there."""
+    """Reason of a value that could not be sent."""
     cut: int = 0
-    """Characters of output that were too many."""
+    """Characters of output above the limit."""
 
 
 @dataclass(frozen=True)
 class RunCell:
-    """A cell for an engine, to be called there."""
+    """A cell that an engine calls."""
 
     cell: str
-    """Its id, under which the head has prepared it."""
+    """Identity of the cell, as in `workbench.cells.protocol.Prepare`."""
     source: str
-    """As the user has typed it."""
+    """Source text of the user."""
     result_limit: int | None = None
-    """Bytes that the value of its last line may have as a parcel; None: it is not wanted."""
+    """Bytes that the parcel of the value of the last line may have; None: the notebook wants no values."""
 
     def __call__(self) -> CellOutcome:
-        """Run it, as the engine of this process does."""
+        """Run the cell by the engine of this process."""
         from workbench.cells.engine import RankEngine
 
-        done: CellOutcome = RankEngine.instance().run_cell(self)
-        return done
+        outcome: CellOutcome = RankEngine.instance().run_cell(self)
+        return outcome
 
 
 @dataclass(frozen=True)
 class Ping:
-    """Answers at once, to see that the way to an engine and back is open."""
+    """An empty message to an engine, whose answer shows that messages arrive in both directions."""
 
     def __call__(self) -> None:
         """Do nothing."""

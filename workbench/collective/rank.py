@@ -119,7 +119,7 @@ class SpmdCalls:
         if last is None or last[0] != call:
             return False
         _, left, comm = last
-        settled = self._communicators.settle(serial, call.encode(), left, comm.offspring)
+        settled = self._communicators.settle(serial, call.encode(), left, comm.derived)
         if settled:
             _free(comm)
         return settled

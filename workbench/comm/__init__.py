@@ -1,11 +1,11 @@
-"""The ``mpi://`` protocol: Dask's messages between the ranks of one MPI world, large frames by MPI.
+"""The ``mpi://`` protocol: Dask's messages between the ranks of one MPI world, with large frames over MPI.
 
-It is a plug-in for distributed (entry point group ``distributed.comm.backends``), and on the socket it is
-distributed's own TCP or TLS protocol, which everybody outside the world goes on to speak with it. Between two
-processes that have joined the same world, frames of at least ``workbench.comm.threshold`` bytes go by MPI,
-from the sender's memory into a buffer of the receiver's pool.
+The protocol is a plug-in for distributed (entry point group ``distributed.comm.backends``). On the socket it is
+distributed's own TCP or TLS protocol, which peers outside the world also use. Between two processes that have joined
+the same world, frames of at least ``workbench.comm.threshold`` bytes are sent over MPI, from the sender's memory into
+a buffer of the receiver's pool.
 
-Nothing here loads MPI or distributed before it is used: the names below do their imports themselves.
+The functions import MPI and distributed when they are called.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ if TYPE_CHECKING:
 
 
 def join(communicator: MPI.Intracomm, world: str) -> None:
-    """Make this process a member of a world: from now on ``mpi://`` sends large frames to other members by MPI.
+    """Make this process a member of a world: ``mpi://`` then sends large frames to other members over MPI.
 
     Parameters
     ----------
     communicator
-        Used by the transport alone, from now on. All members have it; the rank in it is the member's.
+        A communicator of all members, which only the transport uses.
     world
-        Name of the world, the same for all members and for no other world, also not for one started later.
+        Name of the world: the same for all members, and different from the name of each other world, also a later one.
 
     Raises
     ------
     RuntimeError
-        If MPI does not give MPI_THREAD_MULTIPLE, or this process has joined a world already.
+        If MPI does not support MPI_THREAD_MULTIPLE, or this process has already joined a world.
     """
     from workbench.comm import member
 
@@ -40,14 +40,14 @@ def join(communicator: MPI.Intracomm, world: str) -> None:
 
 
 def configure_memory(budget: int) -> None:
-    """Tell how much memory this process may use, in bytes; without, it is that of its host."""
+    """Set how much memory this process may use, in bytes. The default is the memory of the host."""
     from workbench.comm import receive_memory
 
     receive_memory.configure(budget)
 
 
 def guard() -> None:
-    """Have connections to this process that do not show the cluster's certificate cost little time and space."""
+    """Limit the time and the files of connections to this process that do not present the cluster's certificate."""
     from workbench.comm import listener
 
     listener.guard()
@@ -59,12 +59,12 @@ def leave(timeout: float) -> bool:
     Parameters
     ----------
     timeout
-        Seconds to wait for transfers that are on their way.
+        Seconds to wait for outstanding transfers.
 
     Returns
     -------
     bool
-        Whether no transfer is outstanding, so that MPI may be finalised.
+        Whether all transfers are complete, so that MPI may be finalized.
     """
     from workbench.comm import member, progress_engine
 
@@ -76,21 +76,21 @@ def leave(timeout: float) -> bool:
 
 
 def membership() -> Membership | None:
-    """Return what world this process is a member of, or None."""
+    """Return the membership of this process in a world, or None."""
     from workbench.comm import member
 
     return member.current()
 
 
 def traffic() -> list[dict[str, Any]]:
-    """Return what this process has sent and received over ``mpi://``, a row for each peer and way.
+    """Return the traffic of this process over ``mpi://``, one row per peer and way.
 
     Returns
     -------
     list of dict
         ``peer`` (rank in the same world, or ``"outside"``), ``way`` (``"mpi"`` or ``"socket"``), and
-        ``messages``, ``bytes`` and ``seconds``, each ``sent_`` and ``received_``. A message with
-        frames by MPI counts on both ways.
+        ``messages``, ``bytes`` and ``seconds``, each with the prefixes ``sent_`` and ``received_``. A message with
+        frames over MPI counts on both ways.
     """
     from workbench.comm import peer_traffic
 
@@ -98,12 +98,12 @@ def traffic() -> list[dict[str, Any]]:
 
 
 def sizes() -> list[int]:
-    """Return how many messages this process has sent to ranks of its world over ``mpi://``, by size.
+    """Return how many messages this process has sent to ranks of the same world over ``mpi://``, by size.
 
     Returns
     -------
     list of int
-        Bins as of `workbench.mpi.size_bins.size_bin`; what went by MPI and its header on the socket are two.
+        The bins of `workbench.mpi.size_bins.size_bin`. Frames over MPI and their header on the socket are two messages.
     """
     from workbench.comm import peer_traffic
 
@@ -111,16 +111,16 @@ def sizes() -> list[int]:
 
 
 def receive_pool() -> Pool:
-    """Return the pool that this process receives into."""
+    """Return the memory pool for messages that this process receives."""
     from workbench.comm import receive_memory
 
     return receive_memory.pool()
 
 
 def summary() -> dict[str, int]:
-    """Return bytes sent and received by MPI and on sockets, and what the receive pool holds, in short."""
-    held = receive_pool().statistics()
-    counts = {"pool_leased": held.leased, "pool_idle": held.idle, "pool_reused": held.reused}
+    """Return the bytes sent and received over MPI and on sockets, and the sizes of the receive pool."""
+    pool = receive_pool().statistics()
+    counts = {"pool_leased": pool.leased, "pool_idle": pool.idle, "pool_reused": pool.reused}
     for row in traffic():
         for direction in ("sent", "received"):
             key = f"{row['way']}_{direction}"

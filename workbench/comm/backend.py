@@ -1,7 +1,6 @@
-"""The plug-in: what distributed asks of the scheme ``mpi``, and gets by the entry point ``distributed.comm.backends``.
+"""The plug-in for the scheme ``mpi``, which distributed finds with the entry point ``distributed.comm.backends``.
 
-Whether a connection is encrypted is decided as it is made: it is TLS, with a certificate asked of both sides, exactly
-when the caller's security has an SSL context, and says so of itself.
+A connection uses TLS, with certificates of both sides, if and only if the caller's security has an SSL context.
 """
 
 from __future__ import annotations
@@ -38,14 +37,14 @@ class MPIConnector(Connector):
     """Connects to an address of the scheme ``mpi``."""
 
     async def connect(self, address: str, deserialize: bool = True, **connection_args: Any) -> MPIComm:
-        """Return a connection; arguments as for every connector of distributed."""
+        """Return a connection."""
         connector = _TLSConnector() if _is_encrypted(connection_args) else _PlainConnector()
         comm: MPIComm = await connector.connect(address, deserialize, **connection_args)
         return comm
 
 
 class MPIBackend(TCPBackend):
-    """The scheme ``mpi``; its addresses are those of TCP."""
+    """The scheme ``mpi``, with the addresses of TCP."""
 
     def get_connector(self) -> MPIConnector:
         """Return a connector."""

@@ -1,13 +1,13 @@
-"""Memory that large messages are received into: aligned, and used again when nothing can see it any more.
+"""Aligned memory for large messages, which is reused when nothing references it.
 
-Fresh memory costs a page fault for each of its pages, which halves the speed of a transfer. So a message leases
-a slab, and the slab goes back to the pool when the last array, view or frame on it dies.
+Fresh memory costs one page fault per page, which halves the speed of a transfer. So a message leases a slab, and the
+slab returns to the pool when the last array, view or frame on the slab is deleted.
 
-A lease is a chain: memoryview, ctypes array, token, slab. numpy shortens chains of arrays, but stops at the
-ctypes array, so whatever sees the memory holds the lease. The token is an array that only the lease can reach.
-The garbage collector does not follow arrays, so a token ends by its reference count alone. Of anything that the
-collector follows, a weak reference would be told when a cycle is found to be garbage, and a ``__del__`` in that
-cycle could still bring the memory back to life.
+A lease is a chain: memoryview, ctypes array, token, slab. NumPy shortens chains of arrays, but stops at the
+ctypes array, so every view of the memory holds the lease. The token is an array that only the lease references.
+The garbage collector does not track arrays, so only the reference count ends a token. If the collector tracked the
+token, it would call the weak reference when it detects a cycle, and a ``__del__`` in that cycle could still resurrect
+the memory.
 """
 
 from __future__ import annotations
@@ -35,40 +35,29 @@ HUGE = 2 << 20
 
 
 def aligned(nbytes: int) -> memoryview:
-    """Return fresh memory for a small frame; it belongs to no pool.
-
-    Parameters
-    ----------
-    nbytes
-        Its length in bytes.
-
-    Returns
-    -------
-    memoryview
-        Writable, of one dimension and format ``"B"``, at a multiple of 64. What is in it is arbitrary.
-    """
+    """Return fresh memory for a small frame, writable, uninitialized and aligned to 64 bytes, outside of pools."""
     memory = np.empty(nbytes + LINE, np.uint8)
     start = _padding(memory, LINE)
     return memory.data[start : start + nbytes]
 
 
 def whole_lines(nbytes: int) -> int:
-    """Return the bytes of so many cache lines that `nbytes` fit: what is laid out by them is aligned."""
+    """Round `nbytes` up to whole cache lines, so that frames stored one after the other are aligned."""
     return -(-nbytes // LINE) * LINE
 
 
 @dataclass(frozen=True)
 class PoolStatistics:
-    """What a pool holds, and what it has done since it was made."""
+    """The slabs of a pool, and counts since the pool was made."""
 
     leased: int
-    """Bytes of the slabs that something can see."""
+    """Bytes of the referenced slabs."""
     leased_slabs: int
-    """Number of those slabs."""
+    """Number of referenced slabs."""
     idle: int
-    """Bytes of the slabs that wait to be used again."""
+    """Bytes of the slabs that can be reused."""
     idle_slabs: int
-    """Number of those slabs."""
+    """Number of slabs that can be reused."""
     limit: int
     """Bytes that may be idle."""
     taken: int
@@ -76,7 +65,7 @@ class PoolStatistics:
     reused: int
     """Number of leases of a slab that was idle."""
     given_back: int
-    """Bytes of the slabs that went back to the system."""
+    """Bytes of the slabs that were returned to the system."""
 
 
 class Pool:
@@ -85,13 +74,13 @@ class Pool:
     Parameters
     ----------
     limit
-        Bytes that may be idle. What is leased has no limit.
+        Bytes that may be idle. Leased memory has no limit.
 
     Notes
     -----
-    Every method may be called from any thread. A lease may end in any thread and inside the garbage collector, so its
-    end is only noted there; every method begins with putting the slabs of ended leases among the idle ones. Their
-    age counts from then, and what exceeds the limit goes back to the system then.
+    Thread-safe. A lease may end in any thread and inside the garbage collector, so its end is only recorded there.
+    Each method first moves the slabs of ended leases to the idle ones. The age of a slab counts from this moment, and
+    the bytes above the limit are then returned to the system.
     """
 
     def __init__(self, limit: int) -> None:
@@ -99,33 +88,33 @@ class Pool:
         self._lock = threading.Lock()
         self._ended: deque[_End] = deque()
         self._leased: dict[_Slab, _End] = {}
-        # by size, the one that has been idle longest first
+        # By size. The slab with the longest idle time is first.
         self._idle: defaultdict[int, deque[_Slab]] = defaultdict(deque)
         self._idle_bytes = self._taken = self._reused = self._given_back = 0
 
     def take(self, nbytes: int) -> memoryview:
-        """Lease memory until nothing can see it any more.
+        """Lease memory until nothing references it.
 
         Parameters
         ----------
         nbytes
-            Its length in bytes. It may exceed the limit.
+            Length in bytes. It may exceed the limit.
 
         Returns
         -------
         memoryview
-            Writable, of one dimension and format ``"B"``, at a multiple of 64, and of 2 MiB when it is as long. What
-            is in it is arbitrary.
+            Writable and uninitialized, of one dimension and format ``"B"``. It is aligned to 64 bytes, or to 2 MiB if
+            it is at least as long.
 
         Raises
         ------
         ValueError
             If `nbytes` is negative.
         MemoryError
-            If the system refuses, even after everything idle went back to it.
+            If the system has no memory, even after all idle slabs were returned.
         """
         if nbytes < 0:
-            raise ValueError(f"{nbytes} bytes of receive memory were asked for; ask for 0 or more.")
+            raise ValueError(f"{nbytes} bytes of receive memory are not valid. Request 0 bytes or more.")
         size = slab_size(nbytes)
         with self._lock:
             self._settle(self.limit)
@@ -138,23 +127,12 @@ class Pool:
         return memoryview(slab.lease.from_buffer(token.data)).cast("B")[:nbytes]
 
     def trim(self, keep: int = 0) -> int:
-        """Give idle slabs back to the system, the longest idle first and of those the largest.
-
-        Parameters
-        ----------
-        keep
-            Bytes that may stay idle.
-
-        Returns
-        -------
-        int
-            The bytes given back.
-        """
+        """Return all but `keep` bytes of idle slabs to the system, the longest idle first; return the freed bytes."""
         with self._lock:
             return self._settle(min(keep, self.limit))
 
     def trim_older(self, seconds: float) -> int:
-        """Give the slabs that have been idle for `seconds` or longer back to the system; return their bytes."""
+        """Return the slabs that have been idle for `seconds` or longer to the system; return the freed bytes."""
         with self._lock:
             surplus = self._settle(self.limit)
             latest = time.monotonic() - seconds
@@ -162,7 +140,7 @@ class Pool:
             return surplus + self._settle(young)
 
     def statistics(self) -> PoolStatistics:
-        """Return what the pool holds now, and what it has done so far."""
+        """Return the current sizes and the counts of the pool."""
         with self._lock:
             self._settle(self.limit)
             return PoolStatistics(
@@ -176,12 +154,12 @@ class Pool:
                 given_back=self._given_back,
             )
 
-    # The lock is held where these three are called.
+    # The callers of these three methods hold the lock.
 
     def _reuse(self, size: int) -> _Slab:
         self._idle_bytes -= size
         self._reused += 1
-        # the one used last: it is likeliest to be in a cache
+        # The slab that was used last is the most likely to be in a cache.
         return self._idle[size].pop()
 
     def _fresh(self, size: int) -> _Slab:
@@ -191,20 +169,20 @@ class Pool:
             self._settle(0)
         try:
             return _Slab(size)
-        except (OSError, OverflowError) as refused:
+        except (OSError, OverflowError) as error:
             raise MemoryError(
-                f"The system refused {size} bytes of receive memory, and nothing is idle that could be given back; "
-                f"{sum(slab.size for slab in self._leased)} bytes are in use by what was received before. "
-                "Let go of some of it, send smaller pieces, or give the ranks more memory."
-            ) from refused
+                f"The system refused {size} bytes of receive memory, and the pool has no idle memory. "
+                f"{sum(slab.size for slab in self._leased)} bytes are in use by messages received before. "
+                "Delete some of these objects, send smaller messages, or start the cluster with more memory per rank."
+            ) from error
 
     def _settle(self, keep: int) -> int:
-        """Make the slabs of ended leases idle and give back all but `keep` bytes; return the bytes given back."""
+        """Make the slabs of ended leases idle and free all but `keep` bytes; return the freed bytes."""
         now = time.monotonic()
         while self._ended:
             slab = self._ended.popleft().slab
             del self._leased[slab]
-            # what can never stay goes first, not at the cost of others
+            # A slab above the limit is freed first, and not in place of others.
             slab.since = now if slab.size <= self.limit else 0.0
             self._idle[slab.size].append(slab)
             self._idle_bytes += slab.size
@@ -218,7 +196,7 @@ class Pool:
 
 
 class _Slab:
-    """Memory straight from the system, which has it back when nothing refers to it."""
+    """Memory that the system has mapped, and unmaps when nothing references the slab."""
 
     __slots__ = ("lease", "memory", "since", "size")
     since: float
@@ -229,7 +207,7 @@ class _Slab:
         memory = np.frombuffer(mapping, np.uint8)
         start = _padding(memory, boundary)
         if boundary == HUGE:
-            # not every system has huge pages, nor every Linux
+            # Not every Linux has huge pages.
             with contextlib.suppress(AttributeError, OSError):
                 mapping.madvise(mmap.MADV_HUGEPAGE, start, size)
         self.memory = memory[start : start + size]
@@ -238,7 +216,7 @@ class _Slab:
 
 
 class _End(weakref.ref["NDArray[np.uint8]"]):
-    """Tells a pool that a token died, and of which slab."""
+    """Calls the pool when the token of a slab is deleted."""
 
     __slots__ = ("slab",)
     slab: _Slab

@@ -1,4 +1,4 @@
-"""The connection: distributed's TCP or TLS comm, with large frames by MPI where both ends are of one world."""
+"""The connection: distributed's TCP or TLS comm, with large frames over MPI if both ends are ranks of one world."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from workbench.comm.reader import MessageReader
 
 logger = logging.getLogger(__name__)
 
-# What both sides tell of themselves in the handshake, under this key.
+# Key of world and rank in the handshake.
 _KEY = "workbench"
-# Bytes, more than any frame has: frames are not cut, since a receiver would have to copy them together again.
+# Bytes, more than the size of any frame: frames are not split, because a receiver would have to join them with a copy.
 _UNCUT = 1 << 62
-# Seconds that an orderly close waits for the peer to receive what is on its way. It goes on after that, unattended.
-_CLOSE = 2.0
+# Seconds that an orderly close waits for outstanding frames. After that the connection closes in the background.
+_CLOSE_TIMEOUT = 2.0
 
 
 class MPIComm(TCP):
@@ -36,7 +36,7 @@ class MPIComm(TCP):
 
     Notes
     -----
-    Whoever is not of this world sees a TCP comm, byte for byte.
+    For a peer outside this world it is a TCP comm, byte for byte.
     """
 
     max_shard_size = _UNCUT
@@ -50,14 +50,14 @@ class MPIComm(TCP):
         super().__init__(stream, local_addr, peer_addr, deserialize)
 
     def handshake_info(self) -> dict[str, Any]:
-        """Tell the peer what world this process is a member of."""
+        """Return the data for the peer, with the world and the rank of this process."""
         info: dict[str, Any] = super().handshake_info()
-        us = member.current()
-        return info if us is None else info | {_KEY: {"world": us.world, "rank": us.rank}}
+        membership = member.current()
+        return info if membership is None else info | {_KEY: {"world": membership.world, "rank": membership.rank}}
 
     @staticmethod
     def handshake_configuration(local: dict[str, Any], remote: dict[str, Any]) -> dict[str, Any]:
-        """Find out whether both sides are of one world."""
+        """Return the options of the connection, with the rank of the peer if both sides are in one world."""
         options: dict[str, Any] = TCP.handshake_configuration(local, remote)
         ours, theirs = local.get(_KEY), remote.get(_KEY)
         if ours and isinstance(theirs, dict) and ours["world"] == theirs.get("world"):
@@ -66,15 +66,20 @@ class MPIComm(TCP):
 
     @property
     def handshake_options(self) -> dict[str, Any]:
-        """What both sides agreed on; set when the handshake is done, and with it the way by MPI is open."""
+        """Options that both sides use, set after the handshake. Setting them opens the MPI channel."""
         return self._handshake_options
 
     @handshake_options.setter
     def handshake_options(self, options: dict[str, Any]) -> None:
         self._handshake_options = options
-        us, peer = member.current(), options.get(_KEY)
-        if us is not None and isinstance(peer, int) and us.rank != peer in range(us.size) and self.stream is not None:
-            self._link = MPIChannel(self.stream, self._incoming, us, peer)
+        own, peer = member.current(), options.get(_KEY)
+        if (
+            own is not None
+            and isinstance(peer, int)
+            and own.rank != peer in range(own.size)
+            and self.stream is not None
+        ):
+            self._link = MPIChannel(self.stream, self._incoming, own, peer)
             self._flow = peer_traffic.peer_traffic(peer, "socket")
             self._threshold = config.size("comm.threshold")
 
@@ -89,7 +94,7 @@ class MPIComm(TCP):
             convert_stream_closed_error(self, error)
         except ValueError as error:
             self.abort()
-            raise CommClosedError(f"in {self}: not a message: {error}") from error
+            raise CommClosedError(f"{self} received data that is not a message: {error}") from error
         except BaseException:
             self.abort()
             raise
@@ -99,7 +104,7 @@ class MPIComm(TCP):
             )
         except EOFError as error:
             self.abort()
-            raise CommClosedError(f"in {self}: a message was cut off") from error
+            raise CommClosedError(f"{self} received a message that is not complete") from error
 
     async def write(self, msg: Any, serializers: Any = None, on_error: str = "message") -> int:
         """Write a message; return its size in bytes."""
@@ -113,7 +118,7 @@ class MPIComm(TCP):
             context={"sender": self.local_info, "recipient": self.remote_info, **self.handshake_options},
             frame_split_size=self.max_shard_size,
         )
-        # It may have been closed meanwhile, also by the peer: then nothing may be posted any more.
+        # If this side or the peer has closed the connection in the meantime, nothing may be posted.
         if self.stream is None or self.stream.closed():
             raise CommClosedError
         began = time.perf_counter()
@@ -125,7 +130,7 @@ class MPIComm(TCP):
             by_mpi = [(ensure_memoryview(frames[index]), tag) for index, tag in tags.items()]
             header = self.stream.write(pieces[0])
             if link is not None and by_mpi:
-                # From here on it has the tags: the peer may have read them, whatever becomes of the other pieces.
+                # From here on the channel owns the tags: the peer may have read them, even if the rest is not written.
                 tags = {}
                 link.send(by_mpi, header)
             for piece in map(ensure_memoryview, pieces[1:]):
@@ -143,22 +148,22 @@ class MPIComm(TCP):
         return sum(lengths)
 
     def close(self) -> Any:
-        """Close the connection, once what is on its way has arrived."""
+        """Close the connection after all outstanding frames have arrived."""
         link = self._link
         if link is None or self.stream is None:
             return super().close()
-        self._part(link)
+        self._drain_and_close(link)
         return asyncio.ensure_future(_arrived(link))
 
     def abort(self) -> None:
-        """Close the connection at once."""
+        """Close the connection immediately."""
         link = self._link
         if link is None or self.stream is None:
             super().abort()
         else:
-            self._part(link)
+            self._drain_and_close(link)
 
-    def _part(self, link: MPIChannel) -> None:
+    def _drain_and_close(self, link: MPIChannel) -> None:
         self.stream, self._closed = None, True
         self._finalizer.detach()
         link.drain_and_close()
@@ -168,11 +173,13 @@ class MPIComm(TCP):
         loop = asyncio.get_running_loop()
 
         def finalize() -> None:
-            # In any thread, inside the garbage collector.
+            # This runs in any thread, inside the garbage collector.
             if incoming.link is not None and not stream.closed():
                 with contextlib.suppress(RuntimeError):  # the loop is closed
                     loop.call_soon_threadsafe(incoming.link.drain_and_close)
-                    logger.warning("closing a connection to rank %d that nobody has closed", incoming.link.peer)
+                    logger.warning(
+                        "closing a connection to rank %d that was deleted without close()", incoming.link.peer
+                    )
                     return
             close_stream()
 
@@ -180,11 +187,11 @@ class MPIComm(TCP):
 
 
 class MPITLSComm(MPIComm, TLS):
-    """The same with TLS on the socket."""
+    """A connection of the scheme ``mpi`` with TLS on the socket."""
 
 
 def _tags(link: MPIChannel, lengths: Sequence[int], threshold: int) -> dict[int, int]:
-    """Return the tags of the frames that go by MPI, by index: the large ones, as long as there are tags."""
+    """Return the tags of the frames that are sent over MPI, by index: the large frames, while tags are free."""
     tags = {}
     for index, length in enumerate(lengths):
         if length >= threshold:
@@ -197,4 +204,4 @@ def _tags(link: MPIChannel, lengths: Sequence[int], threshold: int) -> dict[int,
 
 async def _arrived(link: MPIChannel) -> None:
     with contextlib.suppress(TimeoutError, OSError):
-        await asyncio.wait_for(link.arrived(), _CLOSE)
+        await asyncio.wait_for(link.arrived(), _CLOSE_TIMEOUT)

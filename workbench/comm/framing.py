@@ -1,12 +1,12 @@
-"""A message as bytes on the socket; pure functions.
+"""The bytes of a message on the socket, as pure functions.
 
-The format is distributed's (``distributed.comm.tcp``): 64-bit little words with the size of the *body*, the number of
-frames and the length of each, then the frames. The body is the numbers and as many of the first frames as the
-sender sees fit; the receiver reads it in one piece, and each frame after it into memory of its own.
+The format is distributed's (``distributed.comm.tcp``): 64-bit little-endian words with the size of the *body*, the
+number of frames and the length of each frame, then the frames. The body is these numbers and some of the first frames,
+as many as the sender chooses. The receiver reads the body in one piece, and each later frame into separate memory.
 
 Between members of one world a message may have frames that are not on the socket. Their number is in the upper half of
-the second word, the highest bit of the length of each of them is set, and their tags follow the lengths, a word
-each. The other frames are as above.
+the second word, the highest bit of each of their lengths is set, and their tags follow the lengths, one word
+per tag. The other frames are as above.
 """
 
 from __future__ import annotations
@@ -21,50 +21,50 @@ WORD = struct.calcsize("Q")
 HEADER_SIZE = 2 * WORD
 """Bytes of the first two words: size of the body and number of frames."""
 CHUNK = 1 << 26
-"""Bytes of one MPI message, and longer frames are several: far below the INT_MAX that MPI counts to, and no more than
-an event loop may be away for. Both sides have to agree on it."""
+"""Bytes of one MPI message, at most; longer frames are several messages. It is far below INT_MAX, the largest count of
+MPI, and small enough not to block an event loop for long. Both sides must use the same value."""
 JOINED = 1 << 17
-"""Bytes. A frame below it is sent in one piece with what goes before it, where that is shorter than a system call."""
+"""Bytes. A smaller frame is joined to the previous data, because the copy is faster than one more system call."""
 PROGRESS_REQUEST = struct.pack("QQ", WORD, 0)
-"""A message of no frames: the receiver of frames by MPI asks for their sender's attention."""
+"""A message without frames, with which a receiver of frames over MPI requests that their sender polls MPI."""
 MAX_COUNT = (1 << 31) - 1
-"""Bytes that tornado takes or gives at one time."""
+"""Bytes that tornado reads or writes in one operation, at most."""
 _BY_MPI = 1 << 63
 _HALF = (1 << 32) - 1
 _MAX_BODY = 1 << 25
-# More than any message has: only nonsense asks for memory for so many, 128 MiB of numbers.
+# More than any message has. A corrupt header must not allocate more than 128 MiB of numbers.
 _MAX_FRAMES = 1 << 24
-# Bytes of all frames together: no process has more addresses. Whether there is memory for less is found out by asking.
+# Bytes of all frames together: the address space of a process. A smaller size fails when the memory is allocated.
 _MAX_SIZE = 1 << 47
 
 Frame = bytes | bytearray | memoryview
 
 
 class FrameHeader(NamedTuple):
-    """What the first two words of a message say."""
+    """The first two words of a message."""
 
     size: int
     """Bytes of the body after the first two words."""
     frames: int
     """Number of frames."""
     by_mpi: int
-    """How many of them go by MPI."""
+    """Number of frames over MPI."""
 
     @property
     def numbers(self) -> int:
-        """Bytes of lengths and tags, which the body goes on with."""
+        """Bytes of the lengths and tags, which follow in the body."""
         return WORD * (self.frames + self.by_mpi)
 
 
 class FrameLayout(NamedTuple):
-    """Where the frames of a message are."""
+    """Lengths and positions of the frames of a message."""
 
     lengths: tuple[int, ...]
     """Bytes of each frame."""
     tags: dict[int, int]
-    """The tag of each frame that goes by MPI, by its index."""
-    glued: int
-    """How many of the frames on the socket are in the body."""
+    """Tags of the frames over MPI, by index."""
+    joined: int
+    """Number of frames on the socket that are in the body."""
 
     @property
     def on_socket(self) -> Sequence[int]:
@@ -75,24 +75,11 @@ class FrameLayout(NamedTuple):
 
 
 def pack(frames: Sequence[Frame], lengths: Sequence[int], tags: dict[int, int]) -> list[Frame]:
-    """Return what is to be written to the socket, piece by piece.
-
-    Parameters
-    ----------
-    frames, lengths
-        Frames of the message and their sizes in bytes.
-    tags
-        Tags of the frames that go by MPI, by index.
-
-    Raises
-    ------
-    ValueError
-        If there are more frames than a receiver accepts.
-    """
+    """Return the pieces to write to the socket; `tags` are those of the frames over MPI, by index."""
     if len(frames) > _MAX_FRAMES:
         raise ValueError(
-            f"a message of {len(frames)} frames was to be sent, and at most {_MAX_FRAMES} are accepted: send or gather "
-            "fewer objects at a time"
+            f"The message has {len(frames)} frames. A receiver accepts at most {_MAX_FRAMES}. Send or gather fewer "
+            "objects in one message."
         )
     words: Sequence[int] = lengths
     on_socket: Sequence[int] = range(len(frames))
@@ -100,61 +87,43 @@ def pack(frames: Sequence[Frame], lengths: Sequence[int], tags: dict[int, int]) 
         words = [length | _BY_MPI if index in tags else length for index, length in enumerate(lengths)]
         words += tags.values()
         on_socket = [index for index in on_socket if index not in tags]
-    size, glued = WORD * (1 + len(words)), 0
+    size, joined = WORD * (1 + len(words)), 0
     for index in on_socket:
         if lengths[index] >= JOINED or size >= _MAX_BODY:
             break
         size += lengths[index]
-        glued += 1
-    head = struct.pack(f"QQ{len(words)}Q", size, len(frames) | len(tags) << 32, *words)
-    body = b"".join([head, *[frames[index] for index in on_socket[:glued]]])
-    return [body, *[frames[index] for index in on_socket[glued:] if lengths[index]]]
+        joined += 1
+    header = struct.pack(f"QQ{len(words)}Q", size, len(frames) | len(tags) << 32, *words)
+    body = b"".join([header, *[frames[index] for index in on_socket[:joined]]])
+    return [body, *[frames[index] for index in on_socket[joined:] if lengths[index]]]
 
 
 def parse_header(words: Frame) -> FrameHeader:
-    """Return what the first two words of a message say.
-
-    Raises
-    ------
-    ValueError
-        If that cannot be.
-    """
+    """Return the header of a message; raise ValueError if the numbers are not valid."""
     size, counts = struct.unpack_from("QQ", words)
-    head = FrameHeader(size - WORD, counts & _HALF, counts >> 32)
-    if head.size < head.numbers or head.by_mpi > head.frames:
-        raise ValueError(f"a message of {head.frames} frames, {head.by_mpi} of them over MPI, in {size} bytes")
-    if head.frames > _MAX_FRAMES or head.by_mpi > MAX_TAG + 1:
+    header = FrameHeader(size - WORD, counts & _HALF, counts >> 32)
+    if header.size < header.numbers or header.by_mpi > header.frames:
+        raise ValueError(f"a header of {header.frames} frames, {header.by_mpi} over MPI, with a body of {size} bytes")
+    if header.frames > _MAX_FRAMES or header.by_mpi > MAX_TAG + 1:
         raise ValueError(
-            f"a message of {head.frames} frames, {head.by_mpi} of them over MPI: at most {_MAX_FRAMES} frames and "
-            f"{MAX_TAG + 1} over MPI are accepted"
+            f"a header of {header.frames} frames, {header.by_mpi} over MPI. At most {_MAX_FRAMES} frames, and "
+            f"{MAX_TAG + 1} over MPI, are valid"
         )
-    return head
+    return header
 
 
-def parse_layout(head: FrameHeader, numbers: Frame) -> FrameLayout:
-    """Return where the frames are.
-
-    Parameters
-    ----------
-    numbers
-        Lengths and tags, with whatever follows.
-
-    Raises
-    ------
-    ValueError
-        If that cannot be.
-    """
-    lengths = on_socket = struct.unpack_from(f"{head.frames}Q", numbers)
+def parse_layout(header: FrameHeader, numbers: Frame) -> FrameLayout:
+    """Return the layout that a body begins with; raise ValueError if its numbers are not valid."""
+    lengths = on_socket = struct.unpack_from(f"{header.frames}Q", numbers)
     tags: dict[int, int] = {}
-    if head.by_mpi:
+    if header.by_mpi:
         by_mpi = [index for index, word in enumerate(lengths) if word & _BY_MPI]
         on_socket = tuple(word for word in lengths if not word & _BY_MPI)
         lengths = tuple(word & ~_BY_MPI for word in lengths)
-        words = struct.unpack_from(f"{head.by_mpi}Q", numbers, WORD * head.frames)
-        tags = dict(zip(by_mpi, words, strict=True))
+        tags = dict(zip(by_mpi, struct.unpack_from(f"{header.by_mpi}Q", numbers, WORD * header.frames), strict=True))
     if (total := sum(lengths)) > _MAX_SIZE:
-        raise ValueError(f"a message of {total} bytes: at most {_MAX_SIZE} are accepted")
-    return FrameLayout(lengths, tags, _joined_frames(on_socket, head.size - head.numbers))
+        raise ValueError(f"a message of {total} bytes. At most {_MAX_SIZE} bytes are valid")
+    return FrameLayout(lengths, tags, _joined_frames(on_socket, header.size - header.numbers))
 
 
 def _joined_frames(lengths: Sequence[int], size: int) -> int:

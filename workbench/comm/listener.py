@@ -1,7 +1,7 @@
-"""Listeners that keep strangers out: who has not shown the cluster's certificate has little time and little space.
+"""Listeners that limit the time and the files of connections without the cluster's certificate.
 
-Any user of the node can connect to a port. The connections of distributed's own listener wait for the TLS handshake
-for ever, until the process has no files left for those who hold the key, and each failure is logged.
+Any user of the node can connect to a port. A connection of distributed's own listener waits for the TLS handshake
+without a deadline, until the process has no files left for clients with the key, and each failure is logged.
 """
 
 from __future__ import annotations
@@ -26,81 +26,81 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("workbench.comm")
 
-# Seconds for the handshake: those that distributed gives who connects.
-_HANDSHAKE = 30.0
-# Connections whose handshake is not done: each takes 50 KiB of memory.
-_MOST = 4096
+# Seconds for the handshake, the same as those of distributed for the connecting side.
+_HANDSHAKE_TIMEOUT = 30.0
+# Connections without a complete handshake, at most: each takes 50 KiB of memory.
+_MAX_STRANGERS = 4096
 # Seconds between two lines in the log.
-_QUIET = 60.0
-# Seconds without a new connection, where there are no files for one.
+_LOG_INTERVAL = 60.0
+# Seconds until the next accept() if no file is free.
 _PAUSE = 0.1
-# What the system says when it has no room for a connection.
+# Errors of accept() if the system cannot open one more connection.
 _FULL = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
 class Warnings:
-    """Logs warnings that strangers can cause: one now and then, with the number of those that were left out."""
+    """Logs warnings that any user can cause: one per interval, with the number of omitted ones."""
 
     def __init__(self) -> None:
-        self._next, self._left_out = 0.0, 0
+        self._next, self._omitted = 0.0, 0
 
-    def warn(self, what: str) -> None:
+    def warn(self, message: str) -> None:
         """Log a warning, or count it."""
         now = time.monotonic()
         if now < self._next:
-            self._left_out += 1
+            self._omitted += 1
             return
-        logger.warning("%s%s", what, f" ({self._left_out} more were not logged)" * bool(self._left_out))
-        self._next, self._left_out = now + _QUIET, 0
+        logger.warning("%s%s", message, f" ({self._omitted} more were not logged)" * bool(self._omitted))
+        self._next, self._omitted = now + _LOG_INTERVAL, 0
 
 
 _warnings = Warnings()
 
 
 class GuardedTLSListener(TLSListener):
-    """Distributed's listener, with a deadline for handshakes and a bound for how many are under way."""
+    """Distributed's listener, with a deadline for handshakes and a limit of simultaneous ones."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        # The oldest first. More than half of the files are never theirs, nor is much memory.
+        # The oldest is first. They use at most half of the files.
         self._strangers: dict[IOStream, None] = {}
-        self._most = min(open_files.most() // 2, _MOST)
+        self._most = min(open_files.limit() // 2, _MAX_STRANGERS)
 
     async def start(self) -> None:
         """Listen."""
         await super().start()
-        # Tornado lets an error of accept() end the callback, which is called again at once.
+        # In tornado an error of accept() ends the callback, which is then called again immediately.
         server: Any = self.tcp_server
         handlers: dict[int, Callable[[], None]] = server._handlers  # noqa: SLF001
         for number, listening in server._sockets.items():  # noqa: SLF001
             handlers[number]()
             accepting: Any = _Accepting(listening, self.turn_away)
-            handlers[number] = add_accept_handler(accepting, partial(_take, server))
+            handlers[number] = add_accept_handler(accepting, partial(_serve, server))
 
     def stop(self) -> None:
-        """Listen no more."""
+        """Stop listening, and close all connections without a complete handshake."""
         super().stop()
-        while self.turn_away("this process listens no more"):
+        while self.turn_away("the listener was closed"):
             pass
 
-    def turn_away(self, why: str) -> bool:
-        """Close the oldest connection whose handshake is not done; return whether there was one."""
+    def turn_away(self, reason: str) -> bool:
+        """Close the oldest connection without a complete handshake; return whether one existed."""
         for stream in self._strangers:
             del self._strangers[stream]
-            stream.close(exc_info=ConnectionAbortedError(why))
+            stream.close(exc_info=ConnectionAbortedError(reason))
             return True
         return False
 
     async def _prepare_stream(self, stream: IOStream, address: str) -> IOStream | None:
         self._strangers[stream] = None
         if len(self._strangers) > self._most:
-            self.turn_away(f"more than {self._most} others came before its handshake was done")
-        late = TimeoutError(f"its handshake was not done after {_HANDSHAKE:.0f} s")
-        timer = asyncio.get_running_loop().call_later(_HANDSHAKE, stream.close, late)
+            self.turn_away(f"more than {self._most} newer connections were waiting for a handshake")
+        timeout = TimeoutError(f"the handshake was not complete after {_HANDSHAKE_TIMEOUT:.0f} s")
+        timer = asyncio.get_running_loop().call_later(_HANDSHAKE_TIMEOUT, stream.close, timeout)
         try:
             await stream.wait_for_handshake()  # type: ignore[attr-defined]
         except OSError as error:
-            _warnings.warn(f"a connection from {address} did not show the cluster's certificate: {error}")
+            _warnings.warn(f"a connection from {address} did not present the cluster's certificate: {error}")
             return None
         finally:
             timer.cancel()
@@ -108,40 +108,40 @@ class GuardedTLSListener(TLSListener):
         return stream
 
 
-def _take(server: Any, connection: Any, address: Any) -> None:
-    """Have the server of a listener serve a connection."""
+def _serve(server: Any, connection: Any, address: Any) -> None:
+    """Pass a connection to the server of a listener."""
     try:
         server._handle_connection(connection, address)  # noqa: SLF001
-    except OSError as error:  # it has ended already
+    except OSError as error:  # the peer has closed the connection
         connection.close()
         _warnings.warn(f"a connection from {address} ended before its TLS handshake: {error}")
 
 
 class _Accepting:
-    """A listening socket as tornado uses it, which makes room where there is none for a connection."""
+    """A listening socket for tornado that closes an old connection if no file is free for a new one."""
 
     def __init__(self, listening: Any, turn_away: Callable[[str], bool]) -> None:
         self._listening, self._turn_away = listening, turn_away
         self.fileno, self.close = listening.fileno, listening.close
 
     def accept(self) -> Any:
-        """Return a connection and the address of who has made it; raise BlockingIOError if there is none now."""
+        """Return a connection and the peer's address; raise BlockingIOError if no connection waits."""
         while True:
             try:
                 return self._listening.accept()
             except OSError as error:
                 if error.errno not in _FULL:
                     raise
-                _warnings.warn(f"there is no room for one more connection: {error}")
-                if not self._turn_away(f"another one needed its place: {error}"):
-                    # The loop would come back at once, and do nothing else.
+                _warnings.warn(f"one more connection cannot be accepted: {error}")
+                if not self._turn_away(f"a newer connection needs the place: {error}"):
+                    # Otherwise the loop would call accept() again and again.
                     loop = IOLoop.current()
                     loop.update_handler(self.fileno(), 0)
                     loop.call_later(_PAUSE, self._resume)
                     raise BlockingIOError from error
 
     def _resume(self) -> None:
-        if self.fileno() >= 0:  # else it was closed meanwhile
+        if self.fileno() >= 0:  # the socket is still open
             IOLoop.current().update_handler(self.fileno(), IOLoop.READ)
 
 
@@ -150,9 +150,9 @@ class _GuardedTLSBackend(TLSBackend):
 
 
 def guard() -> None:
-    """Have all that listens in this process by ``tls://`` from now on do so with this listener."""
+    """Make this listener the one of all later ``tls://`` servers in this process."""
     backends["tls"] = _GuardedTLSBackend()
-    # Tornado logs each failed handshake, which is told above.
+    # Tornado logs each failed handshake, which `Warnings` logs already.
     logging.getLogger("tornado.general").addFilter(_is_not_of_a_handshake)
 
 

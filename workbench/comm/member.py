@@ -1,4 +1,4 @@
-"""Who this process is in its MPI world, for the transport."""
+"""World and rank of this process, for the transport."""
 
 from __future__ import annotations
 
@@ -10,17 +10,12 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-# The MPI standard (section 9.1.2) promises tags up to this one, and no more.
+# The MPI standard (section 9.1.2) guarantees tags only up to this one.
 MAX_TAG = 32767
 
 
 class Tags:
-    """The tags of one receiver: each is in use by one frame at a time.
-
-    Notes
-    -----
-    Thread-safe.
-    """
+    """The tags of one receiver, each used by one frame at a time. Thread-safe."""
 
     def __init__(self, size: int = MAX_TAG + 1) -> None:
         self._size = size
@@ -29,7 +24,7 @@ class Tags:
         self._lock = threading.Lock()
 
     def take(self) -> int | None:
-        """Return a tag that no frame on its way has, the one longest out of use first; None if there is none."""
+        """Return a free tag, the one with the longest time since its last use, or None if all are in use."""
         with self._lock:
             if len(self._used) == self._size:
                 return None
@@ -41,7 +36,7 @@ class Tags:
             return tag
 
     def give_back(self, tag: int) -> None:
-        """Let `tag` be used again: its frame was received."""
+        """Mark `tag` as free, after its frame was received."""
         with self._lock:
             self._used.remove(tag)
 
@@ -51,17 +46,17 @@ class Membership:
     """A process's place in an MPI world."""
 
     communicator: MPI.Intracomm
-    """The transport's own communicator."""
+    """The communicator of the transport."""
     rank: int
-    """Rank in it."""
+    """Rank in this communicator."""
     size: int
     """Number of members."""
     world: str
-    """Name of the world, which no other world has."""
+    """Unique name of the world."""
     tags: tuple[Tags, ...] = field(repr=False)
     """The tags of frames to each rank."""
     process: int = field(default_factory=os.getpid)
-    """The process that joined."""
+    """Id of the process that joined."""
 
 
 # At most one.
@@ -70,7 +65,7 @@ _joined: list[Membership] = []
 
 def current() -> Membership | None:
     """Return the membership of this process, or None."""
-    # A process that is forked from a member is none: MPI is not for it.
+    # A process that is forked from a member is not a member, because it must not use MPI.
     return _joined[0] if _joined and _joined[0].process == os.getpid() else None
 
 
@@ -80,10 +75,10 @@ def join(communicator: MPI.Intracomm, world: str) -> None:
 
     if MPI.Query_thread() < MPI.THREAD_MULTIPLE:
         raise RuntimeError(
-            "the mpi:// protocol needs MPI_THREAD_MULTIPLE, which this MPI does not give: use protocol tcp"
+            "The protocol mpi:// requires MPI_THREAD_MULTIPLE, which this MPI does not support. Use the protocol tcp."
         )
     if _joined:
-        raise RuntimeError(f"this process has joined the world {_joined[0].world!r} already: call leave() first")
+        raise RuntimeError(f"This process has already joined the world {_joined[0].world!r}. Call leave() first.")
     size = communicator.Get_size()
     _joined.append(Membership(communicator, communicator.Get_rank(), size, world, tuple(Tags() for _ in range(size))))
 

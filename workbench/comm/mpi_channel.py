@@ -1,11 +1,11 @@
-"""What two members of a world have beside the socket between them: frames by MPI, and an end that loses none.
+"""The channel beside a socket between two members of a world: frames over MPI, and a close that loses no frame.
 
-An unmatched send stays incomplete until it is received, whatever MPI_Cancel says. So frames are posted when the header
-that announces them is on the socket, and whoever closes a connection goes on reading the headers of the other,
-receives what they announce into scratch memory, and ends its half of the socket when its own frames have arrived.
-Then no frame is posted that nobody receives, as long as both processes live; and a socket that ends while frames are
-awaited means that the peer is dead. That needs no message besides, and nobody to listen for one: a control
-communicator would have to be polled.
+An unmatched send stays incomplete until it is received, also after MPI_Cancel. So frames are posted when the header
+that announces them is on the socket. A side that closes a connection continues to read the headers of the peer,
+receives the announced frames into scratch memory, and shuts down its half of the socket when its own frames have
+arrived. So each posted frame is received while both processes are alive, and a socket that ends before
+announced frames have arrived means that the peer is dead. This needs no control communicator, which a process would
+have to poll.
 """
 
 from __future__ import annotations
@@ -36,55 +36,55 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# Not every system can tell that the peer has ended its half while something of it is unread.
+# Not every system reports that the peer has shut down its half while data is unread.
 _HANGUP = getattr(select, "POLLRDHUP", 0) | select.POLLHUP | select.POLLERR
 
 
 class MPIChannel:
-    """Frames by MPI between this process and the peer of a socket.
+    """Frames over MPI between this process and the peer of a socket.
 
     Parameters
     ----------
     stream
         The socket.
     incoming
-        Its reader.
+        Reader of the socket.
     member
-        This process.
+        Membership of this process.
     peer
         Rank of the peer in the same world.
 
     Notes
     -----
-    It belongs to the event loop that runs when it is made.
+    Used only on the event loop that runs when the channel is made.
     """
 
     def __init__(self, stream: IOStream, incoming: MessageReader, member: Membership, peer: int) -> None:
         self.stream, self.incoming, self.peer = stream, incoming, peer
         self._communicator, self._tags = member.communicator, member.tags[peer]
-        # Nobody sends to itself: it finds nothing, and lets MPI do what it has to do.
+        # A rank does not send to itself, so this probe matches no message. It only lets MPI make progress.
         self._progress = partial(member.communicator.Iprobe, member.rank)
         self._engine = progress_engine.engine()
         self._flow = peer_traffic.peer_traffic(peer, "mpi")
-        # The engine keeps them. Here, a reference to one that has failed would close a cycle, and the garbage collector
-        # must not come upon frames: CPython 3.11 clears a memoryview that something still exports from.
+        # The engine holds them. A reference to a failed one would make a cycle here, and the garbage collector
+        # must not collect frames: CPython 3.11 clears a memoryview that still has exports.
         self._sends: WeakSet[Transfer] = WeakSet()
-        self._is_ended = False
-        # While frames are on their way: of how many messages, and the socket once more.
-        self._on_way, self._held = 0, -1
+        self._is_shut_down = False
+        # While frames are outstanding: the number of their messages, and a duplicate of the socket.
+        self._outstanding, self._socket_copy = 0, -1
         incoming.connect(self)
 
     def take_tag(self) -> int | None:
-        """Return a tag for a frame, or None if all are in use: then the frame has to go by the socket."""
+        """Return a tag for a frame, or None if all are in use and the frame must be sent on the socket."""
         return self._tags.take()
 
     def give_back(self, tags: Iterable[int]) -> None:
-        """Let tags be used again that were taken in vain, or whose frames have arrived."""
+        """Mark tags as free: they were not used, or their frames have arrived."""
         for tag in tags:
             self._tags.give_back(tag)
 
     def send(self, frames: Frames, header: asyncio.Future[None]) -> None:
-        """Send frames, each with a tag of its own, as soon as their header is written: most often it is already."""
+        """Send frames, each with a separate tag, as soon as their header is written."""
         if header.done():
             self._post(frames, header)
         else:
@@ -97,14 +97,16 @@ class MPIChannel:
         size, began = sum(len(memory) for memory, _ in frames), time.perf_counter()
         tags = [tag for _, tag in frames]
 
-        def over(error: str | None) -> None:
+        def done(error: str | None) -> None:
             if error is None:
                 self._flow.add_sent(size, time.perf_counter() - began)
                 self.give_back(tags)
             else:
-                # The tags stay in use: a frame of the same tag could meet the receives of this one.
-                logger.warning("%d bytes do not arrive at rank %d: %s. Their connection ends", size, self.peer, error)
-                self._end()
+                # The tags stay in use, because a new frame with such a tag could match the receives of this one.
+                logger.warning(
+                    "sending %d bytes to rank %d failed: %s. The connection is closed", size, self.peer, error
+                )
+                self._shut_down()
             self._engine.settle(self._progress)
             self._release_socket()
 
@@ -116,51 +118,51 @@ class MPIChannel:
                 frames,
                 window=float("inf"),
                 status=None,
-                peer_is_gone=self._peer_is_gone,
-                when_over=over,
+                peer_has_ended=self._peer_has_ended,
+                when_done=done,
             )
             self._sends.add(transfer)
             self._engine.start(transfer)
         except BaseException:
-            self._end()
+            self._shut_down()
             self._release_socket()
             raise
 
-    def _end(self) -> None:
-        """End the socket at once, also where it is held: the peer must not wait for frames that do not come."""
-        if self._held >= 0 or not self.stream.closed():
-            held = socket.socket(fileno=self._held if self._held >= 0 else self.stream.socket.fileno())
+    def _shut_down(self) -> None:
+        """Shut the socket down immediately, also its duplicate, so that the peer does not wait for missing frames."""
+        if self._socket_copy >= 0 or not self.stream.closed():
+            copy = socket.socket(fileno=self._socket_copy if self._socket_copy >= 0 else self.stream.socket.fileno())
             with contextlib.suppress(OSError):
-                held.shutdown(socket.SHUT_RDWR)
-            held.detach()
+                copy.shutdown(socket.SHUT_RDWR)
+            copy.detach()
         with contextlib.suppress(RuntimeError):  # the loop is closed
             self.stream.close()
 
     def _duplicate_socket(self) -> None:
-        """Keep the connection while frames are on their way, for its end tells that a process is dead.
+        """Keep the connection open while frames are outstanding, because its end means that the peer is dead.
 
-        Tornado closes the socket as soon as the peer has ended its half, though it waits for frames; and when a TLS
-        socket hears that the peer has not expected an end, though the frames are still coming.
+        Tornado closes the socket as soon as the peer has shut down its half, also if frames are outstanding, and when
+        TLS reports an unexpected end.
         """
-        self._on_way += 1
-        if self._held < 0 and not self.stream.closed():
-            # A process may have as many files as it can: the peer waits for what is announced, so it goes without this.
+        self._outstanding += 1
+        if self._socket_copy < 0 and not self.stream.closed():
+            # If no file is free, the frames are still sent, because the peer waits for them.
             with contextlib.suppress(OSError):
-                self._held = os.dup(self.stream.socket.fileno())
+                self._socket_copy = os.dup(self.stream.socket.fileno())
 
     def _release_socket(self) -> None:
-        self._on_way -= 1
-        if not self._on_way and self._held >= 0:
-            os.close(self._held)
-            self._held = -1
+        self._outstanding -= 1
+        if not self._outstanding and self._socket_copy >= 0:
+            os.close(self._socket_copy)
+            self._socket_copy = -1
 
     def receive(self, frames: Frames, *, one_by_one: bool) -> Transfer:
-        """Receive frames into the memory that is given with their tags; one at a time if that is the same for all."""
+        """Receive frames into memory, each with its tag; one at a time if they share the memory."""
         from mpi4py import MPI
 
         size, began = sum(len(memory) for memory, _ in frames), time.perf_counter()
 
-        def over(error: str | None) -> None:
+        def done(error: str | None) -> None:
             if error is None:
                 self._flow.add_received(size, time.perf_counter() - began)
             self._engine.settle(self._progress)
@@ -172,31 +174,31 @@ class MPIChannel:
             frames,
             window=1 if one_by_one else framing.CHUNK,
             status=MPI.Status(),
-            peer_is_gone=self._peer_is_gone,
-            when_over=over,
+            peer_has_ended=self._peer_has_ended,
+            when_done=done,
         )
         self._engine.start(transfer)
-        if transfer.is_waiting and not self._is_ended:
-            # This MPI does not copy at one stroke: it moves a frame piece by piece, while both sides call it.
+        if transfer.is_waiting and not self._is_shut_down:
+            # This MPI does not copy a frame in one step: it moves pieces while both sides call MPI.
             with contextlib.suppress(StreamClosedError):
                 self.stream.write(framing.PROGRESS_REQUEST)
             self._engine.attend([transfer])
         return transfer
 
     def progress_sends(self) -> None:
-        """Have the peer's receives find this side at work: it has asked for that."""
+        """Poll the sends often: the peer has requested progress."""
         self._engine.attend(self._sends)
 
     def drain_and_close(self) -> None:
-        """End the connection: this side has closed it, and reads and writes no more."""
+        """Close the connection in the background, after this side has stopped to read and to write."""
         self.incoming.discard = True
         self.incoming.wake()
         try:
             loop = asyncio.get_running_loop()
-        except RuntimeError:  # at the end of the process: nothing can be waited for any more
+        except RuntimeError:  # the process ends, so nothing can wait
             self.stream.close()
             return
-        task = loop.create_task(self._drain_and_close(), name=f"part from rank {self.peer}")
+        task = loop.create_task(self._drain_and_close(), name=f"close the connection to rank {self.peer}")
         self._engine.tasks.add(task)
         task.add_done_callback(self._engine.tasks.discard)
 
@@ -205,10 +207,10 @@ class MPIChannel:
         try:
             with contextlib.suppress(StreamClosedError, OSError):
                 await self.arrived()
-                self._is_ended = True
-                # Nobody has a socket any more where the peer has ended its half meanwhile.
+                self._is_shut_down = True
+                # The stream is closed if the peer has shut down its half in the meantime.
                 if not self.stream.closed():
-                    # Not the method of a TLS socket, which would end TLS in both directions.
+                    # The method of a TLS socket would end TLS in both directions.
                     socket.socket.shutdown(self.stream.socket, socket.SHUT_WR)
             await draining
         finally:
@@ -216,7 +218,7 @@ class MPIChannel:
             self.stream.close()
 
     async def arrived(self) -> None:
-        """Wait until everything that was sent has arrived, or cannot any more."""
+        """Wait until all sends have arrived or failed."""
         if self.stream.writing():
             await self.stream.write(b"")
         for transfer in list(self._sends):
@@ -228,9 +230,9 @@ class MPIChannel:
             while True:
                 await self.incoming.message()
 
-    def _peer_is_gone(self) -> bool:
-        if self._held < 0 and self.stream.closed():
+    def _peer_has_ended(self) -> bool:
+        if self._socket_copy < 0 and self.stream.closed():
             return True
         poll = select.poll()
-        poll.register(self._held if self._held >= 0 else self.stream.socket, _HANGUP)
+        poll.register(self._socket_copy if self._socket_copy >= 0 else self.stream.socket, _HANGUP)
         return bool(poll.poll(0))

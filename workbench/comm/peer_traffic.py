@@ -1,4 +1,4 @@
-"""What was sent and received, per peer and way, counted always."""
+"""Counters of sent and received messages, per peer and way."""
 
 from __future__ import annotations
 
@@ -11,12 +11,7 @@ Way = Literal["mpi", "socket"]
 
 
 class PeerTraffic:
-    """Messages, bytes and seconds in both directions between this process and one peer on one way.
-
-    Notes
-    -----
-    Thread-safe: a process may have several event loops.
-    """
+    """Messages, bytes and seconds between this process and one peer on one way. Thread-safe."""
 
     __slots__ = ("_lock", "received", "sent", "sizes")
 
@@ -52,16 +47,16 @@ def peer_traffic(peer: int | str, way: Way) -> PeerTraffic:
 
 def sizes() -> list[int]:
     """As `workbench.comm.sizes`."""
-    counts = [its.sizes for (peer, _), its in list(_peers.items()) if peer != "outside"]
+    counts = [counters.sizes for (peer, _), counters in list(_peers.items()) if peer != "outside"]
     return [sum(bins) for bins in zip(*counts, strict=True)] or [0] * SIZES
 
 
 def table() -> list[dict[str, Any]]:
     """As `workbench.comm.traffic`."""
     rows = []
-    for (peer, way), its in list(_peers.items()):
+    for (peer, way), counters in list(_peers.items()):
         row: dict[str, Any] = {"peer": peer, "way": way}
-        for direction, counts in (("sent", its.sent), ("received", its.received)):
-            row |= zip([f"{direction}_{what}" for what in ("messages", "bytes", "seconds")], counts, strict=True)
+        for direction, counts in (("sent", counters.sent), ("received", counters.received)):
+            row |= zip([f"{direction}_{unit}" for unit in ("messages", "bytes", "seconds")], counts, strict=True)
         rows.append(row)
     return rows

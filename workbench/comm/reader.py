@@ -1,8 +1,8 @@
-"""Messages from a socket, frame by frame into aligned memory; a reader that can be left in the middle.
+"""Reads messages from a socket, frame by frame into aligned memory; a canceled read can be continued.
 
-Whoever waits for a message may be cancelled, but frames that a header has announced by MPI must be received all the
-same, or their sender would never be rid of them. So it is kept here how far the stream was read, and whoever comes
-next goes on from there.
+A coroutine that waits for a message may be canceled. The frames that a header has announced over MPI must still be
+received, because their sends would otherwise never complete. So the reader stores its position in the stream, and the
+next read continues there.
 """
 
 from __future__ import annotations
@@ -26,94 +26,84 @@ if TYPE_CHECKING:
 
     from workbench.comm.progress_engine import Transfer
 
-# Bytes. Frames below it are read together, as many as come to so much.
+# Bytes. Frames smaller than the first number are read together, in runs of about the second.
 _SMALL, _RUN = 1 << 16, 1 << 20
-# Seconds between two looks at a read that somebody has left in the middle: at first, and in the end.
+# Seconds between two polls of a read whose waiter was canceled: the first and the longest interval.
 _PAUSE, _LONG_PAUSE = 0.002, 0.5
 
 Frames = Sequence[tuple[memoryview, int]]
 """Memory of frames, and their tags."""
 Step = Callable[[], Any]
-# Memory for frames that lie one after the other, and their indices.
+# Memory for consecutive frames, and their indices.
 _Run = tuple[memoryview, Sequence[int]]
 
 
 class FramesByMPI(Protocol):
-    """How frames come beside the socket."""
+    """The interface of `MPIChannel` that the reader uses."""
 
     peer: int
     """Rank of the sender."""
 
     def receive(self, frames: Frames, *, one_by_one: bool) -> Transfer:
-        """Receive frames into the memory that is given with their tags; one at a time if that is the same for all."""
+        """Receive frames into memory, each with its tag; one at a time if they share the memory."""
 
     def progress_sends(self) -> None:
-        """Have the peer's receives find this side at work: it has asked for that."""
+        """Poll the sends often: the peer has requested progress."""
 
     def drain_and_close(self) -> None:
-        """End the connection: this side has closed it, and reads and writes no more."""
+        """Close the connection in the background, after this side has stopped to read and to write."""
 
 
 class MessageReader:
-    """The messages that come through a socket.
-
-    Parameters
-    ----------
-    stream
-        The socket.
-
-    Notes
-    -----
-    One reader at a time.
-    """
+    """The messages of a socket, for one coroutine at a time."""
 
     def __init__(self, stream: IOStream) -> None:
-        # tornado asks for a bytearray and for an awaitable, takes any buffer and gives a future.
+        # Tornado's types are a bytearray and an awaitable, but it accepts any buffer and returns a future.
         self._stream: Any = stream
         self._is_filling = False
         self._waiter: asyncio.Future[Any] | None = None
         self._turn = 0
         self._flow = peer_traffic.peer_traffic("outside", "socket")
         self.link: FramesByMPI | None = None
-        """How frames come by MPI; None unless the peer has turned out to be of the same world."""
+        """The MPI channel, if the peer is a rank of the same world."""
         self.discard = False
-        """Whether nobody wants the frames any more: they are received into scratch memory then."""
-        self._words = memoryview(bytearray(framing.HEADER_SIZE))
+        """Whether frames are discarded, that is, received into scratch memory."""
+        self._header = memoryview(bytearray(framing.HEADER_SIZE))
         self._begin()
 
     def connect(self, link: FramesByMPI) -> None:
-        """Receive frames by MPI as well."""
+        """Receive frames over MPI too."""
         self.link, self._flow = link, peer_traffic.peer_traffic(link.peer, "socket")
 
     def _begin(self) -> None:
-        # What the socket has to fill next, and what is to be done then; that returns what is to be done after it.
-        self._wanted: deque[memoryview] = deque([self._words])
-        self._step: Step | None = self._read_head
+        # The memory to fill from the socket, and the step to take then, which returns the step after it.
+        self._pieces: deque[memoryview] = deque([self._header])
+        self._step: Step | None = self._read_header
         self._frames: list[memoryview] = []
         self._transfer: Transfer | None = None
         self._began, self._size = 0.0, 0
 
     async def message(self) -> list[memoryview]:
-        """Return the frames of the next message, or of the one whose reading was left in the middle.
+        """Return the frames of the next message, or of the message whose read was canceled.
 
         Returns
         -------
         list of memoryview
-            Each of format ``"B"``, writable, in memory aligned to 64 bytes; the first, which is msgpack, anywhere.
+            Each of format ``"B"``, writable and aligned to 64 bytes, except the first, which is msgpack.
 
         Raises
         ------
         tornado.iostream.StreamClosedError
-            If the socket has ended, or `interrupt` was called.
+            If the socket has ended, or `wake` was called.
         distributed.comm.core.CommClosedError
-            If the peer has ended with frames on their way by MPI.
+            If the peer has ended while frames over MPI were outstanding.
         ValueError
-            If what comes is no message.
+            If the data is not a message.
         """
         while self._step is not None:
-            while self._wanted:
-                await self._fill(self._wanted[0])
-                self._wanted.popleft()
+            while self._pieces:
+                await self._fill(self._pieces[0])
+                self._pieces.popleft()
             self._step = self._step()
         if self._transfer is not None:
             if (waiter := self._transfer.waiter()) is not None:
@@ -126,19 +116,19 @@ class MessageReader:
         return frames
 
     def wake(self) -> None:
-        """Let whoever waits for a message have a `StreamClosedError`, and leave the socket as it is."""
+        """Raise `StreamClosedError` in the coroutine that waits for a message, without changing the socket."""
         self._turn += 1
         if self._waiter is not None:
             self._waiter.cancel()
 
     async def _fill(self, piece: memoryview) -> None:
         if self._is_filling:
-            # Whoever waited for it was cancelled; tornado goes on with it, and tells nobody of its end.
+            # The waiter was canceled. Tornado continues the read, and does not report its end.
             pause = _PAUSE
             while self._stream.reading():
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, _LONG_PAUSE)
-            # Whether it came to its end, or the stream to its own before, only tornado's own state tells.
+            # Only tornado's private state shows whether the read is complete or the stream has ended before.
             if self._stream._user_read_buffer:  # noqa: SLF001
                 raise StreamClosedError
         else:
@@ -157,36 +147,36 @@ class MessageReader:
             if self._waiter is waiter:
                 self._waiter = None
         if turn != self._turn:
-            # Somebody else goes on from here, even if what was waited for is there just now.
+            # Another coroutine continues from here, even if the awaited data has just arrived.
             raise StreamClosedError
 
     # -- the steps of one message ------------------------------------------------------------------------------
 
-    def _read_head(self) -> Step:
+    def _read_header(self) -> Step:
         self._began = time.perf_counter()
-        head = framing.parse_header(self._words)
-        if self.link is None and (head.by_mpi or not head.frames):
+        header = framing.parse_header(self._header)
+        if self.link is None and (header.by_mpi or not header.frames):
             raise ValueError("frames over MPI from a peer outside this world")
-        if self.link is not None and not head.frames:
+        if self.link is not None and not header.frames:
             self.link.progress_sends()
-            self._wanted.append(self._words)
-            return self._read_head
-        self._size = framing.HEADER_SIZE + head.size
-        body = host_array(head.size if head.size <= framing.JOINED else head.numbers)
+            self._pieces.append(self._header)
+            return self._read_header
+        self._size = framing.HEADER_SIZE + header.size
+        body = host_array(header.size if header.size <= framing.JOINED else header.numbers)
         if body:
-            self._wanted.append(body)
-        return partial(self._read_layout, head, body)
+            self._pieces.append(body)
+        return partial(self._read_layout, header, body)
 
-    def _read_layout(self, head: framing.FrameHeader, body: memoryview) -> Step:
-        layout = framing.parse_layout(head, body)
+    def _read_layout(self, header: framing.FrameHeader, body: memoryview) -> Step:
+        layout = framing.parse_layout(header, body)
         lengths, on_socket = layout.lengths, layout.on_socket
-        split = layout.glued if head.size <= framing.JOINED else 0
-        glued, parts = on_socket[:split], (on_socket[split : layout.glued], on_socket[layout.glued :])
-        # Whatever may fail for want of memory comes before anything is begun: this step may be taken again then.
+        split = layout.joined if header.size <= framing.JOINED else 0
+        joined, parts = on_socket[:split], (on_socket[split : layout.joined], on_socket[layout.joined :])
+        # All allocations are before the first change of state, so this step can be repeated after a MemoryError.
         if self.discard:
             runs: list[_Run] = []
-            own: dict[int, memoryview] = {}
-            wanted, after = [
+            separate: dict[int, memoryview] = {}
+            before, after = [
                 [piece for index in part for piece in receive_memory.scratch(lengths[index])] for part in parts
             ]
             by_mpi = [
@@ -195,26 +185,26 @@ class MessageReader:
         else:
             in_parts = [list(_runs(part, lengths)) for part in parts]
             runs = [run for part in in_parts for run in part]
-            own = {index: receive_memory.take(lengths[index]) for index in layout.tags}
-            wanted, after = [
+            separate = {index: receive_memory.take(lengths[index]) for index in layout.tags}
+            before, after = [
                 [run[at : at + framing.MAX_COUNT] for run, _ in part for at in range(0, len(run), framing.MAX_COUNT)]
                 for part in in_parts
             ]
-            by_mpi = [(own[index], tag) for index, tag in layout.tags.items()]
+            by_mpi = [(separate[index], tag) for index, tag in layout.tags.items()]
         self._size += sum(lengths[index] for part in parts for index in part)
-        self._wanted.extend(wanted)
-        place = partial(self._place, lengths, [(body[head.numbers :], glued), *runs], own)
+        self._pieces.extend(before)
+        place = partial(self._place, lengths, [(body[header.numbers :], joined), *runs], separate)
         return partial(self._receive, by_mpi, after, place)
 
     def _receive(self, by_mpi: Frames, after: list[memoryview], place: Step) -> Step:
-        # The whole body is here, and only then the sender posts: of one that was cut off it uses the tags again.
+        # The sender posts only after the whole body: it reuses the tags of a body that it could not send.
         if by_mpi and self.link is not None:
             self._transfer = self.link.receive(by_mpi, one_by_one=self.discard)
-        self._wanted.extend(after)
+        self._pieces.extend(after)
         return place
 
-    def _place(self, lengths: Sequence[int], runs: list[_Run], own: dict[int, memoryview]) -> None:
-        frames = dict(own)
+    def _place(self, lengths: Sequence[int], runs: list[_Run], separate: dict[int, memoryview]) -> None:
+        frames = dict(separate)
         for run, indices in runs:
             if len(indices) == 1 and len(run) >= _SMALL:
                 frames[indices[0]] = run
@@ -225,7 +215,7 @@ class MessageReader:
 
 
 def _runs(indices: Sequence[int], lengths: Sequence[int]) -> Iterator[_Run]:
-    """Yield memory for frames that lie one after the other on the socket, and which of them each is for."""
+    """Yield memory for consecutive frames on the socket, and the indices of its frames."""
     run: list[int] = []
     size = 0
     for index in indices:
@@ -245,10 +235,10 @@ def _runs(indices: Sequence[int], lengths: Sequence[int]) -> Iterator[_Run]:
 
 
 def _scatter(run: memoryview, indices: Sequence[int], lengths: Sequence[int], frames: dict[int, memoryview]) -> None:
-    """Put small frames that were read together into `frames`, each at an aligned address."""
+    """Copy small frames that were read together into `frames`, each at an aligned address."""
     at = 0
     if indices and indices[0] == 0:
-        # msgpack, which is read once: it may lie anywhere.
+        # The first frame is msgpack, which is read one time and needs no alignment.
         at, indices = lengths[0], indices[1:]
         frames[0] = run[:at]
     if not indices:

@@ -1,6 +1,6 @@
-"""The memory that this process receives into: its one pool, and what gives idle slabs back.
+"""The one memory pool of this process for received messages, and the timer that frees idle slabs.
 
-No polling of an idle process here either: a timer runs only while the pool holds something.
+The timer runs only while the pool holds memory, so an idle process does not poll.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ from workbench import config
 from workbench.comm import framing
 from workbench.comm.buffer_pool import Pool, aligned
 
-# Bytes. malloc uses smaller memory again by itself, without page faults.
+# Bytes. malloc reuses smaller memory without page faults.
 _SMALL = 1 << 18
-# Seconds between two looks at the pool, and seconds after which an idle slab goes back to the system.
-_TICK, _OLD = 1.0, 30.0
-# Part of the process's memory above which the pool keeps nothing idle: where Dask begins to move data to disk.
+# Seconds between two checks of the pool, and seconds after which an idle slab is returned to the system.
+_INTERVAL, _MAX_IDLE = 1.0, 30.0
+# Fraction of the process's memory above which the pool keeps no idle slabs: there Dask begins to move data to disk.
 _PRESSURE = 0.6
 
 _budget = 0
 _pools: list[Pool] = []
-# Loops that have a timer running.
+# Event loops with a running timer.
 _watched: weakref.WeakSet[asyncio.AbstractEventLoop] = weakref.WeakSet()
 
 
 def configure(budget: int) -> None:
-    """Tell how much memory this process has, in bytes, before it receives anything; default: that of its host."""
+    """As `workbench.comm.configure_memory`."""
     global _budget  # noqa: PLW0603  (one process has one memory)
     _budget = budget
     if _pools:
@@ -52,7 +52,7 @@ def _memory() -> int:
 
 
 def take(nbytes: int) -> memoryview:
-    """Return memory for a frame: aligned to 64 bytes, writable, from the pool if it is large."""
+    """Return writable memory for a frame, aligned to 64 bytes, from the pool if the frame is large."""
     if nbytes < _SMALL:
         return aligned(nbytes)
     memory = pool().take(nbytes)
@@ -61,7 +61,7 @@ def take(nbytes: int) -> memoryview:
 
 
 def scratch(nbytes: int) -> Iterator[memoryview]:
-    """Yield one and the same memory, a chunk at the most, in pieces that come to `nbytes`: for unwanted frames."""
+    """Yield the same memory of at most one chunk repeatedly, in pieces of `nbytes` in total, for discarded frames."""
     memory = aligned(min(nbytes, framing.CHUNK))
     for left in range(nbytes, 0, -framing.CHUNK):
         yield memory[:left]
@@ -70,17 +70,17 @@ def scratch(nbytes: int) -> Iterator[memoryview]:
 def _watch(loop: asyncio.AbstractEventLoop) -> None:
     if loop not in _watched:
         _watched.add(loop)
-        loop.call_later(_TICK, _look, loop)
+        loop.call_later(_INTERVAL, _trim, loop)
 
 
-def _look(loop: asyncio.AbstractEventLoop) -> None:
+def _trim(loop: asyncio.AbstractEventLoop) -> None:
     if _is_pressed():
         pool().trim()
     else:
-        pool().trim_older(_OLD)
-    held = pool().statistics()
-    if held.leased or held.idle:
-        loop.call_later(_TICK, _look, loop)
+        pool().trim_older(_MAX_IDLE)
+    statistics = pool().statistics()
+    if statistics.leased or statistics.idle:
+        loop.call_later(_INTERVAL, _trim, loop)
     else:
         _watched.discard(loop)
 
@@ -90,5 +90,5 @@ def _is_pressed() -> bool:
 
     try:
         return bool(psutil.Process().memory_info().rss > _PRESSURE * _memory())
-    except (OSError, psutil.Error):  # a process that can have no more files cannot ask
+    except (OSError, psutil.Error):  # the process has no free file to read its memory size
         return False

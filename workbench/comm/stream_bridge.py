@@ -1,6 +1,6 @@
-"""Bytes of a socket through a connection of Dask's: a way to a server that listens on a Unix socket of the head's node.
+"""Carries the bytes of a socket through a Dask connection, to a server on a Unix socket of the head's node.
 
-It goes over the TLS of the scheduler, so it needs no port, and who has no certificate of the cluster cannot take it.
+The connection uses the TLS of the scheduler, so the bridge needs no port, and requires the cluster's certificate.
 """
 
 from __future__ import annotations
@@ -17,15 +17,7 @@ _PIECE = 1 << 16
 
 
 async def bridge_streams(comm: Comm, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Carry bytes in both directions until one side ends, and end the other.
-
-    Parameters
-    ----------
-    comm
-        Connection whose messages are pieces of bytes from now on; it is of no other use after that.
-    reader, writer
-        The socket.
-    """
+    """Carry bytes in both directions until one side ends, and then close both; `comm` has no other use after that."""
     ways = [asyncio.create_task(_to_comm(reader, comm)), asyncio.create_task(_to_socket(comm, writer))]
     try:
         await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
@@ -41,8 +33,8 @@ async def _to_comm(reader: asyncio.StreamReader, comm: Comm) -> None:
     with contextlib.suppress(OSError):
         while piece := await reader.read(_PIECE):
             await comm.write(piece)
-            # Dask does not wait for the socket. One that is slow would have everything kept here, and what is left of
-            # it at the end would be lost; a write of nothing ends when all before it has been sent.
+            # Dask does not wait for the socket. With a slow socket all data would collect here, and the rest would be
+            # lost at the end. An empty write completes when all data before it has been sent.
             stream = getattr(comm, "stream", None)
             if stream is not None and stream.writing():
                 await stream.write(b"")

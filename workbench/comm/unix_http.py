@@ -1,7 +1,7 @@
 """Dask's HTTP servers on Unix sockets.
 
-Every Dask scheduler and worker binds an HTTP port, ``dashboard=False`` or not, and answers logs and task
-names on it to anybody. On a shared node that is everybody: the port becomes a socket file of mode 0600.
+Each Dask scheduler and worker binds an HTTP port, also with ``dashboard=False``, which serves logs and task names
+without authentication. On a shared node every user could read them, so the port becomes a socket file of mode 0600.
 """
 
 from __future__ import annotations
@@ -11,24 +11,16 @@ from typing import Any
 
 
 class UnixHTTP:
-    """Mix-in ahead of Dask's ``Scheduler`` or ``Worker``: HTTP is served on a Unix socket alone.
+    """Mix-in before Dask's ``Scheduler`` or ``Worker`` that serves HTTP only on the Unix socket `http_socket`.
 
-    Parameters
-    ----------
-    http_socket
-        Path of the socket.
-
-    Notes
-    -----
-    It takes the place of ``ServerNode.start_http_server``. No port is published as a service, so Dask shows
-    no link that would lead nowhere.
+    It replaces ``ServerNode.start_http_server``, and publishes no port as a service, so Dask shows no broken link.
     """
 
     http_application: Any
     http_server: Any
 
     def __init__(self, *args: Any, http_socket: Path, **kwargs: Any) -> None:
-        # Before the node is made, for Dask starts HTTP there.
+        # Dask starts HTTP in the constructor of the node.
         self.http_socket = http_socket
         super().__init__(*args, **kwargs)
 

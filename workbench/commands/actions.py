@@ -84,7 +84,7 @@ class Status:
             if job.state is JobState.UNKNOWN and not job.finished:
                 message = _unknown_job(record, job)
             else:
-                state, message = job.state.value, jobs.words(job)
+                state, message = job.state.value, jobs.describe(job)
         return cls(
             **jobs.plain(record) | {"state": state, "message": message},
             worlds=[asdict(world) for world in record.worlds],
@@ -363,7 +363,7 @@ def metrics(record: Record, table: str | None, out: str | None, bound: MPICluste
     parquet = out is not None and out.endswith(".parquet")
     if parquet and table is None:
         raise InvalidRequest(f"--out {out}: OpenMetrics are text. Name a table for Parquet, for example --table ranks.")
-    path = None if out is None else atomic_file.checked("--out", out)
+    path = None if out is None else atomic_file.validate("--out", out)
     with connected(record, bound) as cluster:
         frame = None if table is None else cluster.metrics(table)
         text = cluster.openmetrics() if frame is None else frame.to_csv(index=False)

@@ -43,7 +43,7 @@ def report(file: str, name: str | None, bound: Record | None = None) -> str:
         raise InvalidRequest(
             f"report {file}: a report is an HTML file. Choose a name that ends in .html, e.g. {file}.html."
         )
-    path = atomic_file.checked("report", file)
+    path = atomic_file.validate("report", file)
     try:
         record = actions.choose(name, bound)
     except ClusterNotFound as error:

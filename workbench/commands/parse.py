@@ -9,7 +9,7 @@ from itertools import pairwise
 from typing import Any, NoReturn
 
 from workbench.commands.table import overview, verbs
-from workbench.commands.verb import Answer, Place, Verb
+from workbench.commands.verb import ARGUMENT_GROUPS, Answer, Place, Verb, grouped
 from workbench.errors import InvalidRequest, did_you_mean
 from workbench.log import debug_log
 
@@ -87,16 +87,18 @@ def _parser(verb: Verb, place: str) -> _Parser:
         add_help=False,
         allow_abbrev=False,
     )
-    for argument in verb.at(place):
-        if not argument.is_option:
-            nargs = None if argument.required else "?"
-            parser.add_argument(argument.name, metavar=argument.metavar, nargs=nargs, help=argument.help)
-        elif argument.metavar is None:
-            parser.add_argument(argument.name, action="store_true", help=argument.help)
-        else:
-            repeat: Any = {"action": "append"} if argument.many else {}
-            names = (argument.name, *argument.aliases)
-            parser.add_argument(*names, metavar=argument.metavar, help=argument.help, **repeat)
+    for group, arguments in grouped(verb.at(place), ("", *ARGUMENT_GROUPS)):
+        section = parser.add_argument_group(group) if group else parser
+        for argument in arguments:
+            if not argument.is_option:
+                nargs = None if argument.required else "?"
+                section.add_argument(argument.name, metavar=argument.metavar, nargs=nargs, help=argument.help)
+            elif argument.metavar is None:
+                section.add_argument(argument.name, action="store_true", help=argument.help)
+            else:
+                repeat: Any = {"action": "append"} if argument.many else {}
+                names = (argument.name, *argument.aliases)
+                section.add_argument(*names, metavar=argument.metavar, help=argument.help, **repeat)
     return parser
 
 

@@ -10,7 +10,7 @@ from workbench import hints
 from workbench.commands import actions, completion
 from workbench.commands import format as shown
 from workbench.commands.html_report import report
-from workbench.commands.verb import Answer, Argument, Place, Verb
+from workbench.commands.verb import OUTPUT, VERB_GROUPS, Answer, Argument, Place, Verb, grouped
 from workbench.deploy import registry
 from workbench.errors import ClusterNotFound
 from workbench.hints import NOTEBOOK, TERMINAL
@@ -133,12 +133,14 @@ VERBS = (
     Verb(
         "start",
         "start a cluster of N ranks",
+        "start and stop",
         _start,
-        arguments=(*_OPTIONS.values(), Argument("--dry-run", "print what would run, and start nothing")),
+        arguments=(*_OPTIONS.values(), Argument("--dry-run", "print what would run, and start nothing", group=OUTPUT)),
     ),
     Verb(
         "status",
         "show the state of a cluster",
+        "look at a cluster",
         lambda at, name: actions.status(at.choose(name), at.cluster),
         _status,
         (_NAME,),
@@ -146,6 +148,7 @@ VERBS = (
     Verb(
         "list",
         "list all your clusters",
+        "look at a cluster",
         lambda _, all: actions.listing(everything=all),  # noqa: A006  (as the option is called)
         _listing,
         (Argument("--all", "also those that have ended in the last days, with time, reason and folder of the logs"),),
@@ -153,6 +156,7 @@ VERBS = (
     Verb(
         "attach",
         "connect to a running cluster",
+        "start and stop",
         lambda at, name, ssh_tunnel: at.use(actions.attach(name, ssh_tunnel)),
         arguments=(
             Argument("name", "name of the cluster", "NAME", _clusters, required=True),
@@ -163,6 +167,7 @@ VERBS = (
     Verb(
         "logs",
         "print the logs of a cluster, also after it has stopped",
+        "look at a cluster",
         lambda at, name, rank: actions.logs(name, rank, at.record),
         _text("logs"),
         (_NAME, Argument("--rank", "only the log of one rank, for example 3 or, in a later world, w1.3", "RANK")),
@@ -170,6 +175,7 @@ VERBS = (
     Verb(
         "scale",
         "scale to N ranks in total by adding or removing whole worlds",
+        "start and stop",
         lambda at, ranks, name: actions.scale(at.choose(name), ranks, at.cluster),
         _size,
         (Argument("ranks", "number of ranks in all worlds together", "N", required=True), _NAME),
@@ -178,6 +184,7 @@ VERBS = (
     Verb(
         "restart",
         "restart all ranks; results in their memory are lost",
+        "start and stop",
         lambda at, name: actions.restart(at.choose(name), at.cluster),
         _size,
         (_NAME,),
@@ -186,6 +193,7 @@ VERBS = (
     Verb(
         "where",
         "show where each rank is in a running SPMD call",
+        "look at a cluster",
         lambda at, name, stacks: (actions.where(at.choose(name), at.cluster), stacks),
         _places,
         (_NAME, Argument("--stacks", "also print the stack of each rank")),
@@ -193,6 +201,7 @@ VERBS = (
     Verb(
         "metrics",
         "print measurements as OpenMetrics or as a table, or write them to a file",
+        "look at a cluster",
         lambda at, name, table, out: actions.metrics(at.choose(name), table, out, at.cluster),
         _text("metrics"),
         (
@@ -204,6 +213,7 @@ VERBS = (
     Verb(
         "profile",
         "show the time of each rank since its start: computing, MPI, the longest operations",
+        "look at a cluster",
         lambda at, name: actions.profile(at.choose(name), at.cluster),
         _profile,
         (_NAME,),
@@ -211,12 +221,14 @@ VERBS = (
     Verb(
         "dashboard",
         "show every rank of a cluster, live",
+        "look at a cluster",
         lambda at, name: at.dashboard(at.choose(name)),
         arguments=(_NAME,),
     ),
     Verb(
         "report",
         "write the dashboard to one HTML file, which needs no server and no cluster",
+        "look at a cluster",
         lambda at, file, name: report(file, name, at.record),
         _text("report"),
         (
@@ -229,6 +241,7 @@ VERBS = (
     Verb(
         "stop",
         "stop a cluster",
+        "start and stop",
         _stop,
         _stopped,
         (_NAME, Argument("--all", "stop all your clusters")),
@@ -237,6 +250,7 @@ VERBS = (
     Verb(
         "script",
         "print the script of a cluster's job",
+        "look at a cluster",
         lambda at, name: actions.script(at.choose(name)),
         _text("script"),
         (_NAME,),
@@ -244,6 +258,7 @@ VERBS = (
     Verb(
         "doctor",
         "check this installation, and a running cluster if it is named",
+        "set up",
         _doctor,
         _findings,
         (_NAME, _OPTIONS["mpi"]),
@@ -251,6 +266,7 @@ VERBS = (
     Verb(
         "demo",
         "train on the flights data on an MPI world of this machine",
+        "run",
         _demo,
         lambda result, _: Answer(result.line(), asdict(result)),
         (Argument("--ranks", "number of MPI ranks; default: 4", "N"), _OPTIONS["mpi"]),
@@ -259,6 +275,7 @@ VERBS = (
     Verb(
         "completion",
         "print the script that has a shell complete this command",
+        "set up",
         lambda _, shell: completion.script(shell),
         _text("completion"),
         (Argument("shell", "bash, zsh or fish", "SHELL", lambda: completion.SCRIPTS, required=True),),
@@ -267,6 +284,7 @@ VERBS = (
     Verb(
         "bench",
         "measure against a reference",
+        "run",
         lambda _, **__: None,  # `cli.main` passes its arguments to `workbench.bench`
         arguments=(Argument("bench", "what to measure", "NAME"),),
         places=(TERMINAL,),
@@ -280,6 +298,11 @@ def verbs(place: str) -> dict[str, Verb]:
 
 
 def overview(place: str) -> str:
-    """Return a line of usage and a sentence for every verb."""
-    lines = [f"{verb.usage(place)}\n    {verb.help}" for verb in verbs(place).values()]
-    return "\n".join([*lines, f"{place} VERB --help\n    explain the options"])
+    """Return a line of usage and a sentence for every verb, in groups."""
+    return (
+        "\n\n".join(
+            "\n".join([f"{group}:", *(f"  {verb.usage(place)}\n      {verb.help}" for verb in its)])
+            for group, its in grouped(verbs(place).values(), VERB_GROUPS)
+        )
+        + f"\n\n{place} SUBCOMMAND --help explains the options of a subcommand."
+    )

@@ -4,15 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from workbench.commands import actions
 from workbench.deploy.record import Record
 from workbench.hints import NOTEBOOK, TERMINAL
-from workbench.launch.options import ClusterOption, JobOptions, options
+from workbench.launch.options import GROUPS, ClusterOption, JobOptions, options
 
 if TYPE_CHECKING:
     from workbench.cluster import MPICluster
+
+OUTPUT = "output"
+"""The group of the options that change what is printed."""
+ARGUMENT_GROUPS = (*GROUPS, OUTPUT)
+"""The groups of arguments, in their order in help; one without a group comes before them."""
+VERB_GROUPS = ("start and stop", "look at a cluster", "run", "set up")
+"""The groups of verbs, in their order in help."""
+# A verb with more options has a usage without their names.
+_NAMED_OPTIONS = 6
+
+_T = TypeVar("_T", "Argument", "Verb", ClusterOption)
 
 
 @dataclass(frozen=True)
@@ -37,6 +48,8 @@ class Argument:
     """Whether the value is a whole number."""
     batch_only: bool = False
     """Whether it is for batch schedulers only."""
+    group: str = ""
+    """One of `ARGUMENT_GROUPS`, if it belongs to one."""
 
     @classmethod
     def of(cls, option: ClusterOption, values: Callable[[], Iterable[str]] | None = None) -> Argument:
@@ -50,6 +63,7 @@ class Argument:
             many=option.many,
             number=option.kinds == ("int",),
             batch_only=option.name in {job_option.name for job_option in options(JobOptions)},
+            group=option.group,
         )
 
     @property
@@ -127,6 +141,8 @@ class Verb:
     """The name that is typed."""
     help: str
     """One line for the user."""
+    group: str
+    """One of `VERB_GROUPS`."""
     run: Callable[..., Any]
     """Function of the `Place` and the arguments, by their names and as they were typed."""
     show: Callable[[Any, str], Answer | None] = lambda result, _: result
@@ -144,8 +160,18 @@ class Verb:
 
     def usage(self, place: str) -> str:
         """Return the line of usage."""
-        return " ".join([place, self.name, *(argument.usage for argument in self.at(place))])
+        options = [argument for argument in self.at(place) if argument.is_option]
+        words = [argument.usage for argument in self.at(place) if argument not in options]
+        named = [option.usage for option in options] if len(options) <= _NAMED_OPTIONS else ["[options]"]
+        return " ".join([place, self.name, *words, *named])
 
 
-_JSON = Argument("--json", "print one JSON object")
-_VERBOSE = Argument("--verbose", "log commands of schedulers and processes, here and in what is started")
+def grouped(members: Iterable[_T], groups: Iterable[str]) -> list[tuple[str, list[_T]]]:
+    """Return the groups that have members, in the order of `groups`, with these members."""
+    members = list(members)
+    found = [(group, [member for member in members if member.group == group]) for group in groups]
+    return [(group, its) for group, its in found if its]
+
+
+_JSON = Argument("--json", "print one JSON object", group=OUTPUT)
+_VERBOSE = Argument("--verbose", "log commands of schedulers and processes, here and in what is started", group=OUTPUT)

@@ -1,7 +1,7 @@
-"""TLS material made for one cluster.
+"""The TLS certificate and key of one cluster.
 
-One self-signed certificate is authority, server and client at once: who holds the key belongs to the
-cluster, who does not is refused on every connection, in both directions.
+One self-signed certificate is authority, server and client. A process with the key belongs to the cluster, and
+connections of all other processes are rejected in both directions.
 """
 
 from __future__ import annotations
@@ -20,21 +20,13 @@ _LIFETIME = dt.timedelta(days=365)
 
 
 def make(folder: Path, name: str) -> None:
-    """Write a fresh certificate and its key, both readable by the user alone.
-
-    Parameters
-    ----------
-    folder
-        The folder of the cluster; it gets ``certificate.pem`` and ``key.pem``.
-    name
-        Common name in the certificate: the cluster's.
-    """
+    """Write a new certificate with the cluster's name and its key to `folder`, readable only for the user."""
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes, serialization
     from cryptography.hazmat.primitives.asymmetric import ec
     from cryptography.x509.oid import NameOID
 
-    # An elliptic curve, since an RSA key costs more time than the rest of the start together.
+    # An elliptic curve, because an RSA key takes longer than all other steps of a start.
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"workbench-{name}"[:64])])
     now = dt.datetime.now(dt.UTC)
@@ -44,7 +36,7 @@ def make(folder: Path, name: str) -> None:
         .issuer_name(subject)
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
-        # Clocks of nodes differ: a certificate that starts this second is refused by a slow one.
+        # Clocks of nodes differ, and a node with a slow clock would reject a certificate that starts now.
         .not_valid_before(now - dt.timedelta(days=1))
         .not_valid_after(now + _LIFETIME)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
@@ -69,7 +61,7 @@ def remove(folder: Path) -> None:
 
 
 def security(folder: Path) -> Security:
-    """Return the security under which every connection of the cluster is made: TLS on both sides."""
+    """Return the security of all connections of the cluster: TLS with certificates of both sides."""
     from distributed.security import Security
 
     certificate, key = str(folder / CERTIFICATE), str(folder / KEY)

@@ -44,6 +44,8 @@ class HeadConnection(HeadClient):
     def __init__(self, job: ClusterStarter, ssh_tunnel: str | None = None) -> None:
         self._job = job
         self._tunnel = Tunnel(ssh_tunnel) if ssh_tunnel else None
+        self._forwarded: dict[str, tuple[Tunnel, list[str], list[str]]] = {}
+        self._forwarding = asyncio.Lock()
         self.rpc: Any = None
         """Dask's connections to the scheduler; None before `open`."""
         self.security: Any = None
@@ -67,7 +69,7 @@ class HeadConnection(HeadClient):
         timeout = config.seconds("connect-timeout")
         address = str(record.address)
         if self._tunnel is not None:
-            address = await self._tunnel.open(address, timeout)
+            [address] = await self._tunnel.open([address], timeout)
         self.address = address
         self.rpc = rpc(address, connection_args=self.security.get_connection_args("client"), timeout=timeout)
         attempt_timeout = timeout
@@ -86,6 +88,34 @@ class HeadConnection(HeadClient):
                 # A head is busiest in its first seconds, and has the time of its start for them.
                 attempt_timeout = self.rpc.timeout = left
         self.rpc.timeout = timeout
+
+    async def forward(self, purpose: str, addresses: list[str]) -> list[str]:
+        """Return addresses at which this process reaches addresses of the head's host: by ssh if the head is.
+
+        The ports stay open until the next call for the same purpose with other addresses, or the end of the connection.
+
+        Raises
+        ------
+        HeadUnreachable
+            If ssh does not open the ports within ``workbench.connect-timeout``.
+        """
+        if self._tunnel is None:
+            return addresses
+        async with self._forwarding:
+            tunnel, targets, local = self._forwarded.get(purpose, (None, [], []))
+            if tunnel is not None and targets == addresses:
+                return local
+            if tunnel is not None:
+                del self._forwarded[purpose]
+                await tunnel.close()
+            tunnel = Tunnel(self._tunnel.host)
+            try:
+                local = await tunnel.open(addresses, config.seconds("connect-timeout"))
+            except BaseException:
+                await tunnel.close()
+                raise
+            self._forwarded[purpose] = tunnel, addresses, local
+            return local
 
     async def _is_starting(self, timeout: float) -> bool:
         """Return whether the head is starting and its host accepts connections to its port."""
@@ -122,7 +152,8 @@ class HeadConnection(HeadClient):
         if closing is not None:
             await closing.close_rpc()
         if self._tunnel is not None:
-            await self._tunnel.close()
+            forwarded, self._forwarded = self._forwarded, {}
+            await asyncio.gather(self._tunnel.close(), *(tunnel.close() for tunnel, *_ in forwarded.values()))
 
     @property
     def head(self) -> Any:

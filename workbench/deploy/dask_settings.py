@@ -1,4 +1,4 @@
-"""Dask settings of the process that starts a cluster, which hold for its head and ranks as well."""
+"""The Dask settings of the process that starts a cluster, which its head and ranks use too."""
 
 from __future__ import annotations
 
@@ -16,30 +16,30 @@ def dask_settings(record: Record) -> Path:
 
 
 def write_dask_settings(record: Record) -> None:
-    """Write this process's Dask settings where the cluster finds them: those that a new process would not have."""
+    """Write those Dask settings of this process that a new process would not have to the cluster's folder."""
     import dask
     import yaml
 
-    # Every rank reads this file, and reading all settings again would take it longer than anything else it reads.
+    # Every rank reads this file. With all settings it would be the largest file that a rank reads.
     defaults: dict[str, Any] = {}
     dask.config.refresh(defaults, paths=[], env={})
     with_files: dict[str, Any] = {}
     dask.config.refresh(with_files, env={})
-    changes = [_changes(dask.config.config, usual) for usual in (defaults, with_files)]
+    changes = [_changes(dask.config.config, base) for base in (defaults, with_files)]
     if record.local_directory and dask.config.get("temporary-directory", None) is None:
         changes.append({"temporary-directory": record.local_directory})
     with open(dask_settings(record), "w", encoding="utf-8", opener=opener) as file:
         yaml.safe_dump(dask.config.merge(*changes), file)
 
 
-def _changes(settings: Mapping[str, Any], usual: Mapping[str, Any]) -> dict[str, Any]:
+def _changes(settings: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
     changes: dict[str, Any] = {}
     for key, value in settings.items():
         if isinstance(value, Mapping):
-            below = usual.get(key)
+            below = defaults.get(key)
             if inner := _changes(value, below if isinstance(below, Mapping) else {}):
                 changes[key] = inner
-        elif (key not in usual or value != usual[key]) and _is_plain(value):
+        elif (key not in defaults or value != defaults[key]) and _is_plain(value):
             changes[key] = value
     return changes
 

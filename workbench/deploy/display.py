@@ -1,4 +1,4 @@
-"""How a cluster is shown: one line of text, a table of HTML."""
+"""The display of a cluster, as one line of text or as an HTML table."""
 
 from __future__ import annotations
 
@@ -11,35 +11,35 @@ from workbench.deploy.registry import Record
 from workbench.session.notebook import dashboard_path
 from workbench.text import count, countdown
 
-_SHOWN = 16
+_MAX_ROWS = 16
 # Jupyter aligns cells to the right, and widgets set the lines far apart.
 _CELL = "text-align:left;padding:.1em 1.2em .1em 0"
-# They have to be seen on white and on black.
-_COLOURS = {"ready": "#43a047", "degraded": "#ef8f00", "failed": "#e53935", "closed": "#888888"}
+# These colors are visible on white and on black.
+_COLORS = {"ready": "#43a047", "degraded": "#ef8f00", "failed": "#e53935", "closed": "#888888"}
 
 
 def text(record: Record, up: int, status: str) -> str:
-    """Return a line such as ``MPICluster('mpi', 8 of 8 ranks, ready, tls://127.0.0.1:40001)``."""
+    """Return a line, for example ``MPICluster('mpi', 8 of 8 ranks, ready, tls://127.0.0.1:40001)``."""
     state = record.state if status == "running" else status
     return f"MPICluster({record.name!r}, {up} of {record.total} ranks, {state}, {record.address or 'no address yet'})"
 
 
 def html(record: Record, ranks: list[dict[str, Any]], status: str) -> str:
-    """Return the cluster as a table: its state, then its ranks.
+    """Return the state and the ranks of a cluster as tables.
 
     Parameters
     ----------
     record
-        What the head tells of the cluster.
+        The record from the head.
     ranks
-        What is known of each rank, in rank order.
+        The facts of each rank, in rank order.
     status
-        State of the connection; anything but ``running`` is shown instead of the cluster's.
+        State of the connection. If it is not ``running``, it is shown in place of the state of the cluster.
     """
     state = record.state if status == "running" else status
     since = time.strftime("%-d %b %H:%M", time.localtime(record.created))
     job = f" job {record.job}" if record.job else ""
-    dot = f'<span style="color:{_COLOURS.get(state, "#1e88e5")}">&#9679;</span>'
+    dot = f'<span style="color:{_COLORS.get(state, "#1e88e5")}">&#9679;</span>'
     rows = {
         "state": Markup(f"{dot} {escape(state)}"),
         "ranks": f"{len(ranks)} of {record.total}, {count(record.threads, 'thread')} each",
@@ -51,7 +51,7 @@ def html(record: Record, ranks: list[dict[str, Any]], status: str) -> str:
         "last event": record.message,
     }
     if state in ("closed", "gone"):
-        # Nobody tells of them any more.
+        # These values are not updated any more.
         del rows["ranks"], rows["dashboard"], rows["last event"]
         rows.pop("walltime", None)
         ranks = []
@@ -63,7 +63,7 @@ def html(record: Record, ranks: list[dict[str, Any]], status: str) -> str:
 
 
 class Markup(str):
-    """A text that is HTML already."""
+    """A text that is HTML."""
 
     __slots__ = ()
 
@@ -76,24 +76,24 @@ def table(
     cell: str = "text-align:left",
     key: str = "",
 ) -> str:
-    """Return a table of HTML.
+    """Return an HTML table.
 
     Parameters
     ----------
     header
-        Names of the columns; empty: the table has no header.
+        Names of the columns; empty for a table without a header.
     rows
-        Values; what is not `Markup` is escaped.
+        Values, which are escaped unless they are `Markup`.
     style, cell
         Styles of the table and of its cells.
     key
-        What the style of the first cell of each row has beside `cell`.
+        Additional style of the first cell of each row.
     """
 
     def line(tag: str, cells: Sequence[object], first: str) -> str:
         styles = [cell + first, *[cell] * (len(cells) - 1)]
-        shown = (each if isinstance(each, Markup) else escape(str(each)) for each in cells)
-        return "".join(f'<{tag} style="{its}">{each}</{tag}>' for its, each in zip(styles, shown, strict=True))
+        contents = (value if isinstance(value, Markup) else escape(str(value)) for value in cells)
+        return "".join(f'<{tag} style="{css}">{content}</{tag}>' for css, content in zip(styles, contents, strict=True))
 
     head = f"<thead><tr>{line('th', header, '')}</tr></thead>" if header else ""
     body = "".join(f"<tr>{line('td', row, key)}</tr>" for row in rows)
@@ -109,7 +109,7 @@ def _dashboard(name: str) -> Markup:
 def _rank_table(ranks: list[dict[str, Any]]) -> str:
     if not ranks:
         return ""
-    rows = [(rank["name"], rank["host"], rank["pid"], rank["address"]) for rank in ranks[:_SHOWN]]
-    more = f"<div>and {len(ranks) - _SHOWN} more ranks</div>" if len(ranks) > _SHOWN else ""
+    rows = [(rank["name"], rank["host"], rank["pid"], rank["address"]) for rank in ranks[:_MAX_ROWS]]
+    more = f"<div>and {len(ranks) - _MAX_ROWS} more ranks</div>" if len(ranks) > _MAX_ROWS else ""
     shown = table(("rank", "host", "pid", "worker"), rows, cell=_CELL)
     return f"<details><summary>{len(ranks)} ranks</summary>{shown}{more}</details>"

@@ -1,4 +1,4 @@
-"""A dry run: what would be started, and nothing is."""
+"""A dry run: shows the job and the command line of a start, and starts nothing."""
 
 from __future__ import annotations
 
@@ -15,38 +15,32 @@ from workbench.launch.launchers import launcher
 from workbench.launch.options import ClusterOptions
 
 
-def preview(given: ClusterOptions) -> str:
-    """Return what `MPICluster` with these options would run, and start nothing.
-
-    Returns
-    -------
-    text : str
-        The job's script, and the command line of the world in comments below it.
-    """
-    record = record_of(given)
-    found = mpi_library.find(record.mpi)
+def preview(options: ClusterOptions) -> str:
+    """Return the job script of `MPICluster` with these options, and in comments below the command line of the world."""
+    record = record_of(options)
+    mpi = mpi_library.find(record.mpi)
     command = world_line(
         record,
-        found,
+        mpi,
         index=0,
         ranks=record.ranks,
         timeout=record.ready_within,
         shared_memory=node_dirs.shared_memory(record.id, make=False),
         log=logs.of_world(record, 0),
-        around=_expected(record),
+        allocation=_expected_allocation(record),
     )
-    set_here = {**command.defaults, **command.environment}
-    lines = [f"# world 0, started by the head, {found}:"]
-    lines += [f"#   {name}={value}" for name, value in sorted(set_here.items())]
+    variables = {**command.defaults, **command.environment}
+    lines = [f"# world 0, started by the head, {mpi}:"]
+    lines += [f"#   {name}={value}" for name, value in sorted(variables.items())]
     lines.append(f"#   {shlex.join(command.argv)}")
-    its, spec = launcher(record.scheduler), job_spec(record)
-    if verdict := its.test_only(spec):
-        lines.append(f"# {its.name} says: {verdict}")
-    return its.script(spec) + "\n".join(lines) + "\n"
+    scheduler, spec = launcher(record.scheduler), job_spec(record)
+    if verdict := scheduler.test_only(spec):
+        lines.append(f"# {scheduler.name} says: {verdict}")
+    return scheduler.script(spec) + "\n".join(lines) + "\n"
 
 
-def _expected(record: Record) -> Allocation | None:
-    """Return the allocation that the job is going to have, with nodes by the names of nobody."""
+def _expected_allocation(record: Record) -> Allocation | None:
+    """Return the expected allocation of the job, with placeholders for the names of nodes."""
     if not launcher(record.scheduler).batch:
         return allocation_of(record)
     nodes = record.resources.nodes or 1

@@ -1,4 +1,4 @@
-"""From a cluster's record to its jobs, and to the command lines of its worlds."""
+"""The jobs of a cluster and the command lines of its worlds, from its record."""
 
 from __future__ import annotations
 
@@ -22,30 +22,32 @@ from workbench.launch.process_manager import remote_shell, spread_command
 from workbench.log import debug_log
 
 RANK_PROGRAM = "workbench.rank"
-"""What ``python -m`` runs as a rank."""
-# The library of MPI first: the rest of what a rank loads is loaded by then, or takes less time.
+"""The program of a rank, for ``python -m``."""
+# The MPI library is first. It takes the longest to load.
 _RANK_MODULES = ("mpi4py.MPI", "workbench.rank.__main__", "workbench.rank.worker", "workbench.mpi.communicator_cache")
 
 
 def job_spec(record: Record) -> JobSpec:
-    """Return the job that holds head and world 0 of a cluster."""
+    """Return the job with the head and world 0 of a cluster."""
     return _spec(record, "job", "head", record.ranks, ("-m", "workbench.head", record.name, record.id))
 
 
 def world_job_spec(record: Record, index: int, ranks: int, start: int = 1) -> JobSpec:
-    """Return the job that holds one more world of a cluster, `index`, of so many ranks, for a certain start of it."""
+    """Return the job with a later world of a cluster, for one start of that world."""
     command = ("-m", "workbench.head.keeper", record.name, record.id, str(index), str(ranks))
-    # As many ranks on a node as in world 0, on as many nodes as these take.
-    most = record.resources.ranks_per_node
-    asked = dataclasses.replace(record.resources, nodes=None, ranks_per_node=min(most, ranks) if most else None)
-    settled = launcher(record.scheduler).resolve(asked, ranks=ranks, threads=record.threads, memory=record.memory)
+    # A node has as many ranks as in world 0, and the number of nodes follows from that.
+    per_node = record.resources.ranks_per_node
+    request = dataclasses.replace(
+        record.resources, nodes=None, ranks_per_node=min(per_node, ranks) if per_node else None
+    )
+    resources = launcher(record.scheduler).resolve(request, ranks=ranks, threads=record.threads, memory=record.memory)
     spec = _spec(record, f"world-{index}-{start}", f"job-{index}", ranks, command)
-    return dataclasses.replace(spec, resources=settled)
+    return dataclasses.replace(spec, resources=resources)
 
 
 def identity(record: Record, stem: str) -> str:
-    """Return the words by which a scheduler knows a job of the cluster: whose, and which of its jobs."""
-    # It shows them to everybody, and the rest of the id names folders that nobody may make before the cluster does.
+    """Return the text that identifies a job of a cluster in the scheduler."""
+    # All users can read this text. The rest of the id is in names of folders that other users must not guess.
     return f"{record.id[:16]}:{stem}"
 
 
@@ -59,7 +61,7 @@ def _spec(record: Record, stem: str, log: str, ranks: int, command: tuple[str, .
         log=record.logs / f"{log}.log",
         script=record.folder / f"{stem}.sh",
         environment=(
-            # A batch job need not have the variables of this process: the registry must be the same one.
+            # A batch job may not inherit the variables of this process, but must use the same registry.
             ("JUPYTER_DATA_DIR", str(config.data_folder())),
             ("DASK_CONFIG", str(dask_settings(record))),
             *debug_log.variables(),
@@ -72,40 +74,40 @@ def _spec(record: Record, stem: str, log: str, ranks: int, command: tuple[str, .
 
 def world_line(
     record: Record,
-    found: MPI,
+    mpi: MPI,
     *,
     index: int,
     ranks: int,
     timeout: float,
     shared_memory: Path,
     log: Path,
-    around: Allocation | None = None,
+    allocation: Allocation | None = None,
 ) -> WorldCommand:
     """Return the command line that starts one world of the cluster of `record`.
 
     Parameters
     ----------
-    found
+    mpi
         The MPI in use.
     index, ranks
-        Number and size of the world.
+        Index and size of the world.
     timeout
-        Seconds that its ranks give themselves to be ready.
+        Seconds until the ranks must be ready.
     shared_memory
         Folder for MPI's shared memory.
     log
-        The world's log, for what templates of other nodes print.
-    around
-        The allocation whose nodes the world has; None: this host alone.
+        The world's log, for the output of templates of other nodes.
+    allocation
+        The allocation with the nodes of the world; None: only this host.
     """
     rank = [sys.executable, *_rank_program(record, log), record.name, record.id]
     rank += ["--world", str(index), "--ranks", str(ranks), "--timeout", f"{timeout:.1f}"]
-    if around is None or not around.leaves_this_host:
+    if allocation is None or not allocation.leaves_this_host:
         geometry = Geometry.here(ranks, record.threads, shared_memory)
-        command = world_command(found, geometry, rank, config.get("mpi.extra-args"))
+        command = world_command(mpi, geometry, rank, config.get("mpi.extra-args"))
         return dataclasses.replace(command, guard="" if config.get("mpi.guard") else None)
     hosts = str(record.folder / f"hosts-{index}") if config.get("mpi.guard") else None
-    return spread_command(found, _spread(record, ranks, shared_memory, around, hosts), rank)
+    return spread_command(mpi, _spread(record, ranks, shared_memory, allocation, hosts), rank)
 
 
 def _rank_program(record: Record, log: Path) -> list[str]:
@@ -119,37 +121,39 @@ def template_modules(record: Record) -> str:
     return ",".join([*_RANK_MODULES, *record.preload])
 
 
-def _spread(record: Record, ranks: int, shared_memory: Path, around: Allocation, guard: str | None) -> NodePlacement:
-    counts = even_counts(ranks, len(around.nodes))
-    if record.scheduler == "here" and min(around.slots) and ranks <= sum(around.slots):
-        # In an allocation that was made for something else: node by node, as far as each has slots.
-        counts = packed_counts(ranks, around.slots)
+def _spread(
+    record: Record, ranks: int, shared_memory: Path, allocation: Allocation, guard: str | None
+) -> NodePlacement:
+    counts = even_counts(ranks, len(allocation.nodes))
+    if record.scheduler == "here" and min(allocation.slots) and ranks <= sum(allocation.slots):
+        # An existing allocation may have different slots per node, so each node is filled in turn.
+        counts = packed_counts(ranks, allocation.slots)
     return NodePlacement(
         ranks=ranks,
         threads=record.threads,
-        around=around,
+        around=allocation,
         counts=counts,
         root=os.geteuid() == 0,
         fault_tolerant=record.fault_tolerant,
         interface=record.interface or config.get("interface"),
         session=str(shared_memory),
-        agent=remote_shell(around.scheduler),
+        agent=remote_shell(allocation.scheduler),
         guard=guard,
         directory=record.directory,
         fabric=has_fabric(),
     )
 
 
-def goes_on_without_a_rank(record: Record, found: MPI, ranks: int, *, own_job: bool) -> bool:
-    """Tell, in the head of a cluster, whether the others of so many ranks of a world go on when one dies."""
-    if not has_ulfm(found) or record.fault_tolerant:
-        return has_ulfm(found)
+def survives_a_lost_rank(record: Record, mpi: MPI, ranks: int, *, own_job: bool) -> bool:
+    """Return, in the head, whether the other ranks of a world of this size continue when one dies."""
+    if not has_ulfm(mpi) or record.fault_tolerant:
+        return has_ulfm(mpi)
     if own_job:
         return ranks <= (record.resources.ranks_per_node or 1)
-    around = allocation_of(record)
-    return around is None or not around.leaves_this_host
+    allocation = allocation_of(record)
+    return allocation is None or not allocation.leaves_this_host
 
 
 def allocation_of(record: Record) -> Allocation | None:
-    """Return the allocation whose nodes the worlds of a cluster have, asked in its head; None: this host alone."""
+    """Return, in the head, the allocation with the nodes of the worlds; None: only this host."""
     return None if record.scheduler == "local" else current_allocation()

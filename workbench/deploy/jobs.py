@@ -159,12 +159,12 @@ def alive(record: Record, job_status: JobStatus | None = None) -> bool | None:
     return None if job_status.state is JobState.UNKNOWN else True
 
 
-def words(status: JobStatus) -> str:
+def describe(status: JobStatus) -> str:
     """Describe the status of a job.
 
     Examples
     --------
-    >>> words(JobStatus(JobState.QUEUED, "waiting for resources"))
+    >>> describe(JobStatus(JobState.QUEUED, "waiting for resources"))
     'QUEUED: waiting for resources'
     """
     if status.unknown_to_scheduler:

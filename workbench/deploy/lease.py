@@ -1,4 +1,4 @@
-"""The lease of a cluster: its folder, for as long as it is there and still this cluster's."""
+"""The lease of a cluster, which lasts while its folder exists and belongs to the cluster."""
 
 from __future__ import annotations
 
@@ -11,13 +11,7 @@ from workbench.deploy.record import DAMAGED, RECORD, Record
 
 
 def owns_lease(record: Record) -> bool:
-    """Tell whether the folder of the cluster is still there and still this cluster's.
-
-    Raises
-    ------
-    OSError
-        If that cannot be told now, as when a file server does not answer.
-    """
+    """Return whether the folder exists and belongs to the cluster; raise OSError if the file server does not answer."""
     try:
         if record.folder.lstat().st_uid != os.geteuid():
             return False
@@ -27,25 +21,25 @@ def owns_lease(record: Record) -> bool:
 
 
 def is_of(folder: Path, record: Record) -> bool:
-    """Tell whether a folder is that of this cluster; raises OSError if it has no record that can be read."""
+    """Return whether a folder belongs to this cluster; raises OSError if the record cannot be read."""
     content = (folder / RECORD).read_bytes()
     try:
         return bool(json.loads(content)["id"] == record.id)
     except DAMAGED:
-        # Damaged, but nobody else's: the head writes it anew with its next change.
+        # A damaged record belongs to no other cluster, and the head replaces it with the next change.
         return True
 
 
 async def wait_until_lost(record: Record) -> None:
     """Return when the lease is lost."""
-    # It loads logging: the command, which loads this module, starts faster without.
+    # asyncio loads logging, without which the command, which imports this module, starts faster.
     import asyncio
 
     missed = 0
-    while missed < 2:  # a second look: network file systems replace files less atomically than they say
+    while missed < 2:  # a second check, because some network file systems do not replace files atomically
         await asyncio.sleep(config.seconds("lease-interval") / (1 if not missed else 4))
         try:
             owned = await asyncio.to_thread(owns_lease, record)
         except OSError:
-            continue  # the file server does not answer: that says nothing
+            continue  # the file server does not answer, so the state is unknown
         missed = 0 if owned else missed + 1

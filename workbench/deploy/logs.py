@@ -13,32 +13,25 @@ from workbench.log.printable import printable
 _KINDS = ("head", "job", "world", "rank")
 
 COMMAND, FAILURE = "$ ", "! "
-"""How lines of the log of a world begin: the command line of a start, and why a rank failed before the world was
+"""Prefixes of lines in the log of a world: the command line of a start, and the failure of a rank before the world was
 ready."""
 
 
 def folder(name: str, key: str | None = None) -> Path:
-    """Return the folder of the logs of a cluster.
-
-    Parameters
-    ----------
-    name
-        Its name.
-    key
-        Its identity; None: the cluster that has the name, or the one that last had it.
+    """Return the folder of the logs of cluster `name` with the id `key`, by default of the latest one.
 
     Raises
     ------
     ClusterNotFound
-        If there never was one, or its logs have been removed since.
+        If no such cluster or no logs are found.
     """
     if key is None:
         try:
             return registry.read(name).logs
         except ClusterNotFound:
-            if (found := registry.newest_logs(name)) is None:
+            if (newest := registry.newest_logs(name)) is None:
                 raise
-            return found
+            return newest
     path = registry.logs_folder() / f"{registry.check_name(name)}-{key[:8]}"
     if not re.fullmatch(r"[0-9a-f]{8,32}", key) or not path.is_dir():
         raise ClusterNotFound(f"cluster {name!r} with the id {key!r} has no logs; they may have been removed.")
@@ -46,62 +39,45 @@ def folder(name: str, key: str | None = None) -> Path:
 
 
 def read(path: Path, rank: int | str | None = None) -> str:
-    """Return the logs in a folder as one text, `printable`.
+    """Return the logs in a folder as one `printable` text, with the names of the files, or the log of one rank.
 
-    Parameters
-    ----------
-    path
-        The folder.
-    rank
-        A rank, as its worker is named (``3``, or ``"w1.3"`` in a later world); None: everything, each file
-        under its name.
+    A rank has the name of its worker (``3``, or ``"w1.3"`` in a later world).
 
     Raises
     ------
     InvalidRequest
-        If there is no log of that rank.
+        If the rank has no log.
     """
     files = {file.stem: file for file in sorted(path.glob("*.log"), key=_order)}
     if rank is None:
         return "\n".join(f"==> {stem} <==\n{_text(file)}" for stem, file in files.items())
     ranks = [stem.removeprefix("rank-") for stem in files if stem.startswith("rank-")]
     if str(rank) not in ranks:
-        raise InvalidRequest(f"no log of rank {rank!r}; {did_you_mean(str(rank), ranks)}")
+        raise InvalidRequest(f"rank {rank!r} has no log; {did_you_mean(str(rank), ranks)}")
     return _text(files[f"rank-{rank}"])
 
 
 def of_world(record: Record, index: int) -> Path:
-    """Return the log of a world: what its ``mpiexec`` says, and its ranks that fail while starting."""
+    """Return the log of a world, with the output of ``mpiexec`` and of ranks that fail while starting."""
     return record.logs / f"world-{index}.log"
 
 
 def tail(record: Record, lines: int = 15, *, head: bool = True) -> str:
-    """Return the end of the log that most likely tells why a cluster failed, `printable`, under its path.
+    """Return at most `lines` lines of the log that most likely has the reason of a failure, `printable`, with its path.
 
-    Parameters
-    ----------
-    record
-        The cluster.
-    lines
-        The most lines to return.
-    head
-        Whether that can be the head's own log.
-
-    Notes
-    -----
-    Ranks that fail while starting write to the log of their world, of which the last start counts; the head's own comes
-    second.
+    Ranks that fail while starting write to the log of their world, so its last start is preferred to the log of the
+    head, which is used only if `head` is set.
     """
     worlds = sorted(record.logs.glob("world-*.log"), key=lambda path: path.stat().st_mtime, reverse=True)
     for path in (*worlds, *([record.logs / "head.log"] if head else [])):
-        # What a world says at a start begins with its command line.
-        started = f"\n{_text(path)}".rpartition(f"\n{COMMAND}")
-        said = [line for line in started[2].splitlines()[bool(started[1]) :] if line.strip()]
-        if said:
-            # What the first rank says of its failure counts most; others may fail for it, and MPI has words about that.
-            failures = [number for number, line in enumerate(said) if line.startswith(FAILURE)]
-            end = failures[0] + 1 if failures else len(said)
-            shown = [f"    {line.removeprefix(FAILURE)}" for line in said[max(0, end - lines) : end]]
+        # The output of a start begins with its command line.
+        start = f"\n{_text(path)}".rpartition(f"\n{COMMAND}")
+        lines_of_start = [line for line in start[2].splitlines()[bool(start[1]) :] if line.strip()]
+        if lines_of_start:
+            # The first failure of a rank is the cause. Other ranks and MPI report consequences.
+            failures = [number for number, line in enumerate(lines_of_start) if line.startswith(FAILURE)]
+            end = failures[0] + 1 if failures else len(lines_of_start)
+            shown = [f"    {line.removeprefix(FAILURE)}" for line in lines_of_start[max(0, end - lines) : end]]
             return "\n".join([f"{path}:", *shown])
     return f"{record.logs} has no output" if head else ""
 

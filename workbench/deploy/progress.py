@@ -1,4 +1,4 @@
-"""A cluster's start on the screen, in a terminal, in a notebook and in a log file."""
+"""The progress line of a start, in a terminal, a notebook or a log file."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ from typing import Self
 
 from workbench.session import notebook
 
-# Seconds after which the time in the line is brought up to date.
-_TICK = 0.5
+# Seconds between two updates of the time in the line.
+_UPDATE_INTERVAL = 0.5
 _BAR = 20
 
 
 class _Screen(abc.ABC):
-    """Where the line is shown."""
+    """The output of the line."""
 
     live: bool
-    """Whether the line can be replaced, so that time and ranks are seen to pass."""
+    """Whether the line can be replaced."""
 
     @abc.abstractmethod
     def draw(self, line: str) -> None:
-        """Show the line, in the place of the one before where lines are live."""
+        """Show the line; a live line replaces the previous one."""
 
     @abc.abstractmethod
     def close(self) -> None:
-        """Leave the last line where it is."""
+        """End the output after the last line."""
 
     def note(self, line: str) -> None:
-        """Show a line that stays, ahead of the first that is drawn."""
+        """Show a permanent line before the first progress line."""
         sys.stderr.write(f"{line}\n")
         sys.stderr.flush()
 
@@ -60,7 +60,7 @@ class _Terminal(_Screen):
     live = True
 
     def draw(self, line: str) -> None:
-        # To the end of the line nothing of the one before may be left.
+        # The escape sequence erases the rest of the previous line.
         sys.stderr.write(f"\r{line}\x1b[K")
         sys.stderr.flush()
 
@@ -69,7 +69,7 @@ class _Terminal(_Screen):
 
 
 class _Cell(_Nowhere):
-    """An output of its own in the notebook's cell: saved notebooks keep its last line alone."""
+    """A separate output of the notebook's cell, of which a saved notebook keeps the last line only."""
 
     live = True
 
@@ -80,7 +80,7 @@ class _Cell(_Nowhere):
         self._show = self._handle.display
 
     def note(self, line: str) -> None:
-        print(line)  # noqa: T201  (the notebook's cell is where it belongs)
+        print(line)  # noqa: T201  (the output of the notebook's cell)
 
     def draw(self, line: str) -> None:
         self._show({"text/plain": line}, raw=True)
@@ -94,20 +94,18 @@ def _screen() -> _Screen:
 
 
 class Progress:
-    """One line: the state in words, k of n ranks, a bar, the seconds.
+    """A line with the state, k of n ranks, a bar and the seconds.
+
+    Terminals and files get the line on standard error, a file (or pipe) one line per state.
 
     Parameters
     ----------
     ranks
-        Number of ranks that are awaited.
+        Number of expected ranks.
     quiet
         Show nothing.
     note
-        A line to show ahead of it.
-
-    Notes
-    -----
-    A terminal and a file get it on standard error, a file (or pipe) one line for each state.
+        A permanent line before the first progress line.
     """
 
     def __init__(self, ranks: int, *, quiet: bool, note: str = "") -> None:
@@ -122,10 +120,10 @@ class Progress:
         return self
 
     def show(self, state: str, up: int, ranks: int | None = None) -> None:
-        """Show that `up` ranks are there now, of as many as before or of `ranks`."""
-        before, now = (self._state, self._up, self._ranks), (state, up, ranks or self._ranks)
-        self._state, self._up, self._ranks = now
-        changed = now != before or time.monotonic() - self._drawn > _TICK
+        """Show that `up` ranks have registered, of `ranks` or of the previous number."""
+        before, current = (self._state, self._up, self._ranks), (state, up, ranks or self._ranks)
+        self._state, self._up, self._ranks = current
+        changed = current != before or time.monotonic() - self._drawn > _UPDATE_INTERVAL
         if state != before[0] or (changed and self._screen.live):
             self._draw()
 

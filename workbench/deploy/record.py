@@ -1,4 +1,4 @@
-"""What is known about one cluster, as a value that goes to disk and over the wire."""
+"""The record of a cluster, a value that is written to disk and sent to clients."""
 
 from __future__ import annotations
 
@@ -20,106 +20,104 @@ from workbench.processes.process_id import ProcessId
 
 SCHEMA = 4
 RECORD = "record.json"
-"""Name of its file."""
+"""Name of the file of a record."""
 DAMAGED = (ValueError, TypeError, KeyError, RecursionError)
-"""What a record that was damaged is read with."""
+"""Errors of the parser for a damaged record."""
 _ID = re.compile(r"[0-9a-f]{32}")
-# Of times, in seconds: of the year 5138. And of other numbers.
+# The latest time, in seconds and in the year 5138, and the largest of the other numbers.
 _LATEST, _LARGEST = 1e11, 2**63
 _TIMES = (float, float | None)
-_T = TypeVar("_T")
+_Value = TypeVar("_Value")
 
 
 @dataclass(frozen=True)
 class World:
-    """One MPI world of a cluster, as its head last saw it."""
+    """One MPI world of a cluster, in its last state known to the head."""
 
     index: int
-    """0 for the world that came with the cluster; later ones come by ``scale``."""
+    """0 for the first world. Later ones are added by ``scale``."""
     ranks: int
-    """Size of its MPI world."""
+    """Number of ranks."""
     state: str = "starting"
-    """``queued`` (its own job waits), ``starting``, ``ready``, ``degraded`` (ranks died, the others go on) or
-    ``restarting``."""
+    """``queued`` (its separate job waits), ``starting``, ``ready``, ``degraded`` (ranks were lost, the others
+    continue) or ``restarting``."""
     up: int = 0
-    """Ranks that are workers of the scheduler now."""
+    """Ranks that are registered with the scheduler now."""
     starts: int = 1
-    """Times it was started: more than one after a failure or a restart."""
+    """Number of starts: more than one after a failure or a restart."""
     job: str | None = None
-    """Its job, if it has one of its own."""
+    """Id of the job, if the world has a separate one."""
 
 
 @dataclass(frozen=True)
 class Record(RecordOptions):
-    """What is known about one cluster; a value, written whole and replaced whole.
+    """The state of one cluster; a value that is always replaced completely.
 
-    Notes
-    -----
-    `mpi` is the MPI that was asked for; once the world runs, the one in use in words.
+    `mpi` is the requested MPI until the world runs, and then the description of the MPI in use.
     """
 
     name: str
-    """The cluster's name, unique for its user."""
+    """Name of the cluster, unique for the user."""
     ranks: int
     """Ranks of world 0."""
     memory: int | None = field(default=None, kw_only=True)
-    """Memory limit of a rank in bytes; None: an even share of its node."""
+    """Memory limit of a rank in bytes; None: the node memory divided by its ranks."""
     scheduler: str = "local"
-    """What started the job: ``local``, ``here``, ``slurm`` or ``pbs``."""
+    """Launcher of the job: ``local``, ``here``, ``slurm`` or ``pbs``."""
     system: str = ""
-    """Which Slurm has the job, of several whose hosts share this folder; empty: the id of the job says it, or an
-    earlier version has written the record."""
+    """The Slurm that has the job, if the hosts of several share this folder; empty if the id of the job is enough, or
+    for a record of an earlier version."""
     resources: Resources = field(default_factory=Resources)
-    """What the job of world 0 asks its scheduler for."""
+    """Requested resources of the job of world 0."""
     local_directory: str | None = None
-    """Folder of the nodes for what ranks write to disk, where variables stand for their values there; None: Dask's."""
+    """Folder on the nodes for spilled data, in which variables are expanded on the node; None: Dask's setting."""
     spread: bool = False
-    """Whether other hosts have to reach head and ranks."""
+    """Whether head and ranks must be reachable from other hosts."""
     template: bool = field(default=True, kw_only=True)
-    """Whether the ranks of a node are forked from one process that has imported what they need."""
+    """Whether the ranks of a node are forked from one process that has imported their modules."""
     preload: tuple[str, ...] = field(default=(), kw_only=True)
-    """Modules that ranks have imported when they are ready."""
+    """Modules that ranks import before they are ready."""
     directory: str = field(default_factory=os.getcwd)
     """Working directory of head and ranks."""
     idle_timeout: float = field(default=3600.0, kw_only=True)
     """Seconds without a client and without tasks after which the head ends the cluster."""
     id: str = field(default_factory=lambda: uuid.uuid4().hex)
-    """Identity of this very cluster, whatever cluster had or will have its name."""
+    """Id of this cluster, different from other clusters with the same name."""
     state: str = "submitted"
     """``submitted``, ``starting``, ``ready``, ``degraded``, ``restarting``, ``closing`` or ``failed``."""
     message: str = ""
-    """The state in words, for people."""
+    """The last event, for users."""
     failure: dict[str, Any] = field(default_factory=dict, hash=False)
-    """Why the cluster has failed: the fields of an error, as of `workbench.errors.WorkbenchError.fields`."""
+    """The error that ended the cluster, from `workbench.errors.WorkbenchError.fields`."""
     address: str | None = None
-    """Where the scheduler listens, e.g. ``tls://127.0.0.1:40001``."""
+    """Address of the scheduler, e.g. ``tls://127.0.0.1:40001``."""
     http: str | None = None
     """Unix socket of the scheduler's HTTP server on the head's host."""
     job: str | None = None
-    """The launcher's job id, once the head runs; until then it is in the receipt of the submission."""
+    """Id of the job after the start of the head. Before, the id is in the receipt of the submission."""
     process: ProcessId = field(default_factory=ProcessId.here)
-    """The head; before it runs, the process that submitted it."""
+    """The head, or before its start the process that submitted the job."""
     worlds: tuple[World, ...] = ()
     """The MPI worlds, world 0 first."""
     created: float = field(default_factory=time.time)
-    """When the cluster was asked for, in seconds since the epoch."""
+    """Time of the request, in seconds since the epoch."""
     deadline: float = 0.0
-    """Until when it has to be ready, in seconds since the epoch; while its job waits in a queue, the latest such."""
+    """Latest time to be ready, in seconds since the epoch. While the job is queued, it includes the queue timeout."""
     ready_within: float = 120.0
-    """Seconds that head and ranks have to be ready, from the start of their job."""
+    """Seconds from the start of the job until head and ranks must be ready."""
     ends: float | None = None
-    """When the scheduler ends the job (its walltime), in seconds since the epoch; None: never, or not known yet."""
+    """End of the job's walltime, in seconds since the epoch; None: no end, or not known yet."""
     schema: int = SCHEMA
     """Version of this format."""
 
     @property
     def folder(self) -> Path:
-        """The cluster's own folder."""
+        """Folder of the cluster."""
         return clusters_folder() / self.name
 
     @property
     def logs(self) -> Path:
-        """Folder of its log files, kept after its end."""
+        """Folder of the log files, which are kept after the end of the cluster."""
         return logs_folder() / f"{self.name}-{self.id[:8]}"
 
     @property
@@ -129,16 +127,13 @@ class Record(RecordOptions):
 
     @property
     def up(self) -> int:
-        """Ranks that are workers of the scheduler now."""
+        """Ranks that are registered with the scheduler now."""
         return sum(world.up for world in self.worlds)
 
     def alive(self) -> bool | None:
-        """Tell whether the cluster still runs: True, False, or None where that cannot be seen from here.
+        """Return whether the cluster still runs, or None if that is not visible from here.
 
-        Notes
-        -----
-        While it is submitted the head has not spoken yet, so the starter's death proves nothing before
-        the deadline.
+        In the state ``submitted`` the process is the starter, whose end has no meaning before the deadline.
         """
         alive = self.process.alive()
         if alive is False and self.state == "submitted" and time.time() < self.deadline:
@@ -161,50 +156,50 @@ def logs_folder() -> Path:
 
 
 def from_dict(values: dict[str, Any]) -> Record:
-    """Return the record that ``dataclasses.asdict`` made `values` of.
+    """Return the record of values from ``dataclasses.asdict``.
 
     Raises
     ------
     TypeError, KeyError, ValueError
-        If it made them of something else, or a number or a text in them cannot be shown.
+        If the values are not valid.
     """
     process = typed(ProcessId, values["process"])
     resources = typed(Resources, {**values["resources"], "extra": tuple(values["resources"]["extra"])})
     worlds = tuple(typed(World, world) for world in values["worlds"])
     preload = tuple(values["preload"])
-    for word in (*resources.extra, *preload):
-        if not isinstance(word, str):
-            raise TypeError(f"{word!r} is among the texts")
-    made = {"process": process, "resources": resources, "worlds": worlds, "preload": preload}
-    record = typed(Record, {**values, **made})
+    for item in (*resources.extra, *preload):
+        if not isinstance(item, str):
+            raise TypeError(f"{item!r} is not a text")
+    objects = {"process": process, "resources": resources, "worlds": worlds, "preload": preload}
+    record = typed(Record, {**values, **objects})
     if record.scheduler not in SCHEDULERS:
         raise TypeError(f"scheduler is {record.scheduler!r}")
     if not _ID.fullmatch(record.id):
-        # Folders are named after it, and removed with all that is in them.
+        # The names of folders contain the id, and these folders are removed with their content.
         raise TypeError(f"id is {record.id!r}")
     return record
 
 
-# Evaluating them takes a millisecond, and there may be hundreds of records.
+# The evaluation takes a millisecond, and a user may have hundreds of records.
 _hints: Callable[[Any], dict[str, Any]] = functools.cache(typing.get_type_hints)
 
 
-def typed(kind: type[_T], values: dict[str, Any]) -> _T:
-    """Return a value of a dataclass, from what was read.
+def typed(kind: type[_Value], values: dict[str, Any]) -> _Value:
+    """Return a dataclass from parsed values.
 
     Raises
     ------
     TypeError, ValueError
-        If a field is missing, unknown or of another type, or cannot be shown.
+        If a field is missing, unknown or of another type, or its value is not valid.
     """
-    made = kind(**values)
+    result = kind(**values)
     for name, hint in _hints(kind).items():
-        allowed = typing.get_origin(hint) if typing.get_origin(hint) in (tuple, dict) else hint
-        allowed = int | float if hint is float else allowed
-        if not isinstance(value := getattr(made, name), allowed):
+        expected = typing.get_origin(hint) if typing.get_origin(hint) in (tuple, dict) else hint
+        expected = int | float if hint is float else expected
+        if not isinstance(value := getattr(result, name), expected):
             raise TypeError(f"{name} is {value!r}")
         if isinstance(value, str):
-            value.encode()  # raises ValueError for half a character
+            value.encode()  # raises ValueError for a lone surrogate
         elif isinstance(value, int | float) and not 0 <= value <= (_LATEST if hint in _TIMES else _LARGEST):
             raise ValueError(f"{name} is {value!r}")
-    return made
+    return result

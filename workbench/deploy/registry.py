@@ -368,7 +368,7 @@ def why_gone(record: Record, job: JobStatus) -> str:
     from workbench.deploy import jobs
 
     if job.finished:
-        return f"its job {jobs.job_id(record)} has ended: {jobs.words(job)}"
+        return f"its job {jobs.job_id(record)} has ended: {jobs.describe(job)}"
     if record.state == "submitted":
         return "its start was given up"
     return f"its head, process {record.process.pid} on {record.process.host}, was killed or crashed"

@@ -1,4 +1,4 @@
-"""From what a user asks for to a record, validated once."""
+"""Validates the options of a start, and makes the record of the cluster."""
 
 from __future__ import annotations
 
@@ -20,49 +20,49 @@ from workbench.launch.launchers import choose, launcher
 from workbench.launch.mpiexec import available_cores, has_ulfm
 from workbench.launch.options import ClusterOptions, RecordOptions, Resources, count, options, texts
 
-# A slip of the keyboard, in bytes for each rank.
+# Bytes per rank. A larger value is a typing error.
 MAX_MEMORY = 1e18
-# Bytes: Python, Dask and MPI of a rank without data.
+# Bytes of a rank without data, for Python, Dask and MPI.
 RANK_MEMORY = 50_000_000
 
 
 def request(ranks: Any = None, **options: Any) -> Record:
-    """Return the record of the cluster that is asked for, by the options of `ClusterOptions`; raises as `record_of`."""
+    """Return the record of a requested cluster, from the options of `ClusterOptions`; raises as `record_of`."""
     return record_of(ClusterOptions(ranks, **options))
 
 
 def record_of(given: ClusterOptions) -> Record:
-    """Return the record of the cluster that is asked for.
+    """Return the record of a requested cluster.
 
     Raises
     ------
     InvalidRequest
-        If something of it is not allowed.
+        If an option is not valid.
     LaunchError
-        If the scheduler, or the MPI for `fault_tolerant`, is not there.
+        If the scheduler, or the MPI for `fault_tolerant`, is not found.
     """
     values = given.checked()
-    # Head and ranks would stumble over them later.
+    # These settings would otherwise fail later, in head and ranks.
     config.size("comm.threshold")
     config.fraction("comm.pool")
     process_manager.check(fault_tolerant=values["fault_tolerant"])
-    starts = launcher(choose(given.scheduler))
-    asked = Resources(**{each.name: values[each.name] for each in options(Resources)})
-    size = _size(given.ranks, asked, starts)
-    memory = None if given.memory is None else _bytes(given.memory, here=not starts.batch)
-    settled = starts.resolve(asked, ranks=size, threads=values["threads"], memory=memory)
+    chosen = launcher(choose(given.scheduler))
+    requested = Resources(**{each.name: values[each.name] for each in options(Resources)})
+    size = _size(given.ranks, requested, chosen)
+    memory = None if given.memory is None else _bytes(given.memory, here=not chosen.batch)
+    resources = chosen.resolve(requested, ranks=size, threads=values["threads"], memory=memory)
     if values["fault_tolerant"]:
         _check_fault_tolerance(values["mpi"])
-    its_nodes = starts.node_settings(settled)
-    spread = starts.batch or is_spread(starts.name)
+    node_settings = chosen.node_settings(resources)
+    spread = chosen.batch or is_spread(chosen.name)
     if not spread:
         network.address(given.interface)
     ready_within = values["timeout"] or config.seconds("start-timeout")
-    queued_within = config.seconds("queue-timeout") if starts.batch else 0.0
+    queued_within = config.seconds("queue-timeout") if chosen.batch else 0.0
     now = time.time()
-    kept = {each.name: values[each.name] for each in options(RecordOptions)} | {
+    stored = {each.name: values[each.name] for each in options(RecordOptions)} | {
         "memory": memory,
-        "interface": given.interface or its_nodes.interface,
+        "interface": given.interface or node_settings.interface,
         "template": _template(given.template),
         "preload": _modules(values["preload"]),
         "idle_timeout": values["idle_timeout"] or config.seconds("idle-timeout"),
@@ -70,41 +70,41 @@ def record_of(given: ClusterOptions) -> Record:
     return Record(
         name=registry.free_name() if given.name is None else registry.check_name(given.name),
         ranks=size,
-        scheduler=starts.name,
-        resources=settled,
-        local_directory=its_nodes.local_directory,
+        scheduler=chosen.name,
+        resources=resources,
+        local_directory=node_settings.local_directory,
         spread=spread,
         directory=_directory(),
         created=now,
         deadline=now + queued_within + ready_within,
         ready_within=ready_within,
         message="submitted",
-        **kept,
+        **stored,
     )
 
 
 def is_spread(scheduler: str) -> bool:
-    """Tell whether a cluster that is started in this very process's surroundings has more hosts than this one."""
+    """Return whether a cluster in the allocation of this process uses more hosts than this one."""
     if scheduler != "here":
         return False
-    around = current_allocation()
-    return around is not None and around.leaves_this_host
+    allocation = current_allocation()
+    return allocation is not None and allocation.leaves_this_host
 
 
-def _template(asked: bool | None) -> bool:
-    wanted = config.get("template") if asked is None else asked
-    if not isinstance(wanted, bool):
-        raise InvalidRequest(option="workbench.template", given=wanted, allowed="true or false")
-    # Elsewhere a process that has loaded system libraries cannot be forked.
-    return wanted and sys.platform == "linux"
+def _template(requested: bool | None) -> bool:
+    value = config.get("template") if requested is None else requested
+    if not isinstance(value, bool):
+        raise InvalidRequest(option="workbench.template", given=value, allowed="true or false")
+    # On other systems a process that has loaded system libraries cannot be forked.
+    return value and sys.platform == "linux"
 
 
-def _modules(asked: Sequence[str]) -> tuple[str, ...]:
-    given = [*texts("workbench.preload", config.get("preload")), *asked]
-    for name in given:
+def _modules(requested: Sequence[str]) -> tuple[str, ...]:
+    modules = [*texts("workbench.preload", config.get("preload")), *requested]
+    for name in modules:
         if not all(part.isidentifier() for part in name.split(".")):
             raise InvalidRequest(option="preload", given=name, allowed="the name of a module, e.g. torch")
-    return tuple(dict.fromkeys(given))
+    return tuple(dict.fromkeys(modules))
 
 
 def _directory() -> str:
@@ -112,36 +112,36 @@ def _directory() -> str:
         return str(Path.cwd())
     except FileNotFoundError:
         raise InvalidRequest(
-            "the working directory of this process has been removed, and head and ranks have to run in it.",
-            hint="Change to another one: os.chdir(...).",
+            "the working directory of this process has been removed, but head and ranks must run in this directory.",
+            hint="Change to another directory with os.chdir(...).",
         ) from None
 
 
 def _check_fault_tolerance(choice: str) -> None:
-    found = mpi_library.find(choice)
-    if not has_ulfm(found):
+    mpi = mpi_library.find(choice)
+    if not has_ulfm(mpi):
         raise InvalidRequest(
-            f"--fault-tolerant: ranks of {found} cannot continue when one of them dies; "
+            f"--fault-tolerant: ranks of {mpi} cannot continue when one of them dies; "
             "those of Open MPI 5 or newer can.",
             option="fault_tolerant",
             given=True,
-            hint="Leave it out: a lost world is started again in the same job.",
+            hint="Omit the option: then a lost world is started again in the same job.",
         )
 
 
-def _size(ranks: Any, asked: Resources, starts: Launcher) -> int:
-    spread = starts.batch or is_spread(starts.name)
+def _size(ranks: Any, requested: Resources, chosen: Launcher) -> int:
+    spread = chosen.batch or is_spread(chosen.name)
     if ranks is not None:
         return rank_count(ranks, here=not spread)
-    if not starts.batch:
-        around = current_allocation() if spread else None
-        return sum(around.slots) or len(around.nodes) if around else available_cores()
-    if asked.nodes is None or asked.ranks_per_node is None:
+    if not chosen.batch:
+        allocation = current_allocation() if spread else None
+        return sum(allocation.slots) or len(allocation.nodes) if allocation else available_cores()
+    if requested.nodes is None or requested.ranks_per_node is None:
         raise InvalidRequest(
-            "how many ranks?",
+            "The number of ranks is missing.",
             option="ranks",
             hint=(
-                "Give their number, or both ",
+                "Pass the number, or both ",
                 Option("nodes"),
                 " and ",
                 Option("ranks_per_node"),
@@ -150,16 +150,16 @@ def _size(ranks: Any, asked: Resources, starts: Launcher) -> int:
                 ".",
             ),
         )
-    return asked.nodes * asked.ranks_per_node
+    return requested.nodes * requested.ranks_per_node
 
 
 def rank_count(given: Any, *, here: bool = True) -> int:
-    """Return a number of ranks, with `here` one that this host can hold.
+    """Return a valid number of ranks.
 
     Raises
     ------
     InvalidRequest
-        If it is no whole number from 1, or there is not enough memory for so many.
+        If `given` is not a whole number from 1, or with `here` if this host has not enough memory.
     """
     import psutil
 
@@ -167,7 +167,7 @@ def rank_count(given: Any, *, here: bool = True) -> int:
     memory = psutil.virtual_memory().total
     if here and ranks * RANK_MEMORY > memory:
         raise InvalidRequest(
-            f"ranks {ranks}: each takes about {RANK_MEMORY / 1e6:.0f} MB before it holds any data, and this host has "
+            f"ranks {ranks}: each rank needs about {RANK_MEMORY / 1e6:.0f} MB without data, and this host has "
             f"{memory / 1e9:.1f} GB.",
             option="ranks",
             given=ranks,
@@ -186,10 +186,10 @@ def _bytes(given: Any, *, here: bool) -> int:
         raise InvalidRequest(
             option="memory", given=given, allowed="a size above zero for each rank, e.g. 2GB or 500MiB"
         )
-    # Dask would take less without a word.
+    # Dask would silently use a smaller limit.
     if here and number > MEMORY_LIMIT:
         raise InvalidRequest(
-            f"memory {given!r}: a rank cannot have more than its host, and this one has {format_bytes(MEMORY_LIMIT)}.",
+            f"memory {given!r}: a rank cannot have more memory than this host, which has {format_bytes(MEMORY_LIMIT)}.",
             option="memory",
             given=given,
             allowed=f"up to {format_bytes(MEMORY_LIMIT)}",

@@ -160,7 +160,7 @@ class ClusterStarter:
         if self.record.state == "failed":
             raise self.failure()
         if self.record.address is None and time.time() > self.record.deadline + _GRACE_S:
-            state = f"job {self._id} {jobs.words(self.status)}" if self._launcher.batch else self.record.state
+            state = f"job {self._id} {jobs.describe(self.status)}" if self._launcher.batch else self.record.state
             raise self._failure(StartTimeout(f"its head was not ready at its deadline ({state})"))
         return self.record
 
@@ -190,7 +190,7 @@ class ClusterStarter:
             return StartError("its head ended unexpectedly") if finished else None
         self.status = jobs.of(self.record, poller.status(self.record.scheduler, self._id))
         if self.status.finished:
-            return StartError(f"its job {self._id} has ended: {jobs.words(self.status)}")
+            return StartError(f"its job {self._id} has ended: {jobs.describe(self.status)}")
         if self.status.hopeless and config.get("cancel-hopeless"):
             return StartError(
                 f"its job {self._id} {self.status.reason}.",
@@ -222,7 +222,7 @@ class ClusterStarter:
         world = "world starting" if self.record.state == "starting" else self.record.state
         if not self._launcher.batch:
             return world
-        job = "submitted" if self.status == UNKNOWN else jobs.words(self.status)
+        job = "submitted" if self.status == UNKNOWN else jobs.describe(self.status)
         return f"job {self._id or self.record.job} {job}" + ("" if world == "submitted" else f" · {world}")
 
     def failure(self) -> StartError:
@@ -230,7 +230,7 @@ class ClusterStarter:
         job = jobs.status(self.record) if self._launcher.batch else UNKNOWN
         if job.state in (JobState.TIMEOUT, JobState.CANCELLED):
             # The head knows only that its ranks have died.
-            return self._failure(StartError(f"its job {self._id} has ended: {jobs.words(job)}"))
+            return self._failure(StartError(f"its job {self._id} has ended: {jobs.describe(job)}"))
         error = from_fields(self.record.failure) if self.record.failure else StartError(self.record.message)
         # The last line of the head's log is this reason.
         return self._failure(error, head=False)

@@ -1,4 +1,4 @@
-"""A cluster in Jupyter: a table that stays up to date."""
+"""The widget of a cluster in Jupyter: a table that is updated."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def widget(cluster: Any) -> Any:
 
 
 class _Follower(PeriodicCallback):
-    """Keeps a widget up to date, and leaves it telling that the cluster is closed."""
+    """Updates a widget until the cluster is closed, and then shows that state."""
 
     def __init__(self, cluster: Any, shown: Any) -> None:
         super().__init__(self._update, 1000)
@@ -34,11 +34,11 @@ class _Follower(PeriodicCallback):
     async def _update(self) -> None:
         try:
             await self.cluster.refresh()
-            now = self.cluster._repr_html_()
+            table = self.cluster._repr_html_()
         except OSError:
-            now = html(self.cluster.record, [], "gone")
-        if self.is_running() and now != self.shown.value:
-            self.shown.value = now
+            table = html(self.cluster.record, [], "gone")
+        if self.is_running() and table != self.shown.value:
+            self.shown.value = table
 
     def stop(self) -> None:
         super().stop()

@@ -1,4 +1,4 @@
-"""One MPI world of a cluster as its head knows it: who of its ranks is there."""
+"""The head's view of one MPI world of a cluster."""
 
 from __future__ import annotations
 
@@ -14,30 +14,30 @@ from workbench.launch.mpi_library import MPI
 
 
 class MPIWorld(abc.ABC):
-    """One world of a cluster, over all its starts: who of its ranks is there."""
+    """One world of a cluster over all its starts, with its registered ranks."""
 
     def __init__(self, record: Record, mpi: MPI, index: int, ranks: int) -> None:
         self.record, self.mpi, self.index, self.ranks = record, mpi, index, ranks
         self.starts = 0
         self.present: dict[int, dict[str, Any]] = {}
-        """What each rank that is there told of itself, by rank."""
+        """Facts of each registered rank, by rank."""
         self.lost: dict[int, dict[str, Any]] = {}
-        """The same of the ranks that have died since the world was ready."""
+        """Facts of the ranks that were lost since the world was ready."""
         self.ready = False
-        """Whether all ranks of the present start have been there at one time."""
+        """Whether all ranks of the current start were registered at one time."""
         self.stopping = False
-        """Whether its end was asked for."""
+        """Whether the end of the world was requested."""
         self.broken: str | None = None
-        """Who does not come back from a call on all ranks; until then no other can be made."""
-        self.restart_asked = False
-        """Whether it is to be started again after that end."""
+        """Message about ranks that have not returned from an SPMD call and prevent the next one."""
+        self.restart_requested = False
+        """Whether the world must start again after its end."""
         self.job: str | None = None
-        """Its job, if it has one of its own."""
+        """Id of the job, if the world has a separate one."""
         self._changed = asyncio.Event()
 
     @property
     def state(self) -> str:
-        """As of `workbench.deploy.record.World`."""
+        """As in `workbench.deploy.record.World`."""
         if not self.ready:
             return "starting" if self.starts <= 1 else "restarting"
         return "degraded" if self.lost else "ready"
@@ -49,69 +49,60 @@ class MPIWorld(abc.ABC):
 
     @abc.abstractmethod
     async def start(self, timeout: float, address: str) -> None:
-        """Start the ranks, which give themselves `timeout` seconds to register with the scheduler at `address`.
+        """Start the ranks, which must register with the scheduler at `address` within `timeout` seconds.
 
-        Raises
-        ------
-        WorkbenchError
-            If that cannot even be tried.
+        Raises WorkbenchError if they cannot be started.
         """
 
     @abc.abstractmethod
     async def exited(self) -> str:
-        """Wait for the end of all ranks and return in words how it came."""
+        """Wait for the end of all ranks and return a message about the end."""
 
     @abc.abstractmethod
-    async def stop(self, ask: Callable[[], Awaitable[None]]) -> None:
-        """End the world: ask its ranks, which finalise MPI together, then end what is left of it.
-
-        Parameters
-        ----------
-        ask
-            Sends the ranks the request to end.
-        """
+    async def stop(self, request_end: Callable[[], Awaitable[None]]) -> None:
+        """End the world: call `request_end`, after which the ranks finalize MPI together, then end the rest."""
 
     def begin(self) -> None:
-        """Note that a new start begins."""
+        """Reset the state for a new start."""
         self.present, self.lost, self.ready, self.stopping, self.broken = {}, {}, False, False, None
         self._changed = asyncio.Event()
         self.starts += 1
 
     async def complete(self) -> None:
-        """Wait until all ranks are there."""
+        """Wait until all ranks have registered."""
         while not self.ready:
             await self._changed.wait()
 
-    def joined(self, rank: int, told: dict[str, Any]) -> None:
-        """Note that the worker of a rank has registered."""
-        self.present[rank] = told
+    def joined(self, rank: int, facts: dict[str, Any]) -> None:
+        """Record that a rank has registered."""
+        self.present[rank] = facts
         if len(self.present) == self.ranks:
             self.ready = True
             self._changed.set()
 
     def left(self, rank: int) -> dict[str, Any]:
-        """Note that the worker of a rank is gone; return what the rank had told of itself."""
-        told = self.present.pop(rank, {})
+        """Record that a rank has left; return its facts."""
+        facts = self.present.pop(rank, {})
         if self.ready and not self.stopping:
-            self.lost[rank] = told
-        return told
+            self.lost[rank] = facts
+        return facts
 
     def missing(self) -> list[int]:
-        """Return the ranks that are not there."""
+        """Return the ranks that have not registered."""
         return sorted(set(range(self.ranks)) - set(self.present))
 
 
 class Worlds(Protocol):
-    """The worlds of a cluster, as calls on their ranks need them."""
+    """The interface to the worlds of a cluster for SPMD calls and cells."""
 
     def __iter__(self) -> Iterator[MPIWorld]:
-        """Return them in the order of their indices."""
+        """Iterate over the worlds in the order of their indices."""
 
     def get(self, index: int) -> MPIWorld | None:
-        """Return a world by its index, or None."""
+        """Return the world with an index, or None."""
 
     def addresses(self, world: MPIWorld) -> list[str]:
-        """Return the addresses of the ranks of a world that are there, in rank order."""
+        """Return the addresses of the registered ranks of a world, in rank order."""
 
     def members(self, world: MPIWorld) -> dict[int, str]:
-        """Return the addresses of the ranks of a world that are there, by rank."""
+        """Return the addresses of the registered ranks of a world, by rank."""

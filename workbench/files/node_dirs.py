@@ -1,10 +1,10 @@
-"""Folders of one cluster on one node, private to the user and removed with the cluster.
+"""Folders of one cluster on one node, which only the user can open, and which are removed with the cluster.
 
-Spilled data goes under Dask's or the system's temporary directory. Unix sockets get a folder of their own,
-since their paths may have 107 characters and temporary directories of batch jobs are often longer. MPI's shared
-memory gets one too: ranks that are killed leave their segments behind. Temporary directories may be on a disk that
-nodes share: the folders have the node in their names. They are where everybody makes folders, so their names are
-random: nobody can take one before the cluster has it.
+Spilled data is written below Dask's or the system's temporary directory. Unix sockets have a separate folder,
+because their paths have at most 107 characters, and temporary directories of batch jobs are often longer. MPI's shared
+memory has a separate folder, because killed ranks leave their segments behind. Nodes may share a disk for temporary
+directories, so the names of the folders contain the node. All users can create folders there, so the names are
+random, and another user cannot create one in advance.
 """
 
 from __future__ import annotations
@@ -21,58 +21,61 @@ from pathlib import Path
 from workbench.errors import RecordError
 from workbench.fork import stub
 
-# Segments of shared memory, and the description of the node that mpiexec hands to its ranks.
-_MPICH_FILES = (("/dev/shm", "mpich_shm_*"), ("/tmp", "hydra_hwloc_xmlfile_*"))  # noqa: S108  (MPICH's, not ours)
-# Of a node's folders: locked by every process that uses them.
+# Segments of shared memory, and the description of the node that mpiexec passes to its ranks.
+_MPICH_FILES = (("/dev/shm", "mpich_shm_*"), ("/tmp", "hydra_hwloc_xmlfile_*"))  # noqa: S108  (MPICH creates them)
+# A file that each process locks while it uses the folders of the node.
 _MARK = "in-use"
 _marks: dict[str, int] = {}
-# Seconds from its creation until it is locked for sure.
-_BEING_MARKED = 10.0
-# Seconds from a segment's creation until its maker has certainly mapped it.
-_BEING_MADE = 0.2
+# Seconds from the creation of a mark until it is locked.
+_MARK_TIME = 10.0
+# Seconds from the creation of a segment until its process has mapped it; in a container, from where processes on the
+# host that use the same /dev/shm are not seen, until all ranks have mapped it.
+_MAP_TIME, _MAP_TIME_IN_CONTAINER = 0.2, 120.0
+# PROC_PID_INIT_INO of Linux: the first namespace of processes, in which all processes of a host are seen.
+_FIRST_NAMESPACE = 0xEFFFFFFC
 # Seconds for ranks to end after their mpiexec.
-_DYING = 2.0
+_RANK_END_TIMEOUT = 2.0
 
 
 def sockets(cluster_id: str) -> Path:
-    """Return the folder for the cluster's Unix sockets on this node, made if need be."""
+    """Return the folder for the cluster's Unix sockets on this node, and create the folder if it is missing."""
     return _private(_sockets(cluster_id, stub.node()))
 
 
 def spill(cluster_id: str) -> Path:
-    """Return the folder for data that the cluster's ranks write to disk on this node, made if need be."""
+    """Return the folder for spilled data of the cluster's ranks on this node, and create it if it is missing."""
     return _private(_spill(cluster_id, stub.node()))
 
 
 def shared_memory(cluster_id: str, *, make: bool = True) -> Path:
-    """Return the folder for MPI's shared memory on this node, made if need be and unless `make` is False."""
+    """Return the folder for MPI's shared memory on this node; if `make`, create it if it is missing."""
     path = _shared_memory(cluster_id, stub.node())
     return _private(path) if make else path
 
 
 def acquire_node(cluster_id: str, world: str) -> None:
-    """Make the folder for the shared memory of a world on this node, and mark the cluster's folders as in use."""
+    """Create the folder for the shared memory of a world on this node, and mark the cluster's folders as in use."""
     memory = shared_memory(cluster_id)
     _remove_forsaken(memory.parent, but=memory.name)
     (memory / world).mkdir(mode=0o700, exist_ok=True)
-    # Held to the end of the process, however it ends.
+    # The lock is held until the process ends.
     _marks[cluster_id] = mark = os.open(memory / _MARK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     fcntl.flock(mark, fcntl.LOCK_SH)
 
 
 def _remove_forsaken(parent: Path, *, but: str) -> None:
-    """Remove the folders of clusters whose processes on this node were all killed at once, and could not do so."""
+    """Remove the folders of clusters whose processes on this node were all killed."""
     for mark in parent.glob(f"{stub.folder_name('*')}/{_MARK}"):
         if mark.parent.name == but or not _is_ours(mark.parent):
             continue
         with contextlib.suppress(OSError), open(mark, "rb") as file:
-            if time.time() - os.fstat(file.fileno()).st_mtime > _BEING_MARKED:
+            if time.time() - os.fstat(file.fileno()).st_mtime > _MARK_TIME:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 _remove(mark.parent.name, stub.node())
 
 
 def release_node(cluster_id: str) -> None:
-    """Remove the cluster's folders from this node if no other process of it uses them any more."""
+    """Remove the cluster's folders from this node if no other process of the cluster uses them."""
     try:
         fcntl.flock(_marks[cluster_id], fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -81,79 +84,76 @@ def release_node(cluster_id: str) -> None:
 
 
 def remove(cluster_id: str, *, but_shared_memory: bool = False) -> None:
-    """Remove the folders of a cluster that has ended, and what killed ranks of MPICH have left on this node.
+    """Remove the folders of an ended cluster on this node, also the files of killed MPICH ranks.
 
-    Parameters
-    ----------
-    but_shared_memory
-        Leave what ``mpiexec`` still needs to end.
+    With `but_shared_memory`, the files that ``mpiexec`` still needs for its end stay.
     """
     _remove(cluster_id, "*", but_shared_memory=but_shared_memory)
 
 
 def _remove(cluster_id: str, node: str, *, but_shared_memory: bool = False) -> None:
-    """Remove the folders of a node, ``*``: of all nodes that have theirs at the same places."""
+    """Remove the folders of a node, or with ``*`` of all nodes that share these places."""
     kinds = (_sockets, _spill) if but_shared_memory else (_sockets, _spill, _shared_memory)
     for kind in kinds:
         path = kind(cluster_id, node)
-        for found in filter(_is_ours, path.parent.glob(path.name)):
-            shutil.rmtree(found, ignore_errors=True)
-    deadline = time.monotonic() + _DYING
-    # Ranks may outlive their mpiexec by a moment, and what they have mapped is theirs until then. They are looked for
-    # before that, not after it: those that end meanwhile leave something to be removed.
+        for folder in filter(_is_ours, path.parent.glob(path.name)):
+            shutil.rmtree(folder, ignore_errors=True)
+    deadline = time.monotonic() + _RANK_END_TIMEOUT
+    # Ranks may outlive their mpiexec for a moment, and use their mapped files until then. The search for ranks is
+    # before the removal, so that files of ranks that end in between are removed in the next round.
     while True:
-        dying = not but_shared_memory and _has_ranks(cluster_id)
-        if not _remove_mpich_leftovers() or not dying or time.monotonic() > deadline:
+        has_ranks = not but_shared_memory and _has_ranks(cluster_id)
+        if not _remove_mpich_leftovers() or not has_ranks or time.monotonic() > deadline:
             return
         time.sleep(0.02)
 
 
 def _is_ours(path: Path) -> bool:
-    """Tell whether something is this user's: others may make what has the name of a folder of ours."""
+    """Return whether this user owns a path: other users may create folders with the same names."""
     try:
         return path.lstat().st_uid == os.geteuid()
     except OSError:
-        return False  # it has gone, or its folder is another user's
+        return False  # the path was removed, or another user owns its folder
 
 
 def _has_ranks(cluster_id: str) -> bool:
-    """Tell whether there are processes of ranks of a cluster."""
-    words = (_read(process / "cmdline").split(b"\0") for process in Path("/proc").glob("[0-9]*"))
-    return any(b"workbench.rank" in of_process and cluster_id.encode() in of_process for of_process in words)
+    """Return whether processes of ranks of a cluster exist."""
+    command_lines = (_read(process / "cmdline").split(b"\0") for process in Path("/proc").glob("[0-9]*"))
+    return any(b"workbench.rank" in arguments and cluster_id.encode() in arguments for arguments in command_lines)
 
 
 def _remove_mpich_leftovers() -> bool:
-    """Remove files of MPICH, which cannot be told a folder for them, that no process of this user uses any more.
-
-    Returns
-    -------
-    left : bool
-        Whether there are files that are in use.
-    """
-    found = [path for folder, pattern in _MPICH_FILES for path in Path(folder).glob(pattern)]
-    orphans = [path for path in found if _is_ours_and_old(path)]
+    """Remove unused files of MPICH, whose folders cannot be configured; return whether some are still in use."""
+    paths = [path for folder, pattern in _MPICH_FILES for path in Path(folder).glob(pattern)]
+    age = _MAP_TIME if _sees_all_processes() else _MAP_TIME_IN_CONTAINER
+    orphans = [path for path in paths if _is_ours_and_older(path, age)]
     if not orphans or not Path("/proc/self/maps").exists():
         return False
-    used = b"".join(_uses(process) for process in Path("/proc").glob("[0-9]*"))
-    left = [path for path in orphans if bytes(path) in used]
+    in_use = b"".join(_used_files(process) for process in Path("/proc").glob("[0-9]*"))
+    remaining = [path for path in orphans if bytes(path) in in_use]
     for path in orphans:
-        if path not in left:
+        if path not in remaining:
             path.unlink(missing_ok=True)
-    return bool(left)
+    return bool(remaining)
 
 
-def _is_ours_and_old(path: Path) -> bool:
+def _sees_all_processes() -> bool:
+    try:
+        return Path("/proc/self/ns/pid").stat().st_ino == _FIRST_NAMESPACE
+    except OSError:
+        return False
+
+
+def _is_ours_and_older(path: Path, age: float) -> bool:
     try:
         status = path.lstat()
     except FileNotFoundError:
         return False
-    return (
-        stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid() and time.time() - status.st_mtime > _BEING_MADE
-    )
+    return stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid() and time.time() - status.st_mtime > age
 
 
-def _uses(process: Path) -> bytes:
-    """Return what tells the files that a process uses: its mappings and its variables."""
+def _used_files(process: Path) -> bytes:
+    """Return the mappings and the environment of a process, which contain the paths of used files."""
     return _read(process / "maps") + _read(process / "environ")
 
 
@@ -161,7 +161,7 @@ def _read(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except OSError:
-        return b""  # it has ended, or is another user's
+        return b""  # the process has ended, or belongs to another user
 
 
 def _sockets(cluster_id: str, node: str) -> Path:
@@ -176,7 +176,7 @@ def _spill(cluster_id: str, node: str) -> Path:
 
 
 def _shared_memory(cluster_id: str, _: str) -> Path:
-    # The node's own wherever /tmp is. Marks are in it, and tell the cluster by its name.
+    # This folder belongs to one node, also if /tmp is shared. The marks are in it, and its name contains the cluster.
     memory = "/dev/shm"  # noqa: S108  (as above)
     return Path(memory if os.access(memory, os.W_OK) else tempfile.gettempdir()) / stub.folder_name(cluster_id)
 
@@ -187,5 +187,5 @@ def _private(path: Path) -> Path:
     except PermissionError as error:
         if error.errno is not None:
             raise
-        raise RecordError(f"{error}.", hint="Start a new cluster: its folders have other names.") from None
+        raise RecordError(f"{error}.", hint="Start a new cluster, whose folders have other names.") from None
     return path

@@ -1,4 +1,4 @@
-"""Folders and files that guard keys have to be the user's alone, whatever the umask."""
+"""Folders and files with keys, which only the user can open, whatever the umask."""
 
 from __future__ import annotations
 
@@ -11,36 +11,24 @@ from workbench.files import atomic_file
 
 
 def make_private(folder: Path) -> None:
-    """Make a folder, and those above it that are missing, for this user alone."""
+    """Create a folder, and missing folders above it, that only this user can open."""
     if not folder.exists():
         make_private(folder.parent)
         folder.mkdir(mode=0o700, exist_ok=True)
 
 
 def opener(path: str, flags: int) -> int:
-    """Open a file as ``open`` does that has this ``opener``: one that is made is this user's alone."""
+    """Open a file, as an ``opener`` of ``open``; only this user can open a new file."""
     return os.open(path, flags, 0o600)
 
 
 def replace_file(path: Path, text: str) -> None:
-    """Write a file of this user alone in one step: a reader sees the old one or the new one, never a part.
-
-    Raises
-    ------
-    FileNotFoundError
-        If its folder is gone; it is never made.
-    """
+    """Write a file that only this user can open, as `atomic_file.replace`."""
     atomic_file.replace(path, text.encode(), 0o600)
 
 
 def check_closed(folder: Path) -> None:
-    """Return if `folder` belongs to this user and nobody else can change what is in it, or if there is none.
-
-    Raises
-    ------
-    RecordError
-        If it is not so: others could put a folder of theirs in the place of one that guards keys.
-    """
+    """Raise RecordError if `folder` exists and another user owns or can change it, and so could replace keys."""
     try:
         status = folder.stat()
     except FileNotFoundError:
@@ -48,29 +36,21 @@ def check_closed(folder: Path) -> None:
     _check_owner(folder, status)
     if stat.S_IMODE(status.st_mode) & 0o022:
         raise RecordError(
-            f"{folder} can be changed by other users (mode {stat.S_IMODE(status.st_mode):o}, allowed 700), and what "
-            f"guards the clusters' keys is in it.",
-            hint=f"Close it with: chmod 700 '{folder}'",
+            f"{folder} can be changed by other users (mode {stat.S_IMODE(status.st_mode):o}, allowed 700), and it "
+            f"contains the keys of the clusters.",
+            hint=f"Close the folder with: chmod 700 '{folder}'",
         )
 
 
 def check_private(path: Path) -> None:
-    """Return if `path` belongs to this user and nobody else can open it.
-
-    Raises
-    ------
-    RecordError
-        If it is not so.
-    FileNotFoundError
-        If there is none.
-    """
+    """Raise RecordError if another user owns or can open `path`, which must exist."""
     status = path.lstat()
     _check_owner(path, status)
     if stat.S_IMODE(status.st_mode) & 0o077:
         mode = "700" if stat.S_ISDIR(status.st_mode) else "600"
         raise RecordError(
-            f"{path} is open to other users (mode {stat.S_IMODE(status.st_mode):o}, allowed {mode}), and it guards "
-            f"the cluster's key.",
+            f"{path} is open to other users (mode {stat.S_IMODE(status.st_mode):o}, allowed {mode}), and it protects "
+            f"the key of the cluster.",
             hint=f"Close it with: chmod {mode} '{path}'",
         )
 
@@ -79,5 +59,5 @@ def _check_owner(path: Path, status: os.stat_result) -> None:
     if status.st_uid != os.geteuid():
         raise RecordError(
             f"{path} belongs to user {status.st_uid}, not to you ({os.geteuid()}).",
-            hint="Only your records are used. Remove it, or set JUPYTER_DATA_DIR to your folder.",
+            hint=f"Only your own records can be used. Remove {path}, or set JUPYTER_DATA_DIR to your folder.",
         )

@@ -1,4 +1,4 @@
-"""What a process that was forked does to be the rank of its stub."""
+"""Makes a process that was forked from the template the rank of a stub."""
 
 from __future__ import annotations
 
@@ -20,67 +20,67 @@ from typing import Any
 
 from workbench.fork import stub
 
-# Of <asm-generic/fcntl.h>: which signal is sent when something happens to a file.
+# The constant of <asm-generic/fcntl.h> that sets the signal for events of a file.
 _F_SETSIG = 10
 HEAD, TEMPLATE, RANK = b"workbench.head", b"workbench.fork", b"workbench.rank"
-"""Programs in the words of processes; all have one length."""
+"""Programs in the command lines of processes. All have the same length."""
 
 
 class BecomeRefused(Exception):
-    """A process cannot be what its stub is; the message is the reason."""
+    """A process cannot be made equal to its stub; the message is the reason."""
 
 
 def become(order: dict[str, Any], files: list[int], connection: socket.socket, handlers: Mapping[int, Any]) -> None:
-    """Be the rank of a stub and run its program to the end of this process; returns if the rank cannot be forked.
+    """Become the rank of a stub and run its program until this process ends; returns if the rank cannot be forked.
 
     Parameters
     ----------
     order
-        What the stub is: see `workbench.fork.stub`.
+        The state of the stub, from `workbench.fork.stub`.
     files
-        Its working directory, the connection that lives as long as the stub, then the files that it was given.
+        The working directory, the connection that closes when the stub ends, then the inherited files of the stub.
     connection
-        To the stub, which gets the answer.
+        Connection to the stub, for the answer.
     handlers
-        What handled those signals that the template handles itself, by their numbers.
+        Handlers that modules have installed for the signals that the template handles, by number.
     """
-    # Above all numbers of the stub's files.
+    # The new numbers are above all numbers of the stub's files.
     first = max(order["files"]) + 1
-    moved = (connection.detach(), *files)
-    kept = [fcntl.fcntl(number, fcntl.F_DUPFD_CLOEXEC, first) for number in moved]
-    for number in moved:
+    received = (connection.detach(), *files)
+    moved = [fcntl.fcntl(number, fcntl.F_DUPFD_CLOEXEC, first) for number in received]
+    for number in received:
         os.close(number)
-    answer = socket.socket(fileno=kept[0])
+    answer = socket.socket(fileno=moved[0])
     try:
-        directory, life, *given = kept[1:]
-        _take_files(order["files"], given)
+        directory, life, *inherited = moved[1:]
+        _take_files(order["files"], inherited)
         _take_limits(order)
         _take_directory(directory)
         os.umask(order["umask"])
         _take_variables(order["environment"])
         _take_signals(order, handlers)
-        _tie(life)
+        _die_with_stub(life)
         _renew(order)
-    except Exception as reason:  # noqa: BLE001  (the stub can be the rank itself, whatever it is)
+    except Exception as reason:  # noqa: BLE001  (after any error the stub can become the rank itself)
         answer.sendall(stub.REFUSED + f"{str(reason) or repr(reason)}\0".encode())
         return
     rename(RANK)
     answer.sendall(stub.FORKED + os.getpid().to_bytes(4, "big"))
-    answer.recv(1)  # from now on the stub passes signals on
+    answer.recv(1)  # after this byte the stub forwards signals
     answer.close()
-    _run(order["words"], daemon=order["daemon"], began=order["began"])
-    _leave(0)
+    _run(order["arguments"], daemon=order["daemon"], began=order["began"])
+    _exit(0)
 
 
-def _leave(status: int) -> None:
+def _exit(status: int) -> None:
     sys.stdout.flush()
     sys.stderr.flush()
-    # Not os._exit: what C libraries do at the end of a process is, for MPICH, to take leave of its launcher.
+    # Not os._exit, because MPICH disconnects from its launcher in an exit handler of C.
     ctypes.CDLL(None).exit(status)
 
 
-def _take_files(numbers: Sequence[int], given: Sequence[int]) -> None:
-    for number, file in zip(numbers, given, strict=True):
+def _take_files(numbers: Sequence[int], files: Sequence[int]) -> None:
+    for number, file in zip(numbers, files, strict=True):
         if number > 2 and Path(f"/proc/self/fd/{number}").is_symlink():
             raise BecomeRefused(f"file {number} is open in the template")
         os.dup2(file, number)
@@ -97,7 +97,7 @@ def _take_limits(order: dict[str, Any]) -> None:
 
 
 def _take_directory(directory: int) -> None:
-    before = os.getcwd()  # noqa: PTH109  (as `python -m` writes it on the path)
+    before = os.getcwd()  # noqa: PTH109  (the form in which `python -m` adds it to the path)
     os.fchdir(directory)
     os.close(directory)
     if sys.path and sys.path[0] == before:
@@ -105,31 +105,29 @@ def _take_directory(directory: int) -> None:
 
 
 def _take_variables(variables: Mapping[bytes, bytes]) -> None:
-    # One by one, since C libraries read those of the process.
+    # Each variable is changed with os.environb, because C libraries read the variables of the process.
     for name in set(os.environb) - set(variables):
         del os.environb[name]
     os.environb.update(variables)
 
 
 def _take_signals(order: dict[str, Any], handlers: Mapping[int, Any]) -> None:
-    # Others that modules have installed when they were imported stay: faulthandler's are among them.
+    # Handlers that other modules have installed at their import stay, for example those of faulthandler.
     for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
         handler = handlers.get(number, signal.getsignal(number))
         if number in order["ignored"]:
             signal.signal(number, signal.SIG_IGN)
         elif number in handlers or handler == signal.SIG_IGN:
-            usual = signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL
-            signal.signal(number, usual if handler in {None, signal.SIG_IGN} else handler)
+            default = signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL
+            signal.signal(number, default if handler in {None, signal.SIG_IGN} else handler)
     signal.pthread_sigmask(signal.SIG_SETMASK, order["blocked"])
 
 
-def _tie(life: int) -> None:
-    """Have the kernel kill this process and those that it starts when the stub has ended.
+def _die_with_stub(life: int) -> None:
+    """Make the kernel kill this process and its children when the stub ends.
 
-    Notes
-    -----
-    The end of the stub closes the other end of `life`, for which the kernel sends the signal of ``F_SETSIG`` to the
-    process group. So it works while the rank is stuck in C code, and whether the template lives or not.
+    The end of the stub closes the other end of `life`. The kernel then sends the signal of ``F_SETSIG`` to the
+    process group, also if the rank is blocked in C code or the template is dead.
     """
     os.setpgid(0, 0)
     fcntl.fcntl(life, fcntl.F_SETOWN, -os.getpid())
@@ -140,11 +138,11 @@ def _tie(life: int) -> None:
 
 
 def _renew(order: dict[str, Any]) -> None:
-    """Make what a process has of its own, and was made when modules were imported."""
+    """Renew the state of modules that must differ between processes, and that the template made at their import."""
     loaded = sys.modules
-    gc.enable()  # the template has none
+    gc.enable()  # the template has disabled it
     if "numpy.random" in loaded:
-        # Each rank would draw the same numbers. Python's own generator sees to that by itself.
+        # Otherwise each rank would draw the same numbers. Python's own generator is reseeded at a fork.
         loaded["numpy.random"].seed()
     if "multiprocessing.process" in loaded:
         process = loaded["multiprocessing.process"].current_process()
@@ -157,9 +155,9 @@ def _renew(order: dict[str, Any]) -> None:
     if "distributed.system" in loaded:
         system = loaded["distributed.system"]
         vars(system)["MEMORY_LIMIT"] = system.memory_limit()
-    # The template lets libraries of linear algebra have one thread, since it must have no more itself.
-    wanted = order["environment"].get(b"OPENBLAS_NUM_THREADS", b"")
-    threads = int(wanted) if wanted.isdigit() else len(order["cpus"])
+    # The template limits linear algebra libraries to one thread, because a process with threads cannot be forked.
+    setting = order["environment"].get(b"OPENBLAS_NUM_THREADS", b"")
+    threads = int(setting) if setting.isdigit() else len(order["cpus"])
     if threads > 1:
         from threadpoolctl import threadpool_limits
 
@@ -167,37 +165,32 @@ def _renew(order: dict[str, Any]) -> None:
 
 
 def rename(program: bytes) -> None:
-    """Have lists of processes show that this process runs `program`, and not what it was forked from.
-
-    Notes
-    -----
-    The words of a process are memory of the process, which the kernel shows in ``/proc/PID/cmdline``.
-    """
-    words = Path("/proc/self/cmdline").read_bytes()
+    """Write `program` into the command line of this process, which the kernel shows in ``/proc/PID/cmdline``."""
+    command_line = Path("/proc/self/cmdline").read_bytes()
     begin = int(Path("/proc/self/stat").read_bytes().rpartition(b")")[2].split()[45])
     for name in (HEAD, TEMPLATE):
-        if begin and (at := words.find(b"\0" + name + b"\0")) >= 0:
+        if begin and (at := command_line.find(b"\0" + name + b"\0")) >= 0:
             ctypes.memmove(begin + at + 1, program, len(program))
 
 
-def _run(words: Sequence[str], **of_stub: Any) -> None:
-    """Run a program as ``python -m`` does; its function ``main`` is given what only the stub knows."""
-    name = words[0]
+def _run(arguments: Sequence[str], **of_stub: Any) -> None:
+    """Run a program as ``python -m`` does, and pass facts about the stub to its function ``main``."""
+    name = arguments[0]
     spec = importlib.util.find_spec(name)
     if spec is not None and spec.submodule_search_locations is not None:
         name = f"{name}.__main__"
     program = importlib.import_module(name)
-    sys.argv = [str(program.__file__), *words[1:]]
-    # What is pickled by its name in __main__ is looked for here.
+    sys.argv = [str(program.__file__), *arguments[1:]]
+    # pickle searches the names of __main__ here.
     main = types.ModuleType("__main__")
     main.__dict__.update(program.__dict__ | {"__name__": "__main__"})
     sys.modules["__main__"] = main
     try:
         program.main(**of_stub)
     except SystemExit as end:
-        # As the interpreter does: a number is the status, anything else is a reason.
+        # The interpreter does the same: a number is the status, another value is a message.
         status = 0 if end.code is None else end.code
         if not isinstance(status, int):
             print(status, file=sys.stderr)  # noqa: T201
             status = 1
-        _leave(status)
+        _exit(status)

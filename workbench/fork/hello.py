@@ -1,4 +1,4 @@
-"""``python -m workbench.fork.hello NAME ID``: a rank that adds up ranks and says so; forked or not."""
+"""``python -m workbench.fork.hello NAME ID``: a test program that sums the ranks of its world; forked or not."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def main(daemon: int | None = None, **_: Any) -> None:
-    """Add up the ranks of the world; rank 0 prints its size, the sum, the thread level, and whether it was forked."""
+    """Sum the ranks of the world; rank 0 prints the size, the sum, the thread level, and whether it was forked."""
     import mpi4py
 
     mpi4py.rc.initialize = False
@@ -17,8 +17,8 @@ def main(daemon: int | None = None, **_: Any) -> None:
     world = MPI.COMM_WORLD
     total = world.allreduce(world.rank + 1)
     if world.rank == 0:
-        told = {"hello": world.size, "total": total, "threads": level, "forked": daemon is not None}
-        print(json.dumps(told), flush=True)  # noqa: T201  (this is what it is for)
+        result = {"hello": world.size, "total": total, "threads": level, "forked": daemon is not None}
+        print(json.dumps(result), flush=True)  # noqa: T201  (the output is the purpose of the program)
     MPI.Finalize()
 
 

@@ -1,4 +1,4 @@
-"""The template of a node: a process that has imported what ranks need, and forks them."""
+"""The template of a node: a process that has imported the modules of ranks, and forks the ranks."""
 
 from __future__ import annotations
 
@@ -27,44 +27,38 @@ from workbench.log import debug_log
 from workbench.processes import parent_death
 
 # Seconds for a stub to send its order, and for the first stub to connect to a template without a head.
-_ORDER, _FIRST = 10.0, 10.0
-# Seconds until threads that have been joined are gone.
-_JOINED = 1.0
+_ORDER_TIMEOUT, _FIRST_STUB_TIMEOUT = 10.0, 10.0
+# Seconds until the system has removed joined threads.
+_JOIN_TIMEOUT = 1.0
 # Files that one message can carry, and characters of a reason that a stub reads.
-_FILES, _REASON = 250, 1000
-# Signals that end a whole job reach the template too. Its ranks end as their stubs do, and the template after them.
+_MAX_FILES, _MAX_REASON = 250, 1000
+# Signals that end a whole job reach the template too. Its ranks end with their stubs, and the template after its ranks.
 _IGNORED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM)
 
 
 def load(modules: str) -> str:
-    """Import modules, whose names are separated by commas.
-
-    Returns
-    -------
-    refusal : str
-        Why ranks cannot be forked afterwards; empty if they can.
-    """
-    # Modules are not garbage: looking for some among them is a tenth of the time that their import takes.
+    """Import modules, separated by commas; return why ranks cannot be forked then, or an empty string."""
+    # Modules are not garbage, and the collector would take a tenth of the time of their import.
     gc.disable()
     if threads() > 1:
-        return "the interpreter has threads before anything is imported, of sitecustomize or of a .pth file"
+        return "the interpreter has threads before the first import; sitecustomize or a .pth file starts them"
     for name in filter(None, modules.split(",")):
         try:
             if name == "mpi4py.MPI":
                 _only_load_mpi()
             module = importlib.import_module(name)
-        except (Exception, SystemExit) as error:  # noqa: BLE001  (each rank imports the same, and fails with more words)
+        except (Exception, SystemExit) as error:  # noqa: BLE001  (each rank then shows the error)
             traceback.print_exc()
             return f"the import of {name} failed: {error!r}"
         if threads() > 1:
             return f"the import of {name} starts threads"
         if shared := _generators(module):
-            return f"{name}.{shared[0]} would draw the same random numbers on all ranks; make it in a function"
+            return f"{name}.{shared[0]} would draw the same random numbers on all ranks; create it in a function"
     return ""
 
 
 def _generators(module: ModuleType) -> list[str]:
-    """Return the names of what draws random numbers in a module and belongs to nobody else."""
+    """Return the names of the random number generators in a module."""
     loaded = sys.modules
     kinds: tuple[type, ...] = (loaded["random"].Random,) if "random" in loaded else ()
     if "numpy.random" in loaded:
@@ -74,7 +68,7 @@ def _generators(module: ModuleType) -> list[str]:
 
 
 def _only_load_mpi() -> None:
-    """Have the import of mpi4py.MPI load the library and leave MPI_Init to the ranks."""
+    """Configure mpi4py so that its import loads the library, and the ranks call MPI_Init."""
     import mpi4py
 
     mpi4py.rc.initialize = False
@@ -82,32 +76,32 @@ def _only_load_mpi() -> None:
 
 
 def threads() -> int:
-    """Return the number of threads of this process, those of libraries included."""
+    """Return the number of threads of this process, including those of libraries."""
     return len(list(Path("/proc/self/task").iterdir()))
 
 
 def fork_template(listener: socket.socket, modules: str) -> None:
-    """Fork the template of this node off this process, the head, which has imported most of it already.
+    """Fork the template of this node from this process, the head, which has already imported most modules.
 
     Parameters
     ----------
     listener
-        Where stubs connect; closed here.
+        The socket for stubs, which is closed in the head.
     modules
-        As of `load`, for the template alone.
+        Additional modules for the template, as for `load`.
 
     Notes
     -----
-    Called from the main thread, whose end would end the template, and while this process has no other thread.
+    Called from the main thread, because the end of the calling thread ends the template, and without other threads.
     """
     head = os.getpid()
-    _await_one_thread()
+    _wait_for_one_thread()
     with listener:
         sys.stdout.flush()
         sys.stderr.flush()
         if threads() > 1:
             logging.getLogger("workbench.head").warning(
-                "the head has %d threads before it needs any, so each node's first rank starts its template", threads()
+                "the head has %d threads too early, so the first rank on each node starts its template", threads()
             )
             return
         try:
@@ -119,15 +113,15 @@ def fork_template(listener: socket.socket, modules: str) -> None:
         try:
             parent_death.set_signal(head, signal.SIGKILL)
             os.setpgid(0, 0)
-            # What the head has opened is the head's: ends of pipes, and files that it has locked.
+            # Files of the head must not stay open here: ends of pipes, and locked files.
             for number in [int(file.name) for file in Path("/proc/self/fd").iterdir()]:
                 if number > 2 and number != listener.fileno():
-                    with contextlib.suppress(OSError):  # the listing itself
+                    with contextlib.suppress(OSError):  # the file of the listing
                         os.close(number)
             _renew_logging()
             rename(TEMPLATE)
             Template.of(listener, modules, lasting=True).serve()
-        except BaseException:  # noqa: BLE001  (whatever happens, there must not be two heads)
+        except BaseException:  # noqa: BLE001  (after any error, this process must not continue as a second head)
             traceback.print_exc()
         finally:
             sys.stderr.flush()
@@ -135,7 +129,7 @@ def fork_template(listener: socket.socket, modules: str) -> None:
 
 
 def _renew_logging() -> None:
-    """Have logs written as Dask writes them in a process where nobody has set up logging before: the head has."""
+    """Replace the logging of the head by Dask's defaults."""
     import dask
     from distributed.config import initialize_logging
 
@@ -144,9 +138,9 @@ def _renew_logging() -> None:
     initialize_logging(dask.config.config)
 
 
-def _await_one_thread() -> None:
-    """Wait a moment for threads that have been joined: the system may have them for a little longer."""
-    deadline = time.monotonic() + _JOINED
+def _wait_for_one_thread() -> None:
+    """Wait until the system has removed joined threads."""
+    deadline = time.monotonic() + _JOIN_TIMEOUT
     while threads() > 1 and time.monotonic() < deadline:
         time.sleep(0.001)
 
@@ -157,13 +151,13 @@ class Template:
     Parameters
     ----------
     listener
-        Where stubs connect.
+        The socket for stubs.
     refusal
         Why no rank can be forked; empty if ranks can.
     preloaded
-        The modules that ranks import from the template's memory, and not from the files of the user.
+        The modules that ranks get from the template's memory. Their files must not change.
     lasting
-        Whether the parent ends the template; otherwise the template ends after its last rank.
+        Whether the parent ends the template. Otherwise the template ends after its last rank.
     """
 
     def __init__(
@@ -171,19 +165,19 @@ class Template:
     ) -> None:
         self._listener, self._refusal, self._lasting = listener, refusal, lasting
         self._surroundings = stub.surroundings()
-        self._written = {name: _written(name) for name in preloaded}
+        self._mtimes = {name: _mtime(name) for name in preloaded}
         # Connections of stubs by the pid of the rank, and those without an order.
         self._ranks: dict[int, socket.socket] = {}
-        self._silent: dict[int, tuple[socket.socket, float]] = {}
-        # What modules have installed when they were imported.
+        self._without_order: dict[int, tuple[socket.socket, float]] = {}
+        # Handlers of signals that modules have installed at their import.
         self._handlers: dict[int, Any] = {}
-        self._until = time.monotonic() + _FIRST
-        # The end of a rank is written here.
+        self._until = time.monotonic() + _FIRST_STUB_TIMEOUT
+        # SIGCHLD writes to this pipe.
         self._ends, self._wakes = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
 
     @classmethod
     def of(cls, listener: socket.socket, modules: str, *, lasting: bool = False) -> Template:
-        """Return a template that has imported these modules, as of `load`."""
+        """Import modules, as for `load`, and return the template."""
         refusal = load(modules)
         return cls(listener, refusal=refusal, preloaded=filter(None, modules.split(",")), lasting=lasting)
 
@@ -195,30 +189,30 @@ class Template:
             self._handlers[number] = signal.signal(number, signal.SIG_IGN)
         self._handlers[signal.SIGCHLD] = signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(self._wakes, warn_on_full_buffer=False)
-        # There is a connection for each rank. The rank has the limits of its stub.
-        _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+        # The template has one connection per rank. The rank gets the limits of its stub.
+        _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
         gc.collect()
         gc.freeze()
         waiting = select.poll()
         waiting.register(self._listener, select.POLLIN)
         waiting.register(self._ends, select.POLLIN)
         while not self._done():
-            endless = (self._lasting or self._ranks) and not self._silent
-            ready = dict(waiting.poll(None if endless else 1000))
+            has_deadline = self._without_order or not (self._lasting or self._ranks)
+            ready = dict(waiting.poll(1000 if has_deadline else None))
             if self._ends in ready:
                 os.read(self._ends, 4096)
             self._reap()
-            for file in [file for file in ready if file in self._silent]:
+            for file in [file for file in ready if file in self._without_order]:
                 waiting.unregister(file)
-                connection, _ = self._silent.pop(file)
-                with _surviving(connection.close):
-                    self._take(connection)
-            for file in [file for file, (_, until) in self._silent.items() if time.monotonic() > until]:
+                connection, _ = self._without_order.pop(file)
+                with _printed_errors(connection.close):
+                    self._handle(connection)
+            for file in [file for file, (_, until) in self._without_order.items() if time.monotonic() > until]:
                 waiting.unregister(file)
-                self._silent.pop(file)[0].close()
+                self._without_order.pop(file)[0].close()
             if self._listener.fileno() in ready:
-                with _surviving():
+                with _printed_errors():
                     self._accept(waiting)
         debug_log.ended(os.getpid(), 0, "the template of this node")
 
@@ -231,10 +225,10 @@ class Template:
         if stub.peer_user(connection) != os.geteuid():
             connection.close()
             raise PermissionError("another user has connected")
-        self._silent[connection.fileno()] = connection, time.monotonic() + _ORDER
+        self._without_order[connection.fileno()] = connection, time.monotonic() + _ORDER_TIMEOUT
         waiting.register(connection, select.POLLIN)
 
-    def _take(self, connection: socket.socket) -> None:
+    def _handle(self, connection: socket.socket) -> None:
         order, files = _receive(connection)
         self._until = 0.0
         try:
@@ -252,7 +246,7 @@ class Template:
             for number in files:
                 os.close(number)
         if reason:
-            connection.sendall(stub.REFUSED + reason[:_REASON].encode() + b"\0")
+            connection.sendall(stub.REFUSED + reason[:_MAX_REASON].encode() + b"\0")
             connection.close()
 
     def _fork(self, order: dict[str, Any], files: list[int], connection: socket.socket) -> None:
@@ -263,14 +257,14 @@ class Template:
             debug_log.started(pid, "a rank")
             return
         try:
-            # Of the template's own files the rank keeps none.
+            # The rank keeps no file of the template.
             signal.set_wakeup_fd(-1)
             for number in (self._listener.fileno(), self._ends, self._wakes):
                 os.close(number)
-            for other in (*self._ranks.values(), *(silent for silent, _ in self._silent.values())):
+            for other in (*self._ranks.values(), *(pending for pending, _ in self._without_order.values())):
                 other.close()
             become(order, files, connection, self._handlers)
-        except BaseException:  # noqa: BLE001  (whatever happens, there must not be two templates)
+        except BaseException:  # noqa: BLE001  (after any error, this process must not continue as a second template)
             traceback.print_exc()
         finally:
             sys.stdout.flush()
@@ -282,7 +276,7 @@ class Template:
         return f"the template has {threads()} threads" if threads() > 1 else ""
 
     def _changed(self) -> str:
-        changed = [name for name, written in self._written.items() if _written(name) != written]
+        changed = [name for name, mtime in self._mtimes.items() if _mtime(name) != mtime]
         return f"{changed[0]} has changed since the template imported it" if changed else ""
 
     def _reap(self) -> None:
@@ -297,8 +291,8 @@ class Template:
                 connection.close()
 
     def _done(self) -> bool:
-        """Return whether nobody needs the template any more; then no stub can connect."""
-        if self._lasting or self._ranks or self._silent or time.monotonic() < self._until:
+        """Return whether the template is not needed any more; if so, its socket is removed."""
+        if self._lasting or self._ranks or self._without_order or time.monotonic() < self._until:
             return False
         path = Path(self._listener.getsockname())
         try:
@@ -306,7 +300,7 @@ class Template:
             with open(path.with_name(stub.LOCK), "rb") as lock:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 if select.select([self._listener], [], [], 0)[0]:
-                    return False
+                    return False  # a stub has connected
                 path.unlink()
         except BlockingIOError:
             return False
@@ -316,35 +310,29 @@ class Template:
 
 
 @contextlib.contextmanager
-def _surviving(on_error: Callable[[], None] = lambda: None) -> Iterator[None]:
-    """Print what fails for one stub: the other stubs still need the template."""
+def _printed_errors(on_error: Callable[[], None] = lambda: None) -> Iterator[None]:
+    """Print the error of one stub and continue, because the other stubs still need the template."""
     try:
         yield
-    except Exception:  # noqa: BLE001  (whatever a stub sends)
+    except Exception:  # noqa: BLE001  (a stub may send anything)
         traceback.print_exc()
         on_error()
 
 
-def _written(name: str) -> int:
-    """Return when the file of a module was last written, in nanoseconds; 0 if the module has none."""
+def _mtime(name: str) -> int:
+    """Return when the file of a module was last written, in nanoseconds; 0 if the module has no file."""
     try:
-        return os.stat(sys.modules[name].__file__ or "").st_mtime_ns  # noqa: PTH116  (once for each rank)
+        return os.stat(sys.modules[name].__file__ or "").st_mtime_ns  # noqa: PTH116  (called for each rank)
     except (AttributeError, KeyError, OSError):
         return 0
 
 
 def _receive(connection: socket.socket) -> tuple[dict[str, Any], list[int]]:
-    """Return what a stub orders, and the files that come with it.
-
-    Raises
-    ------
-    EOFError
-        If the stub has ended.
-    """
-    connection.settimeout(_ORDER)
-    head, files, _, _ = socket.recv_fds(connection, 8, _FILES)
+    """Return the order and the files of a stub; raise EOFError if the stub has ended."""
+    connection.settimeout(_ORDER_TIMEOUT)
+    header, files, _, _ = socket.recv_fds(connection, 8, _MAX_FILES)
     try:
-        order = _read(connection, int.from_bytes(head, "big"))
+        order = _read(connection, int.from_bytes(header, "big"))
     except BaseException:
         for number in files:
             os.close(number)
@@ -359,5 +347,5 @@ def _read(connection: socket.socket, size: int) -> dict[str, Any]:
             raise EOFError("a stub ended before it had sent its order")
         text += more
     connection.settimeout(None)
-    order: dict[str, Any] = marshal.loads(text)  # noqa: S302  (of a process of this user)
+    order: dict[str, Any] = marshal.loads(text)  # noqa: S302  (sent by a process of this user)
     return order

@@ -1,4 +1,4 @@
-"""``python -m workbench.head NAME``: the first process of a cluster's job."""
+"""``python -m workbench.head NAME``: the head, the first process of a cluster's job."""
 
 from __future__ import annotations
 
@@ -33,25 +33,25 @@ from workbench.processes.process_id import ProcessId
 
 
 def main() -> int:
-    """Run the cluster NAME to its end; return the exit code."""
+    """Run the cluster NAME until its end; return the exit code."""
     parser = argparse.ArgumentParser(prog="workbench.head")
     parser.add_argument("name")
-    parser.add_argument("id", nargs="?", help="of the very cluster that is meant; default: whichever has the name")
-    # A shell starts background jobs with SIGINT ignored, and ranks would inherit that: no cell could be interrupted.
+    parser.add_argument("id", nargs="?", help="id of the cluster; default: the cluster with this name")
+    # A shell starts background jobs with SIGINT ignored. Ranks would inherit this, and cells could not be interrupted.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
-    # Sent ahead of the end of a walltime: until the head serves, it would end it without a word.
+    # Slurm sends SIGUSR1 before the end of a walltime, which would kill a head that is still starting.
     signal.signal(signal.SIGUSR1, lambda *_: None)
     logging.basicConfig(format="%(asctime)s %(name)s %(levelname)s %(message)s", level=logging.INFO)
     arguments = parser.parse_args()
     times = {"the head begins": time.time()}
-    # First of all: what it starts has the same limit.
+    # Child processes inherit the limit, so it is raised first.
     open_files.allow_many()
-    # The ranks of this node are forked from here, which takes that nothing has started threads.
+    # The ranks of this node are forked from this process, so no library may start threads.
     os.environ |= stub.ONE_THREAD
-    # The import takes long, and looking for MPI waits for another process: side by side, not one after the other.
-    # mpiexec is started from this thread, since its life is tied to the thread that starts it.
-    with ThreadPoolExecutor() as side:
-        library, importing = side.submit(mpi_library.loaded_library), side.submit(_import, "distributed")
+    # The import takes long, and the detection of MPI waits for another process, so both run at the same time.
+    # mpiexec is started from this thread, because mpiexec is tied to the thread that starts it.
+    with ThreadPoolExecutor() as pool:
+        library, importing = pool.submit(mpi_library.loaded_library), pool.submit(_import, "distributed")
         record = await_record(arguments.name, arguments.id)
         if record.state != "submitted":
             return _refuse(record)
@@ -59,18 +59,18 @@ def main() -> int:
         listener = None
         try:
             open_files.check_ranks(record.ranks)
-            if launcher(record.scheduler).batch and (around := current_allocation()):
-                # It may have waited in its queue for days: the time to be ready counts from now.
-                record = record.replace(job=around.job, deadline=time.time() + record.ready_within)
-                # If it is killed the next job on this node removes what it leaves.
+            if launcher(record.scheduler).batch and (allocation := current_allocation()):
+                # The job may have waited in the queue for days, so the time for the start counts from now.
+                record = record.replace(job=allocation.job, deadline=time.time() + record.ready_within)
+                # The mark lets the next job on this node remove the files of a killed one.
                 node_dirs.acquire_node(record.id, "world-0")
             address = network.address(record.interface, peers=peers() if record.spread else None)
             registry.write(record)
-            found = mpi_library.mpiexec_of(library.result(), record.mpi)
-            record = record.replace(mpi=str(found))
+            mpi = mpi_library.mpiexec_of(library.result(), record.mpi)
+            record = record.replace(mpi=str(mpi))
             if record.template:
                 listener = stub.listen(str(node_dirs.sockets(record.id)))
-            world = WorldProcess(record, found, index=0, ranks=record.ranks)
+            world = WorldProcess(record, mpi, index=0, ranks=record.ranks)
             world.spawn(record.deadline - time.time())
             times["mpiexec is started"] = time.time()
         except (WorkbenchError, OSError) as error:
@@ -78,14 +78,14 @@ def main() -> int:
         importing.result()
     times["the head has imported Dask"] = time.time()
     if listener is not None:
-        # Before this process has threads.
+        # This process has no other thread yet.
         fork_template(socket.socket(fileno=listener.detach()), template_modules(record))
     _import("workbench.head.head")
     return asyncio.run(_serve(record, world, address, times))
 
 
 def _import(module: str) -> None:
-    # Modules are not garbage: looking for some among them is a tenth of the time that their import takes.
+    # Modules are not garbage, and the collector would take a tenth of the time of their import.
     gc.disable()
     importlib.import_module(module)
     gc.freeze()
@@ -103,13 +103,13 @@ async def _serve(record: Record, world: WorldProcess, address: str, times: dict[
 
 
 def _refuse(record: Record) -> int:
-    """End a job that has run before: an administrator, or a preemption, has put it back into the queue."""
-    message = "its job was put back into the queue after it had run, and its ranks are gone: start a new cluster"
+    """End a job that has run before: an administrator or a preemption has put it back into the queue."""
+    message = "its job was put back into the queue after it had run, and its ranks were lost. Start a new cluster."
     if record.address is None:
-        return _fail(record, StartError(message))  # somebody waits for it to start
+        return _fail(record, StartError(message))  # a client may wait for the start
     logging.getLogger("workbench.head").error(message)
     ended.note(record, ended.FAILED, message)
-    # The head of then was killed before it could do so.
+    # The killed head of the first run could not remove the record.
     registry.remove(record)
     return 1
 
@@ -117,7 +117,7 @@ def _refuse(record: Record) -> int:
 def _fail(record: Record, error: WorkbenchError | OSError) -> int:
     message, failure = str(error), error.fields() if isinstance(error, WorkbenchError) else {}
     logging.getLogger("workbench.head").error(message)
-    with contextlib.suppress(OSError):  # a full disk, most likely: the log says so, if anything does
+    with contextlib.suppress(OSError):  # most likely the disk is full
         registry.write(record.replace(state="failed", message=message, failure=failure))
     certificates.remove(record.folder)
     return 1

@@ -1,4 +1,4 @@
-"""Dask's own dashboard, on the scheduler's HTTP socket: loaded when somebody wants to look at it, and not before."""
+"""Dask's own dashboard, on the scheduler's HTTP socket, loaded at its first use."""
 
 from __future__ import annotations
 
@@ -19,39 +19,27 @@ _PAGES = "distributed.dashboard.scheduler"
 
 
 class DaskDashboard:
-    """Dask's dashboard.
-
-    Parameters
-    ----------
-    scheduler
-        Of which it is; its HTTP server gets the pages.
-    """
+    """Dask's dashboard, on the HTTP server of a scheduler."""
 
     def __init__(self, scheduler: HeadScheduler) -> None:
         self._scheduler = scheduler
         self._lock, self._opened = asyncio.Lock(), False
 
     async def tunnel(self, comm: Comm) -> Status:
-        """Lead a client to the pages: from now on the connection carries the bytes of one to their HTTP server.
-
-        Parameters
-        ----------
-        comm
-            The connection, of a client that has the cluster's certificate.
-        """
+        """Connect a client to the HTTP server of the pages: the connection carries the bytes from now on."""
         await self._open()
         reader, writer = await asyncio.open_unix_connection(self._scheduler.http_socket)
         await bridge_streams(comm, reader, writer)
         return Status.dont_reply
 
     async def _open(self) -> None:
-        """Have the pages served, to the end of the cluster."""
+        """Add the pages to the HTTP server, one time."""
         async with self._lock:
             if not self._opened:
-                # Half a second of imports, in which the head goes on.
+                # The imports take half a second, so a thread does them.
                 pages = await asyncio.to_thread(importlib.import_module, _PAGES)
                 server = self._scheduler.http_server
-                # Dask asks for it, to name the origin of its pages; a Unix socket has none.
+                # Dask needs a port for the origin of its pages, and a Unix socket has none.
                 server.port = 0
                 pages.connect(self._scheduler.http_application, server, self._scheduler)
                 self._opened = True

@@ -1,4 +1,4 @@
-"""The head of a cluster: what holds scheduler, worlds, record and lease together."""
+"""The head of a cluster, which runs the scheduler and the worlds, and keeps the record and the lease."""
 
 from __future__ import annotations
 
@@ -35,32 +35,28 @@ from workbench.placement.head import fail_unrunnable
 
 logger = logging.getLogger("workbench.head")
 
-# Seconds for the scheduler to say goodbye to its clients; one that goes on asking could hold it up for ever.
-_CLOSE = 2.0
-# Seconds for clients to fetch the results of what has just ended, before the ranks that hold them end.
-_FETCH = 5.0
+# Seconds for the scheduler to disconnect its clients. A client that keeps sending requests could delay it without end.
+_CLOSE_TIMEOUT = 2.0
+# Seconds for clients to fetch the last results before the ranks end.
+_FETCH_TIME = 5.0
 
 
 class Head:
-    """Runs one cluster to its end.
+    """Runs one cluster until its end, on one event loop in the main thread.
 
     Parameters
     ----------
     record
-        The cluster's record, from now on written by the head alone.
+        The cluster's record, which only the head writes from now on.
     world
-        World 0, whose ``mpiexec`` is running already: ranks start while the scheduler does.
+        World 0, whose ``mpiexec`` already runs, so that ranks and scheduler start in parallel.
     address
-        That the scheduler binds.
+        Address of the scheduler.
     end
-        Tells when the scheduler will end the job, in seconds since the epoch, or None while it cannot; may block.
-        Default: the scheduler is asked, if it ends jobs at all.
+        Returns the end of the job in seconds since the epoch, or None while it is unknown; may block.
+        Default: queries the batch scheduler.
     times
-        What this process has done since its beginning and when, in seconds since the epoch.
-
-    Notes
-    -----
-    Everything happens on one event loop in the main thread.
+        Times of the steps of this process so far, in seconds since the epoch.
     """
 
     def __init__(
@@ -89,7 +85,7 @@ class Head:
             record,
             world,
             self.scheduler,
-            say=self._say,
+            report=self._report,
             changed=self._refresh,
             run=self._start,
             is_ending=self._end.done,
@@ -104,20 +100,20 @@ class Head:
             end or job_end(record),
             grace=config.seconds("walltime-grace"),
             learned=lambda ends: self._update(ends=ends),
-            say=functools.partial(self._say, kind="walltime"),
+            report=functools.partial(self._report, kind="walltime"),
             drain=self.drain,
         )
 
     async def run(self) -> int:
-        """Serve until somebody ends the cluster; return the exit code of the process."""
+        """Serve until the cluster ends; return the exit code of the process."""
         loop = asyncio.get_running_loop()
-        cancelled = ", as when its job is cancelled or deleted" if jobs.is_batch(self.record) else ""
+        cause = ", as when its job is cancelled or deleted" if jobs.is_batch(self.record) else ""
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            loop.add_signal_handler(number, self.end, f"{number.name} was received{cancelled}")
-        # Ahead of the end, where the scheduler can be asked for it: Slurm's --signal.
-        loop.add_signal_handler(signal.SIGUSR1, self._announced)
+            loop.add_signal_handler(number, self.end, f"{number.name} was received{cause}")
+        # Slurm's --signal announces the end.
+        loop.add_signal_handler(signal.SIGUSR1, self._on_sigusr1)
         await self._open_scheduler()
-        for duty in (
+        for coroutine in (
             self._write_record(),
             self._watch_lease(),
             self._watch_idle(),
@@ -126,40 +122,44 @@ class Head:
             self.metrics.run(),
             self.walltime.watch(),
         ):
-            self._start(duty)
+            self._start(coroutine)
         self._start(self.worlds.keep_first(self.record.deadline - time.time()))
         try:
-            how, reason = await self._end
+            kind, reason = await self._end
         except StartError as error:
             ended.note(self.record, ended.FAILED, str(error))
             self.record = self.record.replace(failure=error.fields())
             return await self._close("failed", str(error))
-        ended.note(self.record, how, reason)
+        ended.note(self.record, kind, reason)
         return await self._close("closing", reason)
 
-    def end(self, reason: str, how: str = ended.ENDED) -> None:
-        """End the cluster in order; `how` as of `workbench.deploy.ended`."""
+    def end(self, reason: str, kind: str = ended.ENDED) -> None:
+        """End the cluster in order; `kind` is one of `workbench.deploy.ended`."""
         if not self._end.done():
-            self._end.set_result((how, reason))
+            self._end.set_result((kind, reason))
 
-    def _announced(self) -> None:
-        # Preemption comes at any time; the end of the walltime is counted down to anyway, with more patience.
+    def _on_sigusr1(self) -> None:
+        # A preemption is possible at any time. For the end of the walltime the countdown leaves more time.
         if self.walltime.expects_end(time.time()):
-            logger.info("SIGUSR1: the end of the walltime is near, as is known")
+            logger.info("SIGUSR1: the end of the walltime is near, as expected")
         else:
-            self.drain("the scheduler asked it to end (SIGUSR1)")
+            self.drain("the scheduler requested its end (SIGUSR1)")
 
     def drain(self, reason: str) -> None:
-        """Take no more work, and end the cluster in order when what runs has ended, or has had its time."""
+        """Reject new work, and end the cluster in order when running tasks and calls have ended or are out of time."""
         if self.scheduler.refusal is not None:
             return
         self.scheduler.reject_new_work(
             WorkbenchError(
-                f"cluster {self.record.name!r} takes no more work, for {reason}.",
-                hint=("Fetch your results now, and start another one; ", Option("walltime"), " gives it more time."),
+                f"cluster {self.record.name!r} accepts no more work: {reason}.",
+                hint=(
+                    "Fetch your results now, and start another cluster, with more time if needed (",
+                    Option("walltime"),
+                    ").",
+                ),
             )
         )
-        self._say(f"{reason}: no more work is taken, and the cluster ends when what runs now has ended", kind="drain")
+        self._report(f"{reason}: new work is rejected, and the cluster ends after the running work", kind="drain")
         self._start(self._drain(reason))
 
     # -- start -------------------------------------------------------------------------------------------------
@@ -188,26 +188,26 @@ class Head:
         self._times["the scheduler listens"] = time.time()
         self._update(address=self.scheduler.address, http=str(self.scheduler.http_socket))
 
-    # -- what clients ask for ----------------------------------------------------------------------------------
+    # -- requests of clients -----------------------------------------------------------------------------------
 
     async def _rpc_status(self) -> dict[str, Any]:
         if self.record.state == "ready" and self._changed.is_set():
-            # Who is told so may look at the record next.
+            # The client may read the record next.
             await self._save_change()
         return dataclasses.asdict(self.record)
 
     async def _rpc_pulse(self) -> dict[str, float | None]:
-        """Return `Store.pulse`, ``clients`` of Dask, and ``idle``: seconds without them and tasks, or None."""
+        """Return `Store.pulse`, ``clients`` of Dask, and ``idle``: seconds without clients and tasks, or None."""
         idle = None if self._busy() else time.monotonic() - self._idle_since
         return {**self.metrics.store.pulse(), "clients": len(self._clients()), "idle": idle}
 
     async def _rpc_close(self, reason: str) -> None:
         self.end(reason, ended.STOPPED)
 
-    # -- duties ------------------------------------------------------------------------------------------------
+    # -- background tasks --------------------------------------------------------------------------------------
 
-    def _start(self, duty: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.ensure_future(duty)
+    def _start(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.ensure_future(coroutine)
         self._tasks.add(task)
         task.add_done_callback(self._done)
 
@@ -216,10 +216,11 @@ class Head:
         if task.cancelled() or self._end.done():
             return
         if error := task.exception():
-            # Whatever a duty stumbles on, a head without it must not go on.
-            logger.error("a duty of the head failed", exc_info=error)
-            known = isinstance(error, StartError)
-            self._end.set_exception(error if known else StartError(f"the head failed: {error!r}.", hint="See its log."))
+            # The head must not continue without one of its tasks.
+            logger.error("a background task of the head failed", exc_info=error)
+            if not isinstance(error, StartError):
+                error = StartError(f"the head failed: {error!r}.", hint="See the log of the head.")
+            self._end.set_exception(error)
 
     async def _watch_scheduler(self) -> None:
         # client.shutdown() closes the scheduler, and with it the cluster.
@@ -228,20 +229,20 @@ class Head:
 
     async def _drain(self, reason: str) -> None:
         since = time.time()
-        resting = asyncio.ensure_future(self._rest())
+        finishing = asyncio.ensure_future(self._finish_work())
         try:
             while not self.walltime.countdown.is_final(time.time(), since):
-                if (await asyncio.wait({resting}, timeout=1))[0]:
-                    await resting
+                if (await asyncio.wait({finishing}, timeout=1))[0]:
+                    await finishing
                     break
         finally:
-            resting.cancel()
+            finishing.cancel()
         self.end(reason)
 
-    async def _rest(self) -> None:
+    async def _finish_work(self) -> None:
         await self.scheduler.drain_workers()
         await asyncio.gather(self.collectives.rest(), self.cells.queue.rest())
-        await asyncio.sleep(_FETCH)
+        await asyncio.sleep(_FETCH_TIME)
 
     async def _watch_lease(self) -> None:
         await lease.wait_until_lost(self.record)
@@ -273,7 +274,7 @@ class Head:
         return bool(self._clients() or tasks or not all(world.ready for world in self.worlds))
 
     async def _write_record(self) -> None:
-        # Written at most five times a second, however fast ranks come.
+        # The record is written at most five times per second, however fast ranks register.
         while True:
             await self._changed.wait()
             await self._save_change()
@@ -284,19 +285,19 @@ class Head:
         try:
             await asyncio.to_thread(self._save)
         except OSError:
-            self._changed.set()  # again: the disk may be full now; the lease watch tells whether it is gone
+            self._changed.set()  # try again: the disk may be full; the lease shows whether the folder was removed
 
     def _save(self) -> None:
-        # One at a time, and always the newest: a thread that is late must not bring back what was before.
+        # One thread writes at a time, and always the newest record, so that a late thread restores no older one.
         with self._saving:
             registry.update(self.record)
 
-    def _joined(self, world: int, rank: int, told: dict[str, Any]) -> None:
-        self.worlds.joined(world, rank, told)
-        self.metrics.store.joined(world, rank, told)
+    def _joined(self, world: int, rank: int, facts: dict[str, Any]) -> None:
+        self.worlds.joined(world, rank, facts)
+        self.metrics.store.joined(world, rank, facts)
         first = self.worlds.get(0)
         if self._times and first is not None and first.ready:
-            times = [its["times"] for its in first.present.values()]
+            times = [present["times"] for present in first.present.values()]
             logger.info("the start:\n  %s", "\n  ".join(start_times.lines(self._times, times, time.time())))
             self._times = {}
 
@@ -305,7 +306,7 @@ class Head:
         self.metrics.store.left(world, rank)
 
     def _state(self) -> dict[str, Any]:
-        """Return what who looks at metrics is told of the cluster."""
+        """Return the facts about the cluster for viewers of metrics."""
         record = self.record
         return {
             "name": record.name,
@@ -318,7 +319,7 @@ class Head:
         }
 
     def _refresh(self) -> None:
-        """Bring the record's worlds and state up to date."""
+        """Update the worlds and the state of the record."""
         worlds = tuple(World(w.index, w.ranks, w.state, len(w.present), w.starts, w.job) for w in self.worlds)
         states = {world.state for world in worlds}
         order = ("restarting", "starting", "degraded", "ready")
@@ -329,14 +330,14 @@ class Head:
         self.record = self.record.replace(**changes)
         self._changed.set()
 
-    def _say(self, message: str, *, kind: str = "") -> None:
+    def _report(self, message: str, *, kind: str = "") -> None:
         logger.info(message)
         self._notify(message, kind)
         self._update(message=message)
         self._refresh()
 
     def _notify(self, message: str, kind: str) -> None:
-        # One that has a kind is meant for people at once, wherever they are.
+        # A notebook shows messages with a kind immediately.
         self.scheduler.log_event("workbench", {"cluster": self.record.name, "message": message, "kind": kind})
 
     # -- end ---------------------------------------------------------------------------------------------------
@@ -351,31 +352,31 @@ class Head:
             self._save()
         await asyncio.gather(self.worlds.stop(), self.cells.close())
         try:
-            async with asyncio.timeout(_CLOSE):
+            async with asyncio.timeout(_CLOSE_TIMEOUT):
                 await self.scheduler.close(reason=reason)
         except TimeoutError:
             pass
         except Exception:
-            # Dask's own stumbles over connections to hosts that are gone: files and record must go all the same.
+            # Dask raises for connections to lost hosts. Files and record must still be removed.
             logger.exception("the scheduler did not close in order")
         node_dirs.remove(self.record.id)
         if not await asyncio.to_thread(self._ends_other_jobs):
             return 1
         with contextlib.suppress(OSError):
             if state == "failed":
-                # The record stays for whoever waits for the start; the key does not.
+                # The record stays for clients that wait for the start; the key does not.
                 certificates.remove(self.record.folder)
             else:
                 registry.remove(self.record)
         return 1 if state == "failed" else 0
 
     def _ends_other_jobs(self) -> bool:
-        """Cancel what jobs of later worlds there may be; False if the scheduler does not take it."""
+        """Cancel the jobs of later worlds, if any; return False if the scheduler does not accept that."""
         try:
             if jobs.is_batch(self.record):
                 jobs.cancel(self.record, later=True)
         except LaunchError:
-            # The record stays: whoever looks at it next ends them.
-            logger.exception("jobs of this cluster may be left in their queue")
+            # The record stays, so that the next process that reads it cancels the jobs.
+            logger.exception("jobs of this cluster may remain in their queue")
             return False
         return True

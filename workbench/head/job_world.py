@@ -1,4 +1,4 @@
-"""One MPI world in a job of its own: submitted, awaited in its queue, watched and cancelled from the head."""
+"""One MPI world in a separate job, which the head submits, follows and cancels."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 from workbench import config
 from workbench.deploy.job_spec import world_job_spec
-from workbench.deploy.jobs import words
+from workbench.deploy.jobs import describe
 from workbench.deploy.registry import Record
 from workbench.deploy.world import MPIWorld
 from workbench.errors import LaunchError, StartError
@@ -19,51 +19,41 @@ from workbench.launch.interface import JobState, JobStatus
 from workbench.launch.launchers import launcher
 from workbench.launch.mpi_library import MPI
 
-# Seconds between two questions about the job: a few in the beginning, or when its end is near, then ever fewer.
-_SOON, _LATE = 0.3, 10.0
-# Seconds for the end of a job that was asked for, before it is cancelled, and after that.
-_PATIENCE = 8.0
+# Seconds between two queries of the job: at the beginning or when its end is near, and the longest interval.
+_FIRST_INTERVAL, _MAX_INTERVAL = 0.3, 10.0
+# Seconds for the requested end of a job before it is canceled, and for its end after that.
+_END_TIMEOUT = 8.0
 
 
 class JobWorld(MPIWorld):
     """A world whose ``mpiexec`` runs in another job of the same scheduler, as a child of that job's keeper.
 
-    Parameters
-    ----------
-    record, mpi, index, ranks
-        As of `MPIWorld`.
-    say
-        Takes what becomes of the job, in words.
+    `report` is called with messages about the job.
     """
 
-    def __init__(self, record: Record, mpi: MPI, index: int, ranks: int, *, say: Callable[[str], None]) -> None:
+    def __init__(self, record: Record, mpi: MPI, index: int, ranks: int, *, report: Callable[[str], None]) -> None:
         super().__init__(record, mpi, index, ranks)
-        self._say = say
+        self._report = report
         self._launcher = launcher(record.scheduler)
-        self._emptied = asyncio.Event()
+        self._no_rank_left = asyncio.Event()
         self._queued = False
         self._submitting: asyncio.Future[str] | None = None
 
     @property
     def state(self) -> str:
-        """As of `MPIWorld`; ``queued`` while its job waits."""
+        """As for `MPIWorld`, but ``queued`` while the job waits."""
         return "queued" if self._queued else super().state
 
     async def start(self, timeout: float, address: str) -> None:
-        """Submit the job and wait until it runs; the keeper finds the address in the record.
+        """Submit the job and wait until it runs; raise LaunchError if it is rejected, StartError if it ends before.
 
-        Raises
-        ------
-        LaunchError
-            If the scheduler does not take it.
-        StartError
-            If it ends in the queue.
+        The keeper reads the address from the record.
         """
         self.begin()
-        self._emptied.clear()
+        self._no_rank_left.clear()
         self.job = None
         spec = await asyncio.to_thread(world_job_spec, self.record, self.index, self.ranks, self.starts)
-        # It goes on whoever stops waiting for it: a job that is not known could not be cancelled.
+        # The submission continues if this coroutine is canceled, because a job without a known id cannot be canceled.
         self._submitting = asyncio.ensure_future(asyncio.to_thread(self._launcher.submit, spec))
         self.job = await asyncio.shield(self._submitting)
         self._queued = True
@@ -73,72 +63,71 @@ class JobWorld(MPIWorld):
             self._queued = False
 
     async def _await_run(self, log: str) -> None:
-        said, deadline = "", time.monotonic() + config.seconds("queue-timeout")
-        for pause in _pauses():
+        reported, deadline = "", time.monotonic() + config.seconds("queue-timeout")
+        for interval in _intervals():
             status = await self._status()
             if status.finished:
-                raise StartError(f"{self._end_words(status)} before it ran. See {log}")
+                raise StartError(f"{self._end_message(status)} before it ran. See {log}.")
+            message = f"world {self.index}: job {self.job} {describe(status)}"
+            if message != reported:
+                self._report(reported := message)
             if status.state not in (JobState.QUEUED, JobState.UNKNOWN):
-                self._say(f"world {self.index}: job {self.job} {words(status)}")
                 return
-            now = f"world {self.index}: job {self.job} {words(status)}"
-            if now != said:
-                self._say(said := now)
             if time.monotonic() > deadline:
                 await self._cancel()
-                raise StartError(f"{now}; given up after the time of workbench.queue-timeout")
-            await asyncio.sleep(pause)
+                raise StartError(f"{message}; cancelled after the time of workbench.queue-timeout")
+            await asyncio.sleep(interval)
 
     async def _status(self) -> JobStatus:
         job = str(self.job)
         return (await asyncio.to_thread(self._launcher.statuses, [job]))[job]
 
-    def _end_words(self, status: JobStatus) -> str:
-        return f"its job {self.job} has ended: {words(status)}"
+    def _end_message(self, status: JobStatus) -> str:
+        return f"its job {self.job} has ended: {describe(status)}"
 
     def left(self, rank: int) -> dict[str, Any]:
-        """Note that the worker of a rank is gone; with the last one the end of the job is near."""
-        told = super().left(rank)
+        """Record that a rank has left; after the last one the end of the job is near."""
+        info = super().left(rank)
         if not self.present:
-            self._emptied.set()
-        return told
+            self._no_rank_left.set()
+        return info
 
     async def exited(self) -> str:
-        """Wait for the end of the job and return in words how it came."""
-        pauses = _pauses()
+        """Wait for the end of the job and return a message about its end."""
+        intervals = _intervals()
         while not (status := await self._status()).finished:
-            if self._emptied.is_set():
-                await asyncio.sleep(next(pauses))
+            if self._no_rank_left.is_set():
+                await asyncio.sleep(next(intervals))
                 continue
             with suppress(TimeoutError):
-                async with asyncio.timeout(next(pauses)):
-                    await self._emptied.wait()
-                pauses = _pauses()  # its end is near
-        return self._end_words(status)
+                async with asyncio.timeout(next(intervals)):
+                    await self._no_rank_left.wait()
+                intervals = _intervals()  # the end is near
+        return self._end_message(status)
 
-    async def stop(self, ask: Callable[[], Awaitable[None]]) -> None:
-        """Ask the ranks to end, then cancel the job."""
+    async def stop(self, request_end: Callable[[], Awaitable[None]]) -> None:
+        """Request the end of the ranks, then cancel the job."""
         self.stopping = True
         if self.job is None and self._submitting is not None:
             with suppress(LaunchError):
                 self.job = await self._submitting
-        if self.job is not None and await self._ends(ask):
-            # Nobody has to look for it any more.
+        if self.job is not None and await self._end_job(request_end):
+            # The job has ended, so its id is not needed.
             await asyncio.to_thread(self._receipt().unlink, missing_ok=True)
 
     def _receipt(self) -> Path:
         return self.record.folder / f"world-{self.index}-{self.starts}.job"
 
-    async def _ends(self, ask: Callable[[], Awaitable[None]]) -> bool:
-        if self.ready:  # else there is somebody who cannot be asked
+    async def _end_job(self, request_end: Callable[[], Awaitable[None]]) -> bool:
+        if self.ready:  # otherwise a rank does not receive the request
             with suppress(TimeoutError):
-                async with asyncio.timeout(_PATIENCE):
-                    await ask()
+                async with asyncio.timeout(_END_TIMEOUT):
+                    await request_end()
                     await self.exited()
                     return True
         await self._cancel()
         with suppress(TimeoutError):
-            async with asyncio.timeout(_PATIENCE):
+            async with asyncio.timeout(_END_TIMEOUT):
                 await self.exited()
                 return True
         return False
@@ -147,11 +136,11 @@ class JobWorld(MPIWorld):
         try:
             await asyncio.to_thread(self._launcher.cancel, str(self.job))
         except LaunchError as error:
-            self._say(f"world {self.index}: job {self.job} could not be cancelled: {error}")
+            self._report(f"world {self.index}: job {self.job} could not be cancelled: {error}")
 
 
-def _pauses() -> Iterator[float]:
-    pause = _SOON
+def _intervals() -> Iterator[float]:
+    interval = _FIRST_INTERVAL
     while True:
-        yield pause
-        pause = min(1.4 * pause, _LATE)
+        yield interval
+        interval = min(1.4 * interval, _MAX_INTERVAL)

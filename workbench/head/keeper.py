@@ -1,4 +1,4 @@
-"""``python -m workbench.head.keeper NAME ID WORLD RANKS``: the first process of a job that holds one more world."""
+"""``python -m workbench.head.keeper NAME ID WORLD RANKS``: the first process of a job with a later world."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ logger = logging.getLogger("workbench.keeper")
 
 
 def main() -> int:
-    """Start the world WORLD of cluster NAME, keep it to its end, and return the exit code."""
+    """Run the world WORLD of cluster NAME until its end; return the exit code."""
     parser = argparse.ArgumentParser(prog="workbench.head.keeper")
     parser.add_argument("name")
     parser.add_argument("id")
@@ -36,34 +36,34 @@ def main() -> int:
         world = WorldProcess(record, mpi_library.find(), arguments.world, arguments.ranks)
         return asyncio.run(_keep(record, world))
     except WorkbenchError as error:
-        logger.error("%s", error)  # noqa: TRY400  (it says all that there is to say)
+        logger.error("%s", error)  # noqa: TRY400  (the message is complete without a traceback)
         return 1
 
 
 async def _keep(record: Record, world: WorldProcess) -> int:
-    loop, asked = asyncio.get_running_loop(), asyncio.Event()
+    loop, signaled = asyncio.get_running_loop(), asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGHUP):
-        loop.add_signal_handler(number, asked.set)
-    # Ahead of the end of the walltime: that of world 0 comes first, and is seen to by the head.
+        loop.add_signal_handler(number, signaled.set)
+    # Slurm sends SIGUSR1 before the end of the walltime. The job of world 0 ends first, and the head handles that.
     loop.add_signal_handler(signal.SIGUSR1, logger.info, "SIGUSR1: the end of the walltime is near")
     if not record.process.is_local:
         node_dirs.acquire_node(record.id, f"world-{world.index}")
     await world.start(record.ready_within, str(record.address))
     ended = asyncio.ensure_future(world.exited())
-    others = [asyncio.ensure_future(asked.wait()), asyncio.ensure_future(lease.wait_until_lost(record))]
+    others = [asyncio.ensure_future(signaled.wait()), asyncio.ensure_future(lease.wait_until_lost(record))]
     await asyncio.wait({ended, *others}, return_when=asyncio.FIRST_COMPLETED)
     for other in others:
         other.cancel()
     if not ended.done():
-        # Its ranks register with the head and are none of ours to ask.
-        await world.stop(ask=_nobody)
+        # The ranks are connected to the head, so the keeper cannot send them a request.
+        await world.stop(_no_request)
     logger.info("%s", await ended)
     if not record.process.is_local:
         node_dirs.release_node(record.id)
     return 0
 
 
-async def _nobody() -> None:
+async def _no_request() -> None:
     pass
 
 

@@ -1,4 +1,4 @@
-"""The requests that change something, in the log at level debug: who has asked, for what, and how each has ended."""
+"""Logs requests that change the state of the cluster, at level debug: sender, content and result."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from workbench.cells import protocol as cells
 from workbench.collective import protocol as collective
 from workbench.log.debug_log import is_written, write
 
-# Not those that clients repeat in order to look.
+# Requests that clients repeat to read the state are not logged.
 _CHANGES = frozenset(
     {
         "broadcast",
@@ -36,36 +36,36 @@ _CHANGES = frozenset(
 
 
 def logged(handlers: Mapping[str, Callable[..., Any]]) -> dict[str, Callable[..., Any]]:
-    """Return handlers of requests by their names, of which those that change something log how they go."""
+    """Return handlers by name, in which those of changes log their requests."""
     if not is_written("request"):
         return dict(handlers)
     return {name: _logging(name, handler) if name in _CHANGES else handler for name, handler in handlers.items()}
 
 
 def graph(client: str, tasks: int) -> None:
-    """Log that a client submits a graph; blocks are placed by graphs as well."""
-    write("request", "update-graph: asked by %s: %d tasks", client, tasks)
+    """Log that a client submits a graph; blocks are placed with graphs too."""
+    write("request", "update-graph: from %s: %d tasks", client, tasks)
 
 
 def _logging(name: str, handler: Callable[..., Any]) -> Callable[..., Any]:
     takes_comm = next(iter(inspect.signature(handler).parameters), "") == "comm"
 
-    async def handle(comm: Any, **told: Any) -> Any:
-        began, who = time.monotonic(), comm.peer_address
-        write("request", "%s: asked by %s: %s", name, who, _words(told))
+    async def handle(comm: Any, **fields: Any) -> Any:
+        began, sender = time.monotonic(), comm.peer_address
+        write("request", "%s: from %s: %s", name, sender, _plain_values(fields))
         try:
-            result = handler(comm, **told) if takes_comm else handler(**told)
+            result = handler(comm, **fields) if takes_comm else handler(**fields)
             if inspect.isawaitable(result):
                 result = await result
         except BaseException as error:
-            write("request", "%s: failed for %s after %.3f s: %r", name, who, time.monotonic() - began, error)
+            write("request", "%s: failed for %s after %.3f s: %r", name, sender, time.monotonic() - began, error)
             raise
-        write("request", "%s: done for %s after %.3f s", name, who, time.monotonic() - began)
+        write("request", "%s: done for %s after %.3f s", name, sender, time.monotonic() - began)
         return result
 
     return handle
 
 
-def _words(told: Mapping[str, Any]) -> str:
-    """Return what a request brings, without contents: data and code are the user's own."""
-    return ", ".join(f"{key}={value!r}" for key, value in told.items() if isinstance(value, str | int | float))
+def _plain_values(fields: Mapping[str, Any]) -> str:
+    """Return the plain values of a request, without data and code of the user."""
+    return ", ".join(f"{key}={value!r}" for key, value in fields.items() if isinstance(value, str | int | float))

@@ -1,4 +1,4 @@
-"""Dask's scheduler as the head runs it."""
+"""The Dask scheduler of the head."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
     from distributed.security import Security
 
 SETTINGS = {
-    # A rank in a long C call sends no heartbeat and is alive all the same; the dead are seen by their sockets.
+    # A rank in a long C call is alive without heartbeats, and the socket of a dead rank is closed.
     "distributed.scheduler.worker-ttl": None,
-    # A task pinned to a rank that is gone would wait for ever.
+    # A task that is pinned to a lost rank would wait without end.
     "distributed.scheduler.no-workers-timeout": "60s",
-    # All of Dask's but the proxy to HTTP ports of workers: ranks have none, and it imports half a Jupyter server.
+    # All routes of Dask except the proxy to HTTP ports of workers: ranks have none, and it imports a Jupyter server.
     "distributed.scheduler.http.routes": [
         "distributed.http.scheduler.prometheus",
         "distributed.http.scheduler.info",
@@ -40,12 +40,12 @@ SETTINGS = {
         "distributed.http.health",
         "distributed.http.statics",
     ],
-    # Dask's own policy may drop the replica on the rank that a block is pinned to.
+    # Dask's own policy may drop the replica of a block on the rank to which it is pinned.
     "distributed.scheduler.active-memory-manager.policies": [{"class": "workbench.placement.head.KeepPinned"}],
 }
 
-# What clients ask for beside graphs that a cluster which drains does not begin any more.
-_WORK = (
+# Requests besides graphs that a draining cluster rejects.
+_NEW_WORK = (
     "scatter",
     collective.CALL,
     collective.BROADCAST_BEGIN,
@@ -53,27 +53,17 @@ _WORK = (
     "workbench_scale",
     "workbench_restart",
 )
-# States of tasks that nothing has to be begun for.
-_BEGUN = ("memory", "erred", "processing")
+# States of tasks that have started or finished.
+_STARTED_STATES = ("memory", "erred", "processing")
 
 
 class HeadScheduler(UnixHTTP, Scheduler):
-    """A scheduler whose workers come and go with MPI worlds.
-
-    Parameters
-    ----------
-    http_socket
-        Unix socket for its HTTP server.
-    local_directory
-        Folder for its files.
-    host, security
-        As for every Dask scheduler; it always speaks TLS.
-    """
+    """A scheduler, always with TLS, whose workers are added and removed with MPI worlds."""
 
     restart_worlds: Callable[[], Awaitable[None]]
-    """Starts all worlds again; what ``client.restart()`` comes to, since a rank cannot be restarted alone."""
+    """Restarts all worlds, also for ``client.restart()``, because a rank cannot be restarted alone."""
     refusal: WorkbenchError | None = None
-    """What new work is refused with; None while it is accepted."""
+    """The error for new work; None while new work is accepted."""
 
     def __init__(
         self,
@@ -98,67 +88,61 @@ class HeadScheduler(UnixHTTP, Scheduler):
     async def restart_workers(
         self, workers: list[str] | None = None, **kwargs: Any
     ) -> dict[str, Literal["OK", "removed", "timed out"]]:
-        """Start all worlds again, whichever workers were named."""
+        """Restart all worlds, whatever `workers` are."""
         before: list[str] = list(self.workers)
         await self.restart_worlds()
         return dict.fromkeys(before, "OK")
 
     def reject_new_work(self, refusal: WorkbenchError) -> None:
-        """Begin no more work; what runs on ranks goes on.
-
-        Parameters
-        ----------
-        refusal
-            What clients get that ask for more.
-        """
+        """Reject new work with `refusal`; running tasks and calls continue."""
         self.refusal = refusal
-        # Dask's sentence for tasks that find no worker would be a wrong one.
+        # Dask's message for tasks without a worker would be wrong.
         self.no_workers_timeout = None
 
         async def refuse(**_: Any) -> NoReturn:
             raise refusal
 
-        self.handlers |= request_log.logged(dict.fromkeys(_WORK, refuse))
+        self.handlers |= request_log.logged(dict.fromkeys(_NEW_WORK, refuse))
         for worker in list(self.running):
             self.handle_worker_status_change(Status.paused, worker, "drain")
 
     async def drain_workers(self) -> None:
-        """Have the ranks begin no more tasks either, and return when those that they have begun have ended."""
-        await asyncio.gather(*map(self._rest, list(self.workers)))
+        """Let the ranks start no more tasks, and return when their running tasks have ended."""
+        await asyncio.gather(*map(self._drain_worker, list(self.workers)))
 
-    async def _rest(self, address: str) -> None:
+    async def _drain_worker(self, address: str) -> None:
         while address in self.workers:
-            with suppress(OSError):  # it is gone and leaves the scheduler soon, or is in a long C call
-                await self.rpc(address).run(function=pickle.dumps(_rest))
+            with suppress(OSError):  # the rank is lost and will be removed, or is in a long C call
+                await self.rpc(address).run(function=pickle.dumps(_finish_tasks))
                 return
             await asyncio.sleep(1)
 
     def handle_worker_status_change(self, status: str | Status, worker: str | WorkerState, stimulus_id: str) -> None:
-        """Note whether a worker takes tasks; when no more are begun, those that come anew do not either."""
+        """Update the status of a worker. If new work is rejected, also new workers are paused."""
         if self.refusal is not None and status in (Status.running, Status.running.name):
             status = Status.paused
         super().handle_worker_status_change(status, worker, stimulus_id)
 
     async def update_graph(self, client: str, expr_ser: Any, keys: set[Key], *args: Any, **options: Any) -> None:
-        """Take tasks from a client, or have its futures fail at once."""
+        """Accept tasks from a client, or let its futures fail immediately."""
         request_log.graph(client, len(keys))
         if self.refusal is None:
             await super().update_graph(client, expr_ser, keys, *args, **options)
-        if self.refusal is not None:  # maybe only since the graph was read
+        if self.refusal is not None:  # set before this call, or while the graph was read
             self._refuse_tasks(client, keys, self.refusal)
 
     def _refuse_tasks(self, client: str, keys: Iterable[Key], refusal: WorkbenchError) -> None:
-        begun = {key for key in keys if key in self.tasks and self.tasks[key].state in _BEGUN}
-        self.client_desires_keys(begun, client)
-        told = error_message(refusal)
-        for key in set(keys) - begun:
-            message = {"op": "task-erred", "key": key, "exception": told["exception"], "traceback": told["traceback"]}
+        started = {key for key in keys if key in self.tasks and self.tasks[key].state in _STARTED_STATES}
+        self.client_desires_keys(started, client)
+        error = error_message(refusal)
+        for key in set(keys) - started:
+            message = {"op": "task-erred", "key": key, "exception": error["exception"], "traceback": error["traceback"]}
             self.report(message, client=client)
 
 
-async def _rest(dask_worker: Worker) -> None:
-    """Have a worker begin no more tasks, and return when those that it has begun have ended."""
-    # Its memory monitor would have it go on.
+async def _finish_tasks(dask_worker: Worker) -> None:
+    """Pause a worker, and return when its running tasks have ended."""
+    # Otherwise the memory monitor would set the worker to running again.
     dask_worker.memory_manager.memory_pause_fraction = False
     dask_worker.status = Status.paused
     while dask_worker.state.executing or dask_worker.state.long_running:  # noqa: ASYNC110  (Dask has no event for it)
@@ -166,12 +150,9 @@ async def _rest(dask_worker: Worker) -> None:
 
 
 class RankMembershipPlugin(SchedulerPlugin):
-    """Tells the head which ranks come and go.
+    """Reports to the head which ranks register and leave.
 
-    Parameters
-    ----------
-    joined, left
-        Called with the world's index, the rank and what the rank told of itself.
+    `joined` and `left` are called with the index of the world and the rank, and `joined` with the rank's facts.
     """
 
     name = "workbench-attendance"
@@ -186,18 +167,18 @@ class RankMembershipPlugin(SchedulerPlugin):
         self._addresses: set[str] = set()
 
     def add_worker(self, scheduler: Scheduler, worker: str) -> None:
-        """Note a rank that registered its worker."""
-        if worker in self._addresses:  # of an earlier rank: the kernel gives ports again
+        """Handle a rank that has registered its worker."""
+        if worker in self._addresses:  # an earlier rank had the same address: the kernel reuses ports
             disown(scheduler, worker)
         self._addresses.add(worker)
-        told = scheduler.workers[worker].extra.get("workbench")
-        if told is None:
+        facts = scheduler.workers[worker].extra.get("workbench")
+        if facts is None:
             return  # a worker that the user has added by other means
-        self._places[worker] = place = (told["world"], told["rank"])
-        self._joined(*place, told)
+        self._places[worker] = place = (facts["world"], facts["rank"])
+        self._joined(*place, facts)
 
     def remove_worker(self, scheduler: Scheduler, worker: str, **kwargs: Any) -> None:
-        """Note a rank that is gone."""
+        """Handle a rank that has left."""
         place = self._places.pop(worker, None)
         if place is not None:
             self._left(*place)

@@ -1,4 +1,4 @@
-"""How long the parts of a start have taken, for the head's log."""
+"""The times of the steps of a start, for the head's log."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ _RANK_STEPS = {
     "begun": "ranks begin",
     "forked": "ranks are forked",
     "imported": "ranks have imported their modules",
-    "in MPI": "ranks have initialised MPI",
+    "in MPI": "ranks have initialized MPI",
     "addressed": "ranks know the scheduler's address",
     "serving": "ranks have made their workers",
 }
 
 
 def lines(head: Mapping[str, float], ranks: Iterable[Mapping[str, float]], ready: float) -> list[str]:
-    r"""Return what happened when, a line each.
+    r"""Return one line per step of a start.
 
     Parameters
     ----------
     head
-        Times, in seconds since the epoch, by what the head had done then; the first one is the beginning.
+        Times of the steps of the head, in seconds since the epoch, by step. The first one is the beginning.
     ranks
-        The same of each rank.
+        The same for each rank.
     ready
-        When all ranks had registered.
+        The time at which all ranks had registered.
 
     Examples
     --------
@@ -36,17 +36,17 @@ def lines(head: Mapping[str, float], ranks: Iterable[Mapping[str, float]], ready
     0.70 to 0.80 s  ranks have made their workers
     1.00 s          all ranks have registered
     """
-    told = list(ranks)
+    times_of_ranks = list(ranks)
     begin = min(head.values())
-    steps = [(time, time, what) for what, time in head.items()]
-    for step, what in _RANK_STEPS.items():
-        if times := [its[step] for its in told if step in its]:
-            steps.append((min(times), max(times), what))
+    steps = [(time, time, text) for text, time in head.items()]
+    for step, text in _RANK_STEPS.items():
+        if times := [times[step] for times in times_of_ranks if step in times]:
+            steps.append((min(times), max(times), text))
     steps.append((ready, ready, "all ranks have registered"))
     rows = []
-    for first, last, what in sorted(steps):
-        when = (
+    for first, last, text in sorted(steps):
+        period = (
             f"{first - begin:.2f}" if f"{first:.2f}" == f"{last:.2f}" else f"{first - begin:.2f} to {last - begin:.2f}"
         )
-        rows.append(f"{when + ' s':<15} {what}")
+        rows.append(f"{period + ' s':<15} {text}")
     return rows

@@ -1,4 +1,4 @@
-"""The end that a scheduler has set for the job, counted down: warnings, then no more work, then an end in order."""
+"""Counts down to the end of the job's walltime: warnings, then no more work, then an orderly end."""
 
 from __future__ import annotations
 
@@ -17,57 +17,55 @@ from workbench.text import count
 
 logger = logging.getLogger("workbench.head")
 
-# Seconds before the end at which it is announced.
+# Seconds before the end at which a warning is sent.
 WARNINGS = (600.0, 300.0, 60.0)
-# Seconds kept for the end itself: ranks are asked, then their mpiexec gets two signals, then clients are told.
+# Seconds for the end itself: a request to the ranks, two signals to their mpiexec, and messages to clients.
 LAST = 15.0
-# Seconds before the grace at which a signal may announce the end: it is asked for a minute ahead, and Slurm sends it up
-# to another minute early.
+# Seconds before the grace period in which a signal may announce the end. The signal is configured one minute before,
+# and Slurm sends it up to one more minute earlier.
 ANNOUNCED = 150.0
-# Seconds between two questions to the scheduler: it is asked by many, and limits change seldom.
-_ASK = 60.0
-# Seconds by which an end has to move to be another one; schedulers round, and count the start differently.
-_MOVED = 30.0
+# Seconds between two queries of the scheduler. Many users query it, and limits change rarely.
+_QUERY_INTERVAL = 60.0
+# Seconds by which a new end must differ, because schedulers round, and define the start differently.
+_MIN_CHANGE = 30.0
 
 
 def job_end(record: Record) -> Callable[[], float | None] | None:
-    """Return what tells when the job ends, in seconds since the epoch; None if nothing will end it.
+    """Return a function for the end of the job, in seconds since the epoch, or None if the job has no end.
 
-    Notes
-    -----
-    The function blocks, and returns None while nobody can tell. The scheduler's own word is better than the
-    walltime that was asked for, since that may have been cut or extended. A cluster inside an allocation ends with it.
+    The function blocks, and returns None while the end is unknown. The end that the scheduler reports replaces the
+    requested walltime, which may have been changed. A cluster inside an allocation ends with the allocation.
     """
     walltime = record.resources.walltime
-    asked = None if walltime is None else time.time() + walltime
+    requested = None if walltime is None else time.time() + walltime
     scheduler, job = launcher(record.scheduler), record.job
-    if record.scheduler == "here" and (around := current_allocation()):
-        scheduler, job = launcher(around.scheduler), around.job
+    if record.scheduler == "here" and (allocation := current_allocation()):
+        scheduler, job = launcher(allocation.scheduler), allocation.job
     if job is None or not scheduler.batch:
-        return None if asked is None else lambda: asked
-    told = asked
+        return None if requested is None else lambda: requested
+    latest = requested
 
-    def ask() -> float | None:
-        nonlocal told
-        told = scheduler.statuses([job])[job].end or told
-        return told
+    def query() -> float | None:
+        nonlocal latest
+        latest = scheduler.statuses([job])[job].end or latest
+        return latest
 
-    return ask
+    return query
 
 
 class Countdown:
-    """What is due how long before the end.
+    """The actions that are due before the end.
 
     Parameters
     ----------
     grace
-        Seconds before the end from which on no more work is taken; of a short job at most a quarter of its time,
+        Seconds before the end in which new work is rejected. In a short job at most a quarter of its time,
         and never less than `LAST`.
 
     Attributes
     ----------
     ends : float or None
-        When the job ends, in seconds since the epoch; None: not known.
+        The end of the job in seconds since the epoch, if it is known.
     """
 
     def __init__(self, grace: float) -> None:
@@ -76,42 +74,42 @@ class Countdown:
         self._ahead: tuple[float, ...] = ()
 
     def update_deadline(self, ends: float | None, now: float) -> str:
-        """Note when the job ends; return what is to be said of that, or nothing."""
+        """Set the end of the job; return a message about the change, or an empty string."""
         if ends is None:
             return ""
         before, self.ends = self.ends, ends
         if before is None:
             self._grace = max(LAST, min(self._grace, (ends - now) / 4))
-        elif ends < before + _MOVED:
+        elif ends < before + _MIN_CHANGE:
             return ""
         self._ahead, announced = tuple(span for span in WARNINGS if span < ends - now), self._ahead
         if before is None:
-            return f"walltime: {_words(ends, now)}" if ends - now <= WARNINGS[0] else ""
-        return f"walltime extended: {_words(ends, now)}" if self._ahead != announced else ""
+            return f"walltime: {_time_left(ends, now)}" if ends - now <= WARNINGS[0] else ""
+        return f"walltime extended: {_time_left(ends, now)}" if self._ahead != announced else ""
 
     def warning(self, now: float) -> str:
-        """Return the warning that is due now, or nothing."""
+        """Return the warning that is due now, or an empty string."""
         if self.ends is None:
             return ""
         left = self.ends - now
         ahead = tuple(span for span in self._ahead if span < left)
         due, self._ahead = ahead != self._ahead, ahead
-        return f"walltime: {_words(self.ends, now)}" if due else ""
+        return f"walltime: {_time_left(self.ends, now)}" if due else ""
 
     def should_drain(self, now: float) -> bool:
-        """Tell whether it is time to take no more work."""
+        """Return whether new work must be rejected now."""
         return self.ends is not None and now >= self.ends - self._grace
 
     def is_final(self, now: float, since: float) -> bool:
-        """Tell whether running tasks have had their time, when no work is taken since a certain moment."""
+        """Return whether the time for running tasks is over, if new work is rejected since `since`."""
         ends = since + max(self._grace, LAST) if self.ends is None else self.ends
         return now >= ends - LAST
 
 
-def _words(ends: float, now: float) -> str:
+def _time_left(ends: float, now: float) -> str:
     left = max(0, math.ceil(ends - now))
-    words = count(left // 60, "minute") if left >= 120 or left == 60 else f"{left} s"
-    return f"{words} left, the job ends at {time.strftime('%H:%M:%S', time.localtime(ends))}"
+    period = count(left // 60, "minute") if left >= 120 or left == 60 else f"{left} s"
+    return f"{period} left, the job ends at {time.strftime('%H:%M:%S', time.localtime(ends))}"
 
 
 class Walltime:
@@ -120,15 +118,15 @@ class Walltime:
     Parameters
     ----------
     end
-        Tells when the job ends, as `job_end` returns it.
+        Returns the end of the job, see `job_end`.
     grace
         As for `Countdown`.
     learned
-        Called with the end whenever it is told.
-    say
-        Takes a warning in words.
+        Called with each reported end.
+    report
+        Called with each warning.
     drain
-        Called with the reason when no more work is to be taken.
+        Called with the reason when new work must be rejected.
     """
 
     def __init__(
@@ -137,44 +135,44 @@ class Walltime:
         *,
         grace: float,
         learned: Callable[[float], None],
-        say: Callable[[str], None],
+        report: Callable[[str], None],
         drain: Callable[[str], None],
     ) -> None:
-        self._end, self._learned, self._say, self._drain = end, learned, say, drain
+        self._end, self._learned, self._report, self._drain = end, learned, report, drain
         self._announced = grace + ANNOUNCED
         self.countdown = Countdown(grace)
 
     def expects_end(self, now: float) -> bool:
-        """Tell whether an end that a signal announces now is the one that is counted down to."""
+        """Return whether a signal now announces the end that is already known."""
         ends = self.countdown.ends
         return ends is not None and ends - now <= self._announced
 
     async def watch(self) -> None:
-        """Warn, and drain when it is time; without an end, return at once."""
+        """Send warnings, and drain in time; without an end, return immediately."""
         if self._end is None:
             return
-        # A scheduler may be slow to answer. A daemon's question holds up neither the countdown nor the head's exit.
-        asking = (self._end, asyncio.get_running_loop())
-        threading.Thread(target=self._ask_on, args=asking, name="walltime", daemon=True).start()
+        # A scheduler may be slow to answer. A daemon thread delays neither the countdown nor the head's exit.
+        arguments = (self._end, asyncio.get_running_loop())
+        threading.Thread(target=self._query_end, args=arguments, name="walltime", daemon=True).start()
         while not self.countdown.should_drain(time.time()):
             if warning := self.countdown.warning(time.time()):
-                self._say(warning)
+                self._report(warning)
             await asyncio.sleep(0.5)
         self._drain("its walltime is up")
 
-    def _ask_on(self, end: Callable[[], float | None], loop: asyncio.AbstractEventLoop) -> None:
+    def _query_end(self, end: Callable[[], float | None], loop: asyncio.AbstractEventLoop) -> None:
         with suppress(RuntimeError):  # the loop is closed: the head has ended
             while True:
                 try:
                     ends = end()
                 except Exception:
-                    logger.exception("cannot tell when the job ends; asking again in %.0f s", _ASK)
+                    logger.exception("the query of the job's end failed; it is repeated in %.0f s", _QUERY_INTERVAL)
                 else:
                     loop.call_soon_threadsafe(self._learn, ends)
-                time.sleep(_ASK)
+                time.sleep(_QUERY_INTERVAL)
 
     def _learn(self, ends: float | None) -> None:
         if ends is not None:
             self._learned(ends)
-        if said := self.countdown.update_deadline(ends, time.time()):
-            self._say(said)
+        if message := self.countdown.update_deadline(ends, time.time()):
+            self._report(message)

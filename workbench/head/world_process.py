@@ -1,4 +1,4 @@
-"""An MPI world whose ``mpiexec`` is a child of the head: its start, its end."""
+"""An MPI world whose ``mpiexec`` is a child of the head."""
 
 from __future__ import annotations
 
@@ -22,15 +22,13 @@ from workbench.launch.mpi_library import MPI
 from workbench.launch.mpiexec import WorldCommand
 from workbench.log import debug_log
 from workbench.processes import parent_death
-from workbench.text import exit_words
+from workbench.text import exit_description
 
 
 class WorldProcess(MPIWorld):
     """A world whose ``mpiexec`` is a child of this process.
 
-    Notes
-    -----
-    `spawn` has to be called from the main thread: the tether of ``mpiexec`` is tied to the thread that starts it.
+    `spawn` must be called from the main thread, because the tether of ``mpiexec`` is tied to the thread that starts it.
     """
 
     def __init__(self, record: Record, mpi: MPI, index: int, ranks: int) -> None:
@@ -39,7 +37,7 @@ class WorldProcess(MPIWorld):
         self._program = "mpiexec"
 
     def command(self, timeout: float) -> tuple[list[str], WorldCommand]:
-        """Return the words that tie the world's ``mpiexec`` to this process, and its command line."""
+        """Return the prefix that ties the world's ``mpiexec`` to this process, and its command line."""
         command = world_line(
             self.record,
             self.mpi,
@@ -48,7 +46,7 @@ class WorldProcess(MPIWorld):
             timeout=timeout,
             shared_memory=self._folder(),
             log=self.log,
-            around=allocation_of(self.record),
+            allocation=allocation_of(self.record),
         )
         return parent_death.command_line(str(self._folder()), command.guard), command
 
@@ -57,17 +55,11 @@ class WorldProcess(MPIWorld):
         return node_dirs.shared_memory(self.record.id) / f"world-{self.index}"
 
     def spawn(self, timeout: float) -> None:
-        """Start ``mpiexec`` and with it the ranks, which wait for the scheduler's address.
-
-        Parameters
-        ----------
-        timeout
-            Seconds that the ranks give themselves to be ready.
-        """
+        """Start ``mpiexec`` and the ranks, which wait for the scheduler's address and must be ready in `timeout` s."""
         self.begin()
-        tied, command = self.command(timeout)
+        tether, command = self.command(timeout)
         self._program = Path(command.argv[0]).name
-        # Of an earlier start: ranks that were killed leave their segments.
+        # Killed ranks of an earlier start leave their segments.
         shutil.rmtree(self._folder(), ignore_errors=True)
         self._folder().mkdir(mode=0o700)
         if command.guard:
@@ -75,10 +67,12 @@ class WorldProcess(MPIWorld):
         with open(self.log, "ab", opener=opener) as log:
             log.write(f"{logs.COMMAND}{' '.join(command.argv)}\n".encode())
             if command.guard is None and self._program != "srun":
-                log.write(b"workbench: mpiexec has no guard here, so other users can command it: docs/security.md\n")
+                log.write(
+                    b"workbench: mpiexec has no guard here, so other users can send commands to it: docs/security.md\n"
+                )
             log.flush()
             self._process = subprocess.Popen(
-                [*tied, *command.argv],
+                [*tether, *command.argv],
                 env=command.variables(dict(os.environ)),
                 stdin=subprocess.PIPE,
                 stdout=log,
@@ -88,42 +82,42 @@ class WorldProcess(MPIWorld):
         debug_log.started(self._process.pid, "%s of world %d", self._program, self.index)
 
     async def start(self, timeout: float, address: str) -> None:
-        """Spawn ``mpiexec`` and tell rank 0 where the scheduler is."""
+        """Spawn ``mpiexec`` and send the scheduler's address to rank 0."""
         self.spawn(timeout)
-        self.tell(address)
+        self.send_address(address)
 
-    def tell(self, address: str) -> None:
-        """Give rank 0 the scheduler's address."""
-        # It may have died; the exit code says so better than a broken pipe.
+    def send_address(self, address: str) -> None:
+        """Send the scheduler's address to rank 0."""
+        # If mpiexec has ended, its exit code is a better report than a broken pipe.
         with contextlib.suppress(BrokenPipeError):
-            os.write(self._started().stdin.fileno(), f"{address}\n".encode())  # type: ignore[union-attr]
+            os.write(self._running_process().stdin.fileno(), f"{address}\n".encode())  # type: ignore[union-attr]
 
-    def _started(self) -> subprocess.Popen[bytes]:
+    def _running_process(self) -> subprocess.Popen[bytes]:
         if self._process is None:
-            raise RuntimeError(f"world {self.index} has not been started: call spawn() first")
+            raise RuntimeError(f"World {self.index} was not started. Call spawn() first.")
         return self._process
 
     async def exited(self) -> str:
-        """Wait for the end of ``mpiexec`` and return in words how it came."""
-        loop, process = asyncio.get_running_loop(), self._started()
+        """Wait for the end of ``mpiexec`` and return a message about its end."""
+        loop, process = asyncio.get_running_loop(), self._running_process()
         done: asyncio.Future[int] = loop.create_future()
 
-        def tell(code: int) -> None:
+        def set_result(code: int) -> None:
             if not done.done():
                 done.set_result(code)
 
         def reap() -> None:
             code = process.wait()
             with contextlib.suppress(RuntimeError):  # the loop may have been closed
-                loop.call_soon_threadsafe(tell, code)
+                loop.call_soon_threadsafe(set_result, code)
 
         threading.Thread(target=reap, name=f"world-{self.index}", daemon=True).start()
         code = await done
         debug_log.ended(process.pid, code, "%s of world %d", self._program, self.index)
-        return f"{self._program} ended with {exit_words(code)}"
+        return f"{self._program} ended with {exit_description(code)}"
 
-    async def stop(self, ask: Callable[[], Awaitable[None]]) -> None:
-        """Ask the ranks to end, then ``mpiexec``, then kill what is left."""
+    async def stop(self, request_end: Callable[[], Awaitable[None]]) -> None:
+        """Request the end of the ranks, then of ``mpiexec``, then kill the rest."""
         self.stopping = True
         process = self._process
         if process is None or process.poll() is not None:
@@ -138,24 +132,24 @@ class WorldProcess(MPIWorld):
             (lambda: by_signal(signal.SIGTERM), 2.0),
             (lambda: by_signal(signal.SIGKILL), 2.0),
         ]
-        if self.ready:  # else there is somebody who cannot be asked
-            # A connection and a handshake for each rank, one after the other.
-            steps.insert(0, (ask, 5.0 + self.ranks / 200))
-        for step, patience in steps:
+        if self.ready:  # otherwise a rank does not receive the request
+            # The head connects to one rank after the other, with a handshake for each.
+            steps.insert(0, (request_end, 5.0 + self.ranks / 200))
+        for step, timeout in steps:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(patience):
+                async with asyncio.timeout(timeout):
                     await step()
                     await asyncio.shield(exited)
                     break
-        # mpiexec was killed: ranks of this host that it could not end.
-        for told in {**self.present, **self.lost}.values():
-            if told.get("host") == os.uname().nodename:
-                _kill_rank(told["pid"], self.record.name)
+        # A killed mpiexec may have left ranks on this host.
+        for facts in {**self.present, **self.lost}.values():
+            if facts.get("host") == os.uname().nodename:
+                _kill_rank(facts["pid"], self.record.name)
 
 
 def _kill_rank(pid: int, name: str) -> None:
-    """Kill `pid` if it still is a rank of the cluster."""
+    """Kill `pid` if the process is still a rank of the cluster."""
     with contextlib.suppress(OSError):
-        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-        if b"workbench.rank" in words and name.encode() in words:
+        arguments = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+        if b"workbench.rank" in arguments and name.encode() in arguments:
             os.kill(pid, signal.SIGKILL)

@@ -1,7 +1,7 @@
-"""What a cluster can be asked for: each option once, with its type, its default, its words and its check.
+"""The options of a start, each defined one time with its type, default, help and check.
 
-The verb ``start``, the form of JupyterLab, `workbench.MPICluster` with its docstring, the record and the resources of
-the job derive from these classes.
+The subcommand ``start``, the form of JupyterLab, `workbench.MPICluster` with its docstring, the record and the
+resources of the job derive from these classes.
 """
 
 from __future__ import annotations
@@ -16,17 +16,28 @@ from workbench.errors import InvalidRequest, named
 from workbench.launch.walltime import walltime
 
 SCHEDULERS = ("local", "here", "slurm", "pbs")
-"""What starts jobs, by name."""
+"""Names of the launchers of jobs."""
 FLAVOURS = ("openmpi", "mpich", "intelmpi")
-"""The MPIs that are known."""
+"""Names of the supported MPIs."""
 PROTOCOLS = ("mpi", "tcp")
-"""What ranks speak with each other."""
-# A slip of the keyboard: no MPI world is larger.
+"""Protocols between ranks."""
+GROUPS = {
+    "what to start": ("ranks", "name"),
+    "ranks and nodes": ("nodes", "ranks_per_node", "threads", "memory", "gpus_per_rank"),
+    "scheduler": (
+        "scheduler", "preset", "queue", "account", "walltime", "constraint", "reservation", "extra",
+    ),
+    "environment of the ranks": ("mpi", "preload", "template", "fault_tolerant"),
+    "network": ("protocol", "interface", "ssh_tunnel"),
+    "time limits": ("timeout", "idle_timeout"),
+}  # fmt: skip
+"""The groups in which help and pages show the options."""
+# A larger number is a typing error.
 MAX_RANKS = 100_000
 
 _T = TypeVar("_T")
 Check = Callable[[str, Any], Any]
-"""From the name of an option and what was given for it to its value; raises `InvalidRequest`."""
+"""Returns the value of an option from its name and the given value; raises `InvalidRequest`."""
 
 
 # -- checks ------------------------------------------------------------------------------------------------
@@ -36,7 +47,7 @@ def count(option: str, given: Any) -> int:
     """Return a whole number from 1 on."""
     try:
         number = int(given)
-        # int() cuts what is behind the point.
+        # int() truncates.
         whole = not isinstance(given, bool) and (isinstance(given, str) or number == given)
     except (TypeError, ValueError, ArithmeticError):
         whole = False
@@ -54,32 +65,32 @@ def text(option: str, given: Any) -> str:
 
 
 def texts(option: str, given: Any) -> tuple[str, ...]:
-    """Return texts that were given, or a single one."""
+    """Return one or several texts as a tuple."""
     try:
-        many = (given,) if isinstance(given, str) else tuple(given)
+        items = (given,) if isinstance(given, str) else tuple(given)
     except TypeError:
-        many = (given,)
-    if not all(isinstance(each, str) and each.isprintable() for each in many):
+        items = (given,)
+    if not all(isinstance(item, str) and item.isprintable() for item in items):
         raise InvalidRequest(option=option, given=given, allowed="a text, or a list of texts, each on one line")
-    return many
+    return items
 
 
 def flag(option: str, given: Any) -> bool:
-    """Return whether it is set."""
+    """Return True or False."""
     if not isinstance(given, bool):
         raise InvalidRequest(option=option, given=given, allowed="True or False")
     return given
 
 
 def host(option: str, given: Any) -> str:
-    """Return a host as ``ssh`` takes it."""
+    """Return a host in the syntax of ``ssh``."""
     if not isinstance(given, str) or not given or given.startswith("-") or any(map(str.isspace, given)):
-        raise InvalidRequest(option=option, given=given, allowed="a host as ssh takes it, e.g. user@login1")
+        raise InvalidRequest(option=option, given=given, allowed="a host in the syntax of ssh, e.g. user@login1")
     return given
 
 
 def one_of(choices: Sequence[str]) -> Callable[[str, Any], str]:
-    """Return the check that a value is one of these."""
+    """Return a check for one of several values."""
 
     def check(option: str, given: Any) -> str:
         if not isinstance(given, str) or given not in choices:
@@ -90,7 +101,7 @@ def one_of(choices: Sequence[str]) -> Callable[[str, Any], str]:
 
 
 def _later(_: str, given: Any) -> Any:
-    # What is allowed depends on the rest of the request: see `workbench.deploy.request`.
+    # The valid values depend on other options: see `workbench.deploy.request`.
     return given
 
 
@@ -104,45 +115,47 @@ class ClusterOption:
     help: str
     """One line for the user."""
     metavar: str | None
-    """What stands for the value in help; None: an option without a value."""
+    """Placeholder of the value in help; None for an option without a value."""
     doc: str
-    """What the docstring has of it."""
+    """Text in the docstring."""
     check: Check
-    """Makes the value of what was given."""
+    """Returns the value of a given one."""
     choices: tuple[str, ...]
-    """All values; empty: they cannot be listed, or only where the cluster is started."""
+    """All values; empty if they cannot be listed, or only on the machine that starts the cluster."""
     aliases: tuple[str, ...]
-    """Other names where it is typed."""
+    """Other names on a command line."""
     negative: bool
-    """Whether it is typed to turn off what it is named for, as ``--no-NAME``."""
+    """Whether the command line has the opposite, ``--no-NAME``."""
     name: str = ""
-    """As ``ranks_per_node``."""
+    """Name of the field, for example ``ranks_per_node``."""
     kinds: tuple[str, ...] = ()
-    """Its types by their names, None left out."""
+    """Names of the types, without None."""
     default: Any = None
-    """What stands for it where it is not given."""
+    """Default value."""
+    group: str = ""
+    """Group in `GROUPS`; empty for an option without a place on the command line."""
 
     @property
     def typed(self) -> str:
-        """How it is typed: as ``--ranks-per-node``, or for a word at its place as ``ranks``."""
+        """Name on a command line, for example ``--ranks-per-node``, or ``ranks`` for a positional argument."""
         if self.name == "ranks":
             return self.name
         return f"--{'no-' if self.negative else ''}{named(self.name)}"
 
     @property
     def many(self) -> bool:
-        """Whether it may be given several times, each with a value."""
+        """Whether the option may be repeated."""
         return self.kinds == ("Sequence[str]",)
 
     def checked(self, given: Any) -> Any:
-        """Return the value of what was given; None stands for a default that is found later."""
+        """Return the value of a given one; None stands for a default that is determined later."""
         return None if given is self.default is None else self.check(self.name, given)
 
 
 def option(
     default: _T,
     metavar: str | None,
-    help: str,  # noqa: A002  (as argparse calls it)
+    help: str,  # noqa: A002  (the name in argparse)
     *,
     doc: str = "",
     check: Check | None = None,
@@ -150,13 +163,11 @@ def option(
     aliases: tuple[str, ...] = (),
     negative: bool = False,
 ) -> _T:
-    """Return the field of a dataclass that is an option; the values are those of `ClusterOption`.
+    """Return the dataclass field of an option; the arguments are fields of `ClusterOption`.
 
-    Notes
-    -----
-    Without `doc` the docstring has the help. Without `check` one of the `choices` has to be given, if there are any.
+    The default of `doc` is the help. The default of `check` accepts the `choices`, if any.
     """
-    stated = ClusterOption(
+    declared = ClusterOption(
         help=help,
         metavar=metavar,
         doc=doc or f"{help[0].upper()}{help[1:]}.",
@@ -165,17 +176,17 @@ def option(
         aliases=aliases,
         negative=negative,
     )
-    made: Any = field(default=default, metadata={"option": stated})
-    return made  # type: ignore[no-any-return]  # a dataclass makes the default of it
+    option_field: Any = field(default=default, metadata={"option": declared})
+    return option_field  # type: ignore[no-any-return]  # the dataclass replaces the field by its default
 
 
 @dataclass(frozen=True)
-class _NamedOptions:
-    """Which cluster is asked for, and of whom."""
+class _IdentityOptions:
+    """Size, name and launcher of a cluster."""
 
     ranks: int | None = option(
-        None, "N", "number of MPI ranks; default: one for each core",
-        doc="Size of the MPI world. Default: `ranks_per_node` for each of the `nodes`, or one for each core of this "
+        None, "N", "number of MPI ranks; default: one per core",
+        doc="Size of the MPI world. Default: `ranks_per_node` on each of the `nodes`, or one rank per core of this "
         "host.",
     )  # fmt: skip
     _: KW_ONLY
@@ -185,46 +196,41 @@ class _NamedOptions:
     )  # fmt: skip
     scheduler: str | None = option(
         None, "SCHEDULER", "what starts the job; default: auto", choices=("auto", *SCHEDULERS), check=_later,
-        doc="What starts the job: this host (``local``), a batch scheduler, or the allocation that this process is in "
-        "(``here``). Default: the setting ``workbench.scheduler``, ``auto``: Slurm, PBS or this host, the first there "
-        "is.",
+        doc="What starts the job: this host (``local``), a batch scheduler, or the allocation of this process "
+        "(``here``). Default: the setting ``workbench.scheduler``, ``auto``: the first of Slurm, PBS and this host "
+        "that is available.",
     )  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
 class JobOptions:
-    """What a scheduler is asked for, beside ranks, threads and memory; None: not asked for."""
+    """Options for the scheduler, besides ranks, threads and memory; None: not requested."""
 
     nodes: int | None = option(None, "K", "nodes of the job", check=count)
-    ranks_per_node: int | None = option(None, "R", "most ranks of a node", check=count)
+    ranks_per_node: int | None = option(None, "R", "ranks per node, at most", check=count)
     walltime: int | str | None = option(
-        None, "TIME", "time until the scheduler ends the job, as 02:00:00 or 2h",
+        None, "TIME", "time until the scheduler ends the job, for example 02:00:00 or 2h",
         check=lambda _, given: walltime(given),
-        doc='Time after which the scheduler ends the job, as ``"02:00:00"`` or ``"2 hours"``.',
+        doc='Time after which the scheduler ends the job, for example ``"02:00:00"`` or ``"2 hours"``.',
     )  # fmt: skip
     queue: str | None = option(None, "QUEUE", "queue or partition", check=text, aliases=("--partition",))
-    account: str | None = option(None, "ACCOUNT", "account or project that pays", check=text, aliases=("--project",))
-    constraint: str | None = option(None, "FEATURES", "features that the nodes have to have", check=text)
-    reservation: str | None = option(None, "RESERVATION", "reservation to run in", check=text)
-    gpus_per_rank: int | None = option(None, "G", "GPUs of each rank", check=count)
+    account: str | None = option(None, "ACCOUNT", "account or project to charge", check=text, aliases=("--project",))
+    constraint: str | None = option(None, "FEATURES", "required features of the nodes", check=text)
+    reservation: str | None = option(None, "RESERVATION", "reservation for the job", check=text)
+    gpus_per_rank: int | None = option(None, "G", "GPUs per rank", check=count)
     extra: Sequence[str] = option(
-        (), "DIRECTIVE", "one more directive, as behind #SBATCH or #PBS; may come again", check=texts,
-        doc="More directives for the scheduler, as they would stand behind ``#SBATCH`` or ``#PBS``.",
+        (), "DIRECTIVE", "an additional directive, written as after #SBATCH or #PBS; may be repeated", check=texts,
+        doc="Additional directives for the scheduler, written as after ``#SBATCH`` or ``#PBS``.",
     )  # fmt: skip
     preset: str | None = option(
         None, "PRESET", "section of jobqueue.yaml with the site's settings", check=text,
-        doc="Section of ``jobqueue.yaml`` with the site's settings, which hold for all that is not given here.",
+        doc="Section of ``jobqueue.yaml`` with the site's settings, which apply to all omitted options.",
     )  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
 class Resources(JobOptions):
-    """What the job of a cluster asks its scheduler for: what was given, checked.
-
-    Notes
-    -----
-    Once a record is made of a request, `walltime` is the one that the job is submitted with, in seconds.
-    """
+    """The validated request to the scheduler; in a record, `walltime` is that of the submitted job in seconds."""
 
     walltime: int | None = None
     extra: tuple[str, ...] = ()
@@ -232,87 +238,96 @@ class Resources(JobOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class RecordOptions:
-    """What the record of a cluster keeps as it was given, checked, for its head and its ranks."""
+    """Validated options that the record of a cluster keeps for the head and the ranks."""
 
-    interface: str | None = option(None, "INTERFACE", "network interface that head and ranks bind")
+    interface: str | None = option(None, "INTERFACE", "network interface of head and ranks")
     fault_tolerant: bool = option(
-        False, None, "let the ranks of several nodes go on when one dies, on slower networks", check=flag,
-        doc="Have the ranks of several nodes go on when one dies. It costs Open MPI its fastest networks; on one node "
-        "it is always so, and costs nothing.",
+        False, None, "let the ranks of several nodes continue when one dies, over slower networks", check=flag,
+        doc="Let the ranks of several nodes continue when one dies. Open MPI then does not use its fastest networks. "
+        "On one node ranks always continue, without a cost.",
     )  # fmt: skip
     preload: Sequence[str] = option(
-        (), "MODULE", "module that ranks have imported when they are ready", check=texts,
-        doc="Modules that every rank has imported when it is ready.",
+        (), "MODULE", "module that ranks import before they are ready; may be repeated", check=texts,
+        doc="Modules that every rank imports before it is ready.",
     )  # fmt: skip
     template: bool | None = option(
-        None, None, "have each rank import by itself, rather than fork it from one that has", negative=True,
-        doc="Fork the ranks of a node from one process that has imported what they need; default: the setting "
+        None, None, "let each rank import its modules, without a fork from a process with the modules", negative=True,
+        doc="Fork the ranks of a node from one process that has imported their modules. Default: the setting "
         "``workbench.template``, which is true.",
     )  # fmt: skip
     threads: int = option(
-        1, "T", "threads of each rank; default: 1", check=count,
-        doc="Threads of each rank, for Dask tasks and for OpenMP and BLAS (``OMP_NUM_THREADS`` and friends).",
+        1, "T", "threads per rank; default: 1", check=count,
+        doc="Threads per rank, for Dask tasks and for OpenMP and BLAS (``OMP_NUM_THREADS`` and similar variables).",
     )  # fmt: skip
     memory: int | str | None = option(
-        None, "SIZE", "memory limit of each rank, as 2GB; default: an even share",
-        doc='Memory limit of each rank, in bytes or as ``"4 GiB"``. Default: an even share of its node.',
+        None, "SIZE", "memory limit of each rank, for example 2GB; default: node memory divided by ranks",
+        doc='Memory limit of each rank, in bytes or for example ``"4 GiB"``. Default: the memory of the node divided '
+        "by its ranks.",
     )  # fmt: skip
     mpi: str = option(
-        "auto", "MPI", "the MPI that mpi4py has to be using; default: whichever it is", choices=("auto", *FLAVOURS),
-        doc="The MPI that mpi4py has to be using.",
+        "auto", "MPI", "the MPI that mpi4py must use; default: any", choices=("auto", *FLAVOURS),
+        doc="The MPI that mpi4py must use.",
     )  # fmt: skip
     protocol: str = option(
         "mpi", "PROTOCOL", "protocol between ranks: mpi or tcp; default: mpi", choices=PROTOCOLS,
-        doc="Protocol between ranks; always under TLS.",
+        doc="Protocol between ranks, always with TLS.",
     )  # fmt: skip
     idle_timeout: float | str | None = option(
-        None, "S", "time without clients and tasks after which it ends, as '2h'", check=config.time_span,
+        None, "S", "time without clients and tasks after which the cluster ends, for example '2h'",
+        check=config.time_span,
         doc="Time without clients and tasks after which the cluster ends. Default: ``workbench.idle-timeout``.",
     )  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClusterOptions(RecordOptions, JobOptions, _NamedOptions):
-    """Everything that a cluster can be asked for, as it was given."""
+class ClusterOptions(RecordOptions, JobOptions, _IdentityOptions):
+    """All options of a start, as given."""
 
     walltime: str | None = None
     timeout: float | str | None = option(
-        None, "S", "seconds until all ranks have to be ready", check=config.time_span,
-        doc='Seconds, or a time span such as ``"2 minutes"``, from the start of the job until all ranks have to be '
-        "ready. Default: ``workbench.start-timeout``. A job may wait in its queue for ``workbench.queue-timeout`` "
-        "before.",
+        None, "S", "seconds until all ranks must be ready", check=config.time_span,
+        doc='Seconds, or a time span such as ``"2 minutes"``, from the start of the job until all ranks must be '
+        "ready. Default: ``workbench.start-timeout``. Before, a job may wait in its queue for "
+        "``workbench.queue-timeout``.",
     )  # fmt: skip
     ssh_tunnel: str | None = option(
-        None, "HOST", "host, as ssh takes it, through which the head is reached", check=host,
-        doc="Host, as ``ssh`` takes it, through which the head is reached.",
+        None, "HOST", "host, in the syntax of ssh, through which the head is reached", check=host,
+        doc="Host, in the syntax of ``ssh``, through which the head is reached.",
     )  # fmt: skip
 
     def checked(self) -> dict[str, Any]:
-        """Return the values of all options by their names, checked as far as they do not depend on each other.
+        """Return the validated values of all options by name; checks that depend on other options are elsewhere.
 
         Raises
         ------
         InvalidRequest
-            If something of it is not allowed.
+            If an option is not valid.
         """
         return {each.name: each.checked(getattr(self, each.name)) for each in options()}
 
 
 @functools.cache
 def options(of: type = ClusterOptions) -> tuple[ClusterOption, ...]:
-    """Return the options of a class of options, in their order."""
-    # A class that derives from another may state another type for an option, and nothing else.
-    stated = {
+    """Return the options of a class, in their order."""
+    # A derived class may change only the type of an option.
+    declared = {
         each.name: each.metadata["option"]
         for cls in reversed(of.__mro__)
         if is_dataclass(cls)
         for each in fields(cls)
         if each.metadata
     }
+    groups = {name: group for group, names in GROUPS.items() for name in names}
     return tuple(
-        replace(stated[each.name], name=each.name, kinds=_kinds(str(each.type)), default=each.default)
+        replace(
+            declared[each.name],
+            name=each.name,
+            kinds=_kinds(str(each.type)),
+            default=each.default,
+            group=groups.get(each.name, ""),
+        )
         for each in fields(of)
-        if each.name in stated
+        if each.name in declared
     )
 
 
@@ -321,9 +336,9 @@ def _kinds(annotation: str) -> tuple[str, ...]:
 
 
 def from_typed(given: dict[str, Any]) -> ClusterOptions:
-    """Return what was typed, by the names that it has there, as ``no_template``; None stands for a default."""
-    kept = {name: value for name, value in given.items() if value is not None}
+    """Return the options of a command line, with names such as ``no_template``; None stands for a default."""
+    values = {name: value for name, value in given.items() if value is not None}
     for each in options():
-        if each.negative and kept.pop(f"no_{each.name}", False):
-            kept[each.name] = False
-    return ClusterOptions(**kept)
+        if each.negative and values.pop(f"no_{each.name}", False):
+            values[each.name] = False
+    return ClusterOptions(**values)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 
 from workbench.errors import InvalidRequest
-from workbench.text import exit_words
+from workbench.text import exit_description
 
 VARIABLE = "WORKBENCH_LOG"
 """The variable that turns the log on."""
@@ -143,7 +143,7 @@ def ended(pid: int, code: int | None, process: str, *arguments: object) -> None:
     """Log the end of a process whose start was logged, once; not of a running process, whose `code` is None."""
     if code is not None and pid in _running:
         _running.remove(pid)
-        write("process", f"ended: {process}, process %d, %s", *arguments, pid, exit_words(code))
+        write("process", f"ended: {process}, process %d, %s", *arguments, pid, exit_description(code))
 
 
 def plain(text: str) -> str:

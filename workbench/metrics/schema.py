@@ -49,8 +49,13 @@ RANK_COLUMNS = (
     Column("waiting", "ratio", "Part of the time in MPI spent waiting for other ranks", "head"),
     Column("idle", "ratio", "Part of the time without any code of users", "head"),
     Column("tasks", "", "Dask tasks that the rank executes"),
-    Column("sent", "bytes_per_second", "Bytes sent to other ranks by Dask's transport and by MPI", "head"),
-    Column("received", "bytes_per_second", "Bytes received from other ranks by Dask's transport and by MPI", "head"),
+    Column("sent", "bytes_per_second", "Bytes sent to other ranks with Dask's transport and with MPI calls", "head"),
+    Column(
+        "received",
+        "bytes_per_second",
+        "Bytes received from other ranks with Dask's transport and with MPI calls",
+        "head",
+    ),
 )
 """All numbers of a rank.
 

@@ -1,6 +1,6 @@
-"""Estimators in the manner of scikit-learn, whose rows lie on the ranks of a cluster.
+"""Estimators with the interface of scikit-learn, whose rows are on the ranks of a cluster.
 
-The names below are loaded when they are first used: what computes on a block needs no Dask.
+The names below are loaded at their first use, because a computation on a block does not need Dask.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What an estimator is given to fit on: arrays in this process, or blocks on ranks."""
+"""The data of a fit: arrays in this process, or blocks on ranks."""
 
 from __future__ import annotations
 
@@ -21,38 +21,38 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Data:
-    """Rows to fit on."""
+    """Rows, targets and weights of a fit."""
 
     X: Any
     y: Any
     weight: Any
-    """The weights of the rows; None, as ``y``, where there is none."""
+    """The weights of the rows; None, like ``y``, if the fit has none."""
     distributed: bool
-    """Whether these are Dask collections, which are checked where they lie."""
+    """Whether these are Dask collections, which are checked on their ranks."""
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Of the rows once they are checked, and of what is found."""
+        """The dtype of the checked rows, and of the results."""
         return checked(self.X.dtype)
 
     def columns(self) -> tuple[Any, Any, Any]:
-        """Return all three."""
+        """Return rows, targets and weights."""
         return self.X, self.y, self.weight
 
 
 def training(model: Any, checks: Checks, X: Any, y: Any = None, weight: Any = None) -> Data:
-    """Return what is given to ``fit``, once its parameters are checked, and have the estimator know its features.
+    """Check the parameters of an estimator and the arguments of ``fit``, set the features, and return the data.
 
     Raises
     ------
     ValueError, TypeError
-        As scikit-learn, if what is given cannot be: at once for arrays, and for Dask collections as far as this is
-        known without computing anything.
+        The error of scikit-learn for arguments that are not valid. Dask collections are checked here as far as this
+        needs no computation, and on their ranks otherwise.
 
     Notes
     -----
-    Dataframes, and arrays of unknown lengths, are placed here, all at once, since the number of their rows has to be
-    known; other collections when the fit begins.
+    Dataframes and arrays of unknown lengths are placed here, together, because a fit needs the number of rows. Other
+    collections are placed when the fit begins.
     """
     model._validate_params()
     arguments = {"X": X, "y": y, "sample_weight": weight}
@@ -84,13 +84,13 @@ def training(model: Any, checks: Checks, X: Any, y: Any = None, weight: Any = No
 
 
 def know_features(model: Any, X: Any, *, reset: bool) -> None:
-    """Have an estimator take number and names of the features of a Dask collection, or compare them with its own.
+    """Set number and names of an estimator's features from a Dask collection, or compare them with the earlier ones.
 
     Raises
     ------
     ValueError
-        As scikit-learn, if they are others.
+        The error of scikit-learn if the features differ.
     """
-    # The frame without rows that a Dask dataframe shows is one that scikit-learn knows.
+    # scikit-learn reads the features of a Dask dataframe from the dataframe without rows.
     frame = X._meta if hasattr(X, "columns") else X
     validate_data(model, frame, reset=reset, skip_check_array=True)

@@ -1,4 +1,4 @@
-"""The same fit on both engines, side by side."""
+"""Comparison of the engines by the same fit."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 
 def compare_engines(estimator: Estimator, X: Any, y: Any = None, sample_weight: Any = None) -> pd.DataFrame:
-    """Fit an estimator on both engines, print how long each took and how far the results are apart, and return that.
+    """Fit an estimator on both engines; print and return the times, and the differences of the results.
 
     Parameters
     ----------
     estimator : Estimator
-        One of `workbench.ml`, fitted or not; it is left as it is.
+        An estimator of `workbench.ml`, fitted or not; the estimator is not changed.
     X : array, CSR matrix, dataframe, or Dask array or dataframe of shape (rows, features)
-        The rows, as ``fit`` takes these. All three are placed once, before the time is taken.
+        The rows. Rows, labels and weights are placed once, before the time of a fit begins.
     y : array-like, or Dask array or series of shape (rows,) or (rows, targets), default=None
         Labels or targets.
     sample_weight : float, array-like, or Dask array or series of shape (rows,), default=None
@@ -32,8 +32,8 @@ def compare_engines(estimator: Estimator, X: Any, y: Any = None, sample_weight: 
     Returns
     -------
     pandas.DataFrame
-        Index: the engines. Columns: ``seconds``; ``iterations``, where it has them; by the name of each fitted array
-        or number its largest difference between the engines, relative to its largest value.
+        Index: the engines. Columns: ``seconds``; ``iterations`` of iterative estimators; for each fitted array or
+        number the largest difference between the engines, relative to the largest value.
 
     Examples
     --------
@@ -44,7 +44,7 @@ def compare_engines(estimator: Estimator, X: Any, y: Any = None, sample_weight: 
     """
     arguments = dict(zip(("X", "y", "sample_weight"), placed((X, y, sample_weight), "mpi"), strict=True))
     arguments = {name: value for name, value in arguments.items() if value is not None}
-    # Not two draws, but one.
+    # Both fits need the same random numbers.
     same = {"random_state": 0} if estimator.get_params().get("random_state", 0) is None else {}
     fitted: dict[str, Any] = {}
     rows: dict[str, dict[str, float]] = {}
@@ -62,7 +62,7 @@ def compare_engines(estimator: Estimator, X: Any, y: Any = None, sample_weight: 
         for row in rows.values():
             row[name] = float(apart / (np.abs(value).max(initial=0.0) or 1.0))
     table = pd.DataFrame.from_dict(rows, orient="index")
-    print(table.to_string(float_format="{:.3g}".format))  # noqa: T201  (what it is for)
+    print(table.to_string(float_format="{:.3g}".format))  # noqa: T201  (the table is output for the user)
     return table
 
 

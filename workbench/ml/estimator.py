@@ -1,4 +1,4 @@
-"""What all estimators have in common."""
+"""The base class of all estimators."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from workbench.text import count
 
 
 class Estimator(BaseEstimator):  # type: ignore[misc]
-    """An estimator whose algorithm runs on the ranks, where its rows lie.
+    """An estimator whose algorithm runs on the ranks of its rows.
 
     Attributes
     ----------
     engine_ : str
-        What the fit ran on: ``"mpi"``, ``"dask"``, or ``"local"``, this process.
+        The engine of the fit: ``"mpi"``, ``"dask"``, or ``"local"``, this process.
     """
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
@@ -37,13 +37,13 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
         "verbose": ["verbose"],
         "callback": [callable, None],
     }
-    """What scikit-learn checks the parameters by; each estimator adds its own."""
+    """Constraints of the parameters for scikit-learn; each estimator adds its own."""
 
     _sparse: ClassVar[bool] = False
-    """Whether it takes CSR matrices."""
+    """Whether the estimator accepts CSR matrices."""
 
     _only: ClassVar[dict[str, tuple[tuple[Any, ...], str]]] = {}
-    """By the name of a parameter of scikit-learn: the values that have a meaning here, and why no others have one."""
+    """For parameters of scikit-learn: the valid values, and the reason why other values have no meaning here."""
 
     _limited_by: ClassVar[str] = "max_iter"
     """Name of the parameter that limits the iterations; a fit of an estimator without it reports passes."""
@@ -53,7 +53,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
     callback: Callback | None
 
     def _fit(self, task: Task, data: Data) -> Any:
-        """Run a fit, and return what it has found."""
+        """Run a fit, and return its result."""
         iterations = getattr(self, self._limited_by, None)
         with reporting(type(self).__name__, iterations, self.verbose, self.callback) as report:
             result, self.engine_ = fitting.fit(task, data, self.engine, report)
@@ -62,10 +62,10 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
     def _validate_params(self) -> None:
         super()._validate_params()
         for name, (values, reason) in self._only.items():
-            given = getattr(self, name)
-            if not any(type(given) is type(value) and given == value for value in values):
+            chosen = getattr(self, name)
+            if not any(type(chosen) is type(value) and chosen == value for value in values):
                 raise ValueError(
-                    f"{name}={given!r} has no meaning for workbench.ml.{type(self).__name__}: {reason}. "
+                    f"{name}={chosen!r} has no meaning for workbench.ml.{type(self).__name__}: {reason}. "
                     f"Pass {' or '.join(map(repr, values))}, or use the estimator of scikit-learn"
                 )
 
@@ -83,7 +83,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
         return tags
 
     def _checked(self, X: Any, **options: Any) -> Any:
-        """Return rows that a fitted model is asked about, an array or a CSR matrix, checked as by scikit-learn."""
+        """Return the checked rows of a call of a fitted model: an array or a CSR matrix."""
         return validate_data(self, X, reset=False, accept_sparse="csr", dtype=FLOATS, **options)
 
     def _warn(self, message: str, iterations: int) -> None:
@@ -96,27 +96,26 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
         )
 
     def _map(self, method: str, X: Any, columns: int | None, dtype: Any) -> Any:
-        """Return what a method that takes arrays returns of the rows of a Dask collection, lazily.
+        """Return the lazy Dask array of a method that is called with each chunk of a Dask collection.
 
         Parameters
         ----------
         method
-            Its name.
+            Name of the method.
         columns
-            Of what it returns; None: one value per row.
+            Number of columns of the results; None: one value per row.
         dtype
-            Of what it returns.
+            Dtype of the results.
         """
         check_is_fitted(self)
         know_features(self, X, reset=False)
         X = rows_together(as_array(X))
         model = copy.copy(self)
-        # Of no use there: what belongs to the rows of the fit, and may be a graph of this very kind, and a callback.
-        # Blocks have no names.
+        # The tasks need neither labels of the fit, which may be a Dask graph, nor a callback, and blocks have no names.
         for name in ("labels_", "feature_names_in_"):
             model.__dict__.pop(name, None)
         model.verbose, model.callback = 0, None
-        # The blocks are those of an array, whatever the user has set.
+        # The chunks of the result are arrays, also if the user has set another output.
         model._sklearn_output_config = {"transform": "default"}
         empty = np.empty(0 if columns is None else (0, columns), dtype)
         call = Applied(model, method, empty)
@@ -127,5 +126,5 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
 
 
 def rows_together(X: Any) -> Any:
-    """Return a Dask array whose chunks have whole rows; the lengths of its chunks need not be known."""
+    """Return a Dask array whose chunks have whole rows; their lengths may be unknown."""
     return X if set(X.numblocks[1:]) == {1} else X.rechunk(dict.fromkeys(range(1, X.ndim), -1))

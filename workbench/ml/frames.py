@@ -1,4 +1,4 @@
-"""Dataframes as arrays: of pandas, also as a block on its rank, and of Dask."""
+"""Conversion of dataframes of pandas and Dask to arrays."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pandas.api.types import is_bool_dtype, is_extension_array_dtype, is_numeric
 
 
 def plain(frame: Any) -> Any:
-    """Return a dataframe or series, of pandas or of Dask, whose types numpy has: nullable numbers become floats."""
+    """Return a dataframe or series, of pandas or Dask, with dtypes of NumPy: nullable numbers become floats."""
     if frame.ndim == 1:
         return frame.astype(_plain(frame.dtype)) if is_extension_array_dtype(frame.dtype) else frame
     others = {
@@ -21,13 +21,13 @@ def plain(frame: Any) -> Any:
 
 def array_of(frame: Any) -> Any:
     """Return the array of a dataframe or series of pandas."""
-    # Categories may be numbers, which a block knows, other than a collection.
+    # Categories may be numbers. A block has these, and the metadata of a collection do not.
     categories = frame.ndim == 1 and isinstance(frame.dtype, pd.CategoricalDtype)
     return np.asarray(frame) if categories else plain(frame).to_numpy()
 
 
 def _plain(dtype: Any, truth: Any = bool) -> Any:
-    """Return the type in place of one that only pandas has, with that of true and false: of a float some may miss."""
+    """Return the dtype of NumPy for a dtype of pandas; `truth` is the dtype for booleans, a float with missing ones."""
     if is_bool_dtype(dtype):
         return truth
     return np.float64 if is_numeric_dtype(dtype) else object

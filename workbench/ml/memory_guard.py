@@ -1,8 +1,9 @@
-"""Matrices of features x features, held against the memory of what computes with them before there is one."""
+"""Comparison of the matrices of a fit, features x features, with the memory limits, before the fit."""
 
 from __future__ import annotations
 
 import bisect
+import math
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,7 @@ from distributed import system
 from workbench.errors import InvalidRequest
 from workbench.ml.algebra.gram import COUNTED
 from workbench.ml.algebra.memory_limits import UNASKED, Limit
+from workbench.ml.engine.dask_parts import group_size
 from workbench.ml.engine.select import chosen, serves_calls
 from workbench.placement import pinning, sources
 from workbench.session.current_client import current_client
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
 
 _Needs = Callable[[int], int]
 
-# A matrix that is smaller has room anywhere, and nobody is asked.
+# Smaller matrices have room in any process: their fits need no limits.
 _SMALL = 256 << 20
 
 
@@ -44,34 +46,35 @@ def check(
     sent: _Needs = half,
     later: float = 0,
 ) -> Limit:
-    """Refuse a fit whose matrices have no room.
+    """Refuse a fit whose matrices exceed the memory limit of a process.
 
     Parameters
     ----------
     estimator
         Name of the class, for the message.
     data, engine
-        What is fitted, and on which engine.
+        The data and the engine of the fit.
     needs
-        Returns the bytes of the matrices, at most, for a number of features.
+        Returns the maximum number of bytes of the matrices for a number of features.
     instead
-        What else can be done.
+        Advice for the message.
     most
-        Not more features than these, whatever the memory.
+        Maximum number of features with any memory.
     sent
-        Returns the bytes of what a part sends, for a number of features: by Dask this process has those of all parts.
+        Returns the number of bytes that a part sends, for a number of features: with Dask this process and the
+        first rank of each group receive messages of other ranks.
     later
-        Bytes that the algorithm may hold against the limit by itself.
+        Number of bytes that the algorithm may need later, and compares with the limit itself.
 
     Returns
     -------
     Limit
-        For the algorithm.
+        The limit for the algorithm.
 
     Raises
     ------
     InvalidRequest
-        If the matrices are over the memory limit of a rank, or of this process where it has them.
+        If the matrices exceed the memory limit of a rank, or of this process if they are in this process.
     """
     features = data.X.shape[1]
     if max(needs(features), later) < _SMALL:
@@ -81,9 +84,7 @@ def check(
         allowed = bisect.bisect_right(range(most + 1), limit.nbytes, key=required) - 1
         if features > allowed:
             nbytes = required(features)
-            over = (
-                limit.over(nbytes) or f"{format_bytes(nbytes)} for matrices, which have more numbers than are counted"
-            )
+            over = limit.over(nbytes) or f"{format_bytes(nbytes)} for matrices, with more numbers than LAPACK can count"
             raise InvalidRequest(
                 f"{estimator} of {features} features needs {over}: at most {allowed} features have room there. "
                 f"{instead}"
@@ -93,7 +94,7 @@ def check(
 
 
 def _limits(data: Data, engine: str, needs: _Needs, sent: _Needs) -> Iterator[tuple[Limit, _Needs]]:
-    """Yield the memory limits of what takes part in a fit, and what needs how much of each."""
+    """Yield the memory limits of the processes of a fit, each with the function of their needs."""
     engine = chosen(engine, distributed=data.distributed)
     process = Limit(system.MEMORY_LIMIT, "this process")
     if engine == "local":
@@ -101,13 +102,15 @@ def _limits(data: Data, engine: str, needs: _Needs, sent: _Needs) -> Iterator[tu
         return
     ranks = pinning.target_workers(current_client(), "rank")
     limits = (rank.memory_limit for rank in ranks if rank.memory_limit)
-    yield Limit(min(limits, default=system.MEMORY_LIMIT), "a rank"), needs
-    if _by_dask(engine, data, ranks):
-        yield process, lambda features: needs(features) + len(ranks) * sent(features)
+    by_dask, size = _by_dask(engine, data, ranks), group_size(len(ranks))
+    received, groups = (size - 1) * by_dask, math.ceil(len(ranks) / size)
+    yield Limit(min(limits, default=system.MEMORY_LIMIT), "a rank"), lambda n: needs(n) + received * sent(n)
+    if by_dask:
+        yield process, lambda n: needs(n) + groups * sent(n)
 
 
 def _by_dask(engine: str, data: Data, ranks: Sequence[Rank]) -> bool:
-    """Return whether a fit runs by Dask, for all that is known before anything is placed."""
+    """Return whether a fit will run with Dask, as far as this is known before the data are placed."""
     if engine != "auto":
         return engine == "dask"
     several = len({pinning.world_of(rank.name) for rank in ranks}) > 1 and sources.placed_by(data.X) is None

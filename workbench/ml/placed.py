@@ -1,4 +1,4 @@
-"""The columns of a fit on ranks: one block of each on each rank, all alike, dataframes as they are."""
+"""The data of a fit on ranks: one block of rows, of targets and of weights on each rank."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ _NAMES = "X", "y", "sample_weight"
 
 
 def placed(columns: Sequence[Any], engine: str) -> list[Any]:
-    """Return columns as Dask collections with one block per rank; those that lie so already as they are.
+    """Return columns as Dask collections with one block per rank; placed collections are returned unchanged.
 
     Parameters
     ----------
     columns
-        Rows, targets and weights: Dask collections, arrays and dataframes; None, numbers and what `beside` returned
-        stay what they are.
+        Rows, targets and weights: Dask collections, arrays and dataframes. None, numbers and results of `beside` are
+        returned unchanged.
     engine
-        As `workbench.ml.engine.select.chosen` has returned it; with ``"mpi"`` the blocks lie in the first MPI world.
+        A result of `workbench.ml.engine.select.chosen`; with ``"mpi"`` the blocks are placed in the first MPI world.
 
     Notes
     -----
-    Where the first lies on the ranks, the others are placed beside it, and it is not copied. What several share is
-    computed once, if these are all dataframes, or all arrays.
+    If the first collection is placed, the others are placed beside it. Tasks that several collections share are
+    computed once if these are all dataframes, or all arrays.
 
     Raises
     ------
     PlacementError
-        As `workbench.place`.
+        The error of `workbench.place`.
     """
     from workbench.placement.place import place
 
@@ -60,7 +60,7 @@ def placed(columns: Sequence[Any], engine: str) -> list[Any]:
 
 
 def counted(collections: Sequence[Any]) -> list[Any]:
-    """Return collections with arrays of known lengths; those that are not known are computed, all together."""
+    """Return collections whose arrays have known lengths; arrays of unknown lengths are computed together."""
     unknown = [
         number for number, value in enumerate(collections) if not has_lengths(value) and hasattr(value, "chunks")
     ]
@@ -71,31 +71,31 @@ def counted(collections: Sequence[Any]) -> list[Any]:
 
 
 def _beside(first: Any, others: dict[int, Any]) -> dict[int, Any]:
-    """Return collections placed as the first is."""
+    """Return collections placed beside the first."""
     client, pins = whereabouts(first)
     away = {number: other for number, other in others.items() if not _lies(client, other, pins)}
     if not away:
         return others
     per, ranks = _ranks_of(client, first, pins)
     whole = sources.inspect_collection("X", as_array(first))
-    examined = [sources.inspect_collection(_NAMES[number], other) for number, other in away.items()]
-    sources.check([whole, *examined], ranks)
-    examined = sources.persist(client, examined)
-    sources.check([whole, *examined], ranks)
+    inspected = [sources.inspect_collection(_NAMES[number], other) for number, other in away.items()]
+    sources.check([whole, *inspected], ranks)
+    inspected = sources.persist(client, inspected)
+    sources.check([whole, *inspected], ranks)
     return others | {
-        number: sources.build_blocks(client, each, pins, per) for number, each in zip(away, examined, strict=True)
+        number: sources.build_blocks(client, source, pins, per) for number, source in zip(away, inspected, strict=True)
     }
 
 
 def beside(first: Any, other: Any) -> layout.AlignedBlocks:
-    """Return a collection placed on the ranks of another, with as many rows as it has, one for each rank at least.
+    """Return a collection placed on the ranks of another, with its own number of rows.
 
     Parameters
     ----------
     first
         A placed collection.
     other
-        Dask array of known lengths; one that lies on these ranks already is not copied.
+        Dask array of known lengths with at least one row per rank; an array on these ranks is not copied.
     """
     client, pins = whereabouts(first)
     addresses = [pin.address for pin in pins]
@@ -110,11 +110,11 @@ def beside(first: Any, other: Any) -> layout.AlignedBlocks:
 
 
 def _ranks_of(client: Client, first: Any, pins: Sequence[pinning.Pin]) -> tuple[str, list[pinning.Rank]]:
-    """Return what a collection was placed for, and the ranks that have its blocks, all of them there."""
+    """Return the kind of place of a collection, and the ranks of its blocks; raise PlacementError if ranks are lost."""
     per = str(sources.placed_by(first))
     ranks = pinning.target_workers(client, per)
     if [rank.address for rank in ranks] != [pin.address for pin in pins]:
-        raise PlacementError("X was placed on ranks of which some are gone, or on some of them: place it again")
+        raise PlacementError("X is not placed on all ranks, or a rank with rows of X was lost: place X again")
     return per, ranks
 
 
@@ -125,7 +125,7 @@ def _lies(client: Client, collection: Any, pins: Sequence[pinning.Pin]) -> bool:
 
 
 def whereabouts(X: Any) -> tuple[Client, Sequence[pinning.Pin]]:
-    """Return where the blocks of a placed collection lie, and the client that has placed them."""
+    """Return the client that placed a collection, and the pins of its blocks."""
     blocks = layout.blocks(X)
     client = current_client(blocks[0].client)
     return client, layout.block_locations(client, X, blocks)
@@ -139,14 +139,14 @@ def has_lengths(collection: Any) -> bool:
 
 
 def in_blocks(X: Any, dtype: Any = None) -> Any:
-    """Return the Dask array whose chunks are the frames of a placed dataframe or series; anything else as it is.
+    """Return the Dask array whose chunks are the dataframes of a placed collection; other values unchanged.
 
     Parameters
     ----------
     X
         A collection.
     dtype
-        Of the array. Default: that which its frames have as arrays.
+        Dtype of the Dask array; None: the dtype of the dataframes as arrays.
     """
     if not (hasattr(X, "divisions") and sources.placed_by(X)):
         return X
@@ -158,16 +158,16 @@ def in_blocks(X: Any, dtype: Any = None) -> Any:
 
 
 def as_array(collection: Any) -> Any:
-    """Return the Dask array of a Dask dataframe or series, lazily; arrays as they are.
+    """Return the lazy Dask array of a Dask dataframe or series; arrays unchanged.
 
     Notes
     -----
-    Its lengths are known if the dataframe is placed; to count those of others would be to compute them.
+    The lengths are known if the dataframe is placed; the lengths of other dataframes need a computation.
     """
     if not (is_dask_collection(collection) and hasattr(collection, "to_dask_array")):
         return collection
     lengths = None
     if sources.placed_by(collection) is not None:
         lengths = [pin.rows or 0 for pin in whereabouts(collection)[1]]
-    # Dask warns of types that only pandas has: text becomes objects, as in pandas, nullable numbers become floats.
+    # Dask warns of dtypes that only pandas has. `plain` converts text to objects, and nullable numbers to floats.
     return plain(collection).to_dask_array(lengths=lengths)

@@ -1,4 +1,4 @@
-"""What estimators that transform rows share: results of the type that the user has set, never gathered."""
+"""The base class of estimators that transform rows: results of the set type, without gathering."""
 
 from __future__ import annotations
 
@@ -16,19 +16,18 @@ from workbench.ml.placed import placed
 
 
 class Transformer(TransformerMixin, auto_wrap_output_keys=None):  # type: ignore[misc, call-arg]
-    """In the place of scikit-learn's mixin, whose ``set_output`` would compute and gather Dask collections.
+    """Replaces the mixin of scikit-learn, whose ``set_output`` would compute and gather Dask collections.
 
     Notes
     -----
-    Of Dask collections ``transform`` returns a Dask dataframe where pandas output is set, with the names of the
-    features and the index of X, if X is a dataframe. Other settings are for arrays of this process, and leave a Dask
-    array as it is.
+    If pandas output is set, ``transform`` of a Dask collection returns a Dask dataframe with the names of the features,
+    and with the index of X if X is a dataframe. Other settings have no effect on Dask arrays.
     """
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         for name in ("transform", "fit_transform"):
-            # scikit-learn has just wrapped those that are defined in this class.
+            # scikit-learn has just wrapped the methods that this class defines.
             if plain := getattr(vars(cls).get(name), "__wrapped__", None):
                 setattr(cls, name, _lazily(plain, vars(cls)[name]))
 
@@ -38,32 +37,32 @@ class Transformer(TransformerMixin, auto_wrap_output_keys=None):  # type: ignore
         Parameters
         ----------
         X, y, **params
-            As of ``fit``.
+            The arguments of ``fit``.
 
         Returns
         -------
         array, dataframe or Dask collection
-            As of ``transform``. A Dask collection is placed, one block on each rank, and computed once: the next step
-            of a pipeline fits on these blocks.
+            The result of ``transform``. A Dask collection is placed, one block per rank, and computed once: the next
+            step of a pipeline fits on these blocks.
         """
         if not is_dask_collection(X):
             return _wrap_data_with_container("transform", self._fit_transform(X, y, **params), X, self)
         self._validate_params()
         engine = chosen(self.engine, distributed=True)
         arguments = {"X": X, "y": y} | params
-        # In the order of `placed`; `fit` refuses what is not lazy.
+        # In the order of `placed`; `fit` refuses arguments that are not lazy.
         names = [name for name in ("X", "y", "sample_weight") if name in arguments]
         lazy = [arguments[name] if is_dask_collection(arguments[name]) else None for name in names]
         arguments |= {name: value for name, value in zip(names, placed(lazy, engine), strict=True) if value is not None}
         return placed([_named(self, arguments["X"], self._fit_transform(**arguments))], engine)[0]
 
     def _fit_transform(self, X: Any, y: Any, **params: Any) -> Any:
-        # As scikit-learn has it, before it was wrapped.
+        # The method of scikit-learn without its wrapper.
         return TransformerMixin.fit_transform.__wrapped__(self, X, y, **params)
 
 
 def _lazily(plain: Callable[..., Any], wrapped: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a method that calls scikit-learn's wrapper only for what is in this process."""
+    """Return a method that calls the wrapper of scikit-learn only for data in this process."""
 
     @functools.wraps(plain)
     def method(self: Any, X: Any, *args: Any, **options: Any) -> Any:
@@ -75,15 +74,15 @@ def _lazily(plain: Callable[..., Any], wrapped: Callable[..., Any]) -> Callable[
 
 
 def _named(model: Any, X: Any, result: Any) -> Any:
-    """Return the rows that a model has made of X as a Dask dataframe, where the user has set that."""
+    """Return the transformed rows as a Dask dataframe if the user has set pandas output, else unchanged."""
     from dask.dataframe import from_dask_array
 
     if _get_output_config("transform", model)["dense"] != "pandas" or hasattr(result, "divisions"):
         return result
     if sparse.issparse(result._meta):
         raise ValueError(
-            "The transformer outputs sparse matrices, of which there are no dataframes: try to set the transformer "
-            "output to a dense array, or call set_output(transform='default')"
+            "The transformer outputs sparse matrices, which cannot be dataframes: pass sparse_output=False to the "
+            "transformer, or call set_output(transform='default')"
         )
     names = list(model.get_feature_names_out())
     return from_dask_array(result, columns=names, index=X.index if hasattr(X, "divisions") else None)

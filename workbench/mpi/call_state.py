@@ -9,8 +9,8 @@ from typing import Any
 
 from workbench.mpi.counters import Counters
 
-# Number of posted requests above which complete requests are dropped.
-_MANY = 64
+# Number of posted requests above which complete ones are dropped, at least.
+_MIN_TIDY = 64
 
 
 class CallCancelled(BaseException):
@@ -49,7 +49,7 @@ class CallState:
     """
 
     __slots__ = (
-        "_many",
+        "_tidy_above",
         "count",
         "counters",
         "doubtful",
@@ -75,18 +75,18 @@ class CallState:
         """Whether the communicator may have been changed, or may have messages in flight that are not counted."""
         self.posted: list[Any] = []
         """Requests that the user may not have waited for: MPI may still write to their buffers."""
-        self._many = _MANY
+        self._tidy_above = _MIN_TIDY
 
     def post(self, request: Any) -> None:
         """Keep a request and its buffers until the request is complete."""
         self.posted.append(request)
-        if len(self.posted) > self._many:
+        if len(self.posted) > self._tidy_above:
             self.tidy()
 
     def tidy(self) -> None:
         """Drop the complete requests and their buffers."""
         self.posted = [request for request in self.posted if request]
-        self._many = 2 * len(self.posted) + _MANY
+        self._tidy_above = 2 * len(self.posted) + _MIN_TIDY
 
     def end(self, reason: str) -> None:
         """Cancel the call: the current operation and all later ones raise `CallCancelled` with the first reason."""

@@ -1,4 +1,4 @@
-"""Operations of all ranks on buffers, that can be ended from outside."""
+"""Cancelable collective operations on buffers."""
 # ruff: noqa: D102, N802  (names and documentation are mpi4py's)
 
 from __future__ import annotations
@@ -10,58 +10,58 @@ import numpy as np
 from mpi4py import MPI
 
 from workbench.mpi.counters import STEP
-from workbench.mpi.large_messages import LARGE, perform
+from workbench.mpi.large_messages import LARGE, run_large
 from workbench.mpi.message_size import items, nbytes
-from workbench.mpi.operation import InterruptibleComm, operation, waiting
+from workbench.mpi.operation import InterruptibleComm, operation, via_nonblocking
 from workbench.mpi.polling import wait
 from workbench.mpi.traffic import reduce_scatter
 
 
 class Collectives(InterruptibleComm):
-    """Blocking collective operations on buffers; where all ranks know that a message is large, see `large`."""
+    """Blocking collective operations on buffers; large ones use `large_messages.run_large`."""
 
     @operation
     def Bcast(self, buf: Any, root: int = 0) -> None:
         if nbytes(buf) < LARGE:
             self._run(MPI.Comm.Ibcast, buf, root)
         elif self.rank == root:
-            perform(self, "Bcast", (buf, root), buf, None, root=root)
+            run_large(self, "Bcast", (buf, root), buf, None, root=root)
         else:
-            perform(self, "Bcast", (buf, root), None, buf, root=root)
+            run_large(self, "Bcast", (buf, root), None, buf, root=root)
 
     @operation
     def Reduce(self, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM, root: int = 0) -> None:
         is_root = self.rank == root
-        # for mpi4py nothing is in place, too
+        # mpi4py treats None as in place.
         in_place = sendbuf is MPI.IN_PLACE or (is_root and sendbuf is None)
         if nbytes(recvbuf if in_place else sendbuf) < LARGE:
             self._run(MPI.Comm.Ireduce, sendbuf, recvbuf, op, root)
         else:
             sent = MPI.IN_PLACE if in_place else sendbuf
-            # no buffer at the root is no way to receive nothing: mpi4py will refuse it
+            # mpi4py raises if the root has no receive buffer.
             received = (() if recvbuf is None else recvbuf) if is_root else None
-            perform(self, "Reduce", (sendbuf, recvbuf, op, root), sent, received, op=op, root=root)
+            run_large(self, "Reduce", (sendbuf, recvbuf, op, root), sent, received, op=op, root=root)
 
     def Allreduce(self, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM) -> None:
-        # as `operation` has it, but for a call less: this one is in the innermost loops
+        # This is `operation` inlined, because the innermost loops of programs call Allreduce.
         watch = self.watch
         watch.enter("Allreduce")
         try:
             if (size := nbytes(recvbuf)) < LARGE:
-                wait(MPI.Comm.Iallreduce(self, sendbuf, recvbuf, op), watch.check, held=(sendbuf, recvbuf, op))
+                wait(MPI.Comm.Iallreduce(self, sendbuf, recvbuf, op), watch.check, buffers=(sendbuf, recvbuf, op))
             else:
-                perform(self, "Allreduce", (sendbuf, recvbuf, op), sendbuf, recvbuf, op=op)
+                run_large(self, "Allreduce", (sendbuf, recvbuf, op), sendbuf, recvbuf, op=op)
             if (counters := watch.counters) is not None:
                 counting = self._counting
                 if counting is None or counting.counters is not counters:
                     counting = self.counting(counters)
-                each = counting.to_others("Allreduce")
-                each[0] += size
-                # as `size_bin`, but for a call less: no buffer that MPI takes is too large for the bins
-                each[size.bit_length() + 1] += 1
+                counts = counting.to_others("Allreduce")
+                counts[0] += size
+                # This is `size_bin` inlined: buffers of MPI fit into the bins.
+                counts[size.bit_length() + 1] += 1
                 counting.number = number = counting.number + STEP
                 if not number & counters.mask:
-                    counting.synchronised("Allreduce", watch.since)
+                    counting.synchronized("Allreduce", watch.since)
         finally:
             watch.leave()
 
@@ -70,14 +70,14 @@ class Collectives(InterruptibleComm):
         if nbytes(recvbuf, self.size) < LARGE:
             self._run(MPI.Comm.Iallgather, sendbuf, recvbuf)
         else:
-            perform(self, "Allgather", (sendbuf, recvbuf), sendbuf, recvbuf)
+            run_large(self, "Allgather", (sendbuf, recvbuf), sendbuf, recvbuf)
 
     @operation
     def Alltoall(self, sendbuf: Any, recvbuf: Any) -> None:
         if nbytes(recvbuf, self.size) < LARGE:
             self._run(MPI.Comm.Ialltoall, sendbuf, recvbuf)
         else:
-            perform(self, "Alltoall", (sendbuf, recvbuf), sendbuf, recvbuf)
+            run_large(self, "Alltoall", (sendbuf, recvbuf), sendbuf, recvbuf)
 
     @operation
     def Reduce_scatter(
@@ -86,36 +86,36 @@ class Collectives(InterruptibleComm):
         if recvcounts is None:
             recvcounts = lengths(self, sendbuf, recvbuf)
             self._run(MPI.Comm.Ireduce_scatter, sendbuf, recvbuf, recvcounts, op)
-            self._sent("Reduce_scatter", lambda its: reduce_scatter(its, sendbuf, recvbuf, recvcounts))
+            self._count_sent("Reduce_scatter", lambda counter: reduce_scatter(counter, sendbuf, recvbuf, recvcounts))
         else:
             self._run(MPI.Comm.Ireduce_scatter, sendbuf, recvbuf, recvcounts, op)
 
 
 def lengths(comm: InterruptibleComm, sendbuf: Any, recvbuf: Any) -> list[int] | None:
-    """Return how many items each rank wants of what is reduced and scattered; None if that cannot be asked.
+    """Return the number of items that each rank receives in a reduce-scatter, or None in place.
 
-    mpi4py would ask by a call that cannot be ended.
+    mpi4py would gather these numbers in a call that cannot be canceled.
     """
     if sendbuf is None or sendbuf is MPI.IN_PLACE:
         return None
-    mine, counts = np.array([items(recvbuf)], dtype=np.int64), np.zeros(comm.size, dtype=np.int64)
-    wait(MPI.Comm.Iallgather(comm, mine, counts), comm.watch.check, held=(mine, counts))
+    count, counts = np.array([items(recvbuf)], dtype=np.int64), np.zeros(comm.size, dtype=np.int64)
+    wait(MPI.Comm.Iallgather(comm, count, counts), comm.watch.check, buffers=(count, counts))
     return counts.tolist()
 
 
-class NeighbourCollectives(InterruptibleComm, MPI.Topocomm):
-    """Blocking collective operations of the neighbours in a topology, on buffers."""
+class NeighborCollectives(InterruptibleComm, MPI.Topocomm):
+    """Blocking collective operations of neighbors in a topology, on buffers."""
 
     def _exchange(self, name: str, *args: Any) -> None:
-        """Exchange something with each neighbour, by the method of this name."""
-        if self._twice_a_neighbour():
-            # The twin of Open MPI confuses what comes from the left and from the right, where both are one rank.
-            self.meet(MPI.Comm.Ibarrier(self))
+        """Exchange data with each neighbor, with the method `name`."""
+        if self._is_twice_a_neighbor():
+            # The non-blocking operation of Open MPI confuses the left and the right neighbor if both are one rank.
+            self.synchronize(MPI.Comm.Ibarrier(self))
             self.blocking(getattr(MPI.Topocomm, name), *args)
         else:
             self._run(getattr(MPI.Topocomm, f"I{name.lower()}"), *args)
 
-    def _twice_a_neighbour(self) -> bool:
+    def _is_twice_a_neighbor(self) -> bool:
         if not isinstance(self, MPI.Cartcomm):
             return False
         dims, periods, _ = self.Get_topo()
@@ -138,8 +138,8 @@ for _name in (
     "Barrier", "Gather", "Gatherv", "Scatter", "Scatterv", "Allgatherv", "Alltoallv", "Alltoallw",
     "Reduce_scatter_block", "Scan", "Exscan",
 ):  # fmt: skip
-    _blocking, _twin = getattr(MPI.Intracomm, _name), getattr(MPI.Intracomm, f"I{_name.lower()}")
-    setattr(Collectives, _name, waiting(_blocking, _twin))
+    _blocking, _counterpart = getattr(MPI.Intracomm, _name), getattr(MPI.Intracomm, f"I{_name.lower()}")
+    setattr(Collectives, _name, via_nonblocking(_blocking, _counterpart))
 for _name in ("allgather", "allgatherv"):
-    _blocking, _twin = getattr(MPI.Topocomm, f"Neighbor_{_name}"), getattr(MPI.Topocomm, f"Ineighbor_{_name}")
-    setattr(NeighbourCollectives, _blocking.__name__, waiting(_blocking, _twin))
+    _blocking, _counterpart = getattr(MPI.Topocomm, f"Neighbor_{_name}"), getattr(MPI.Topocomm, f"Ineighbor_{_name}")
+    setattr(NeighborCollectives, _blocking.__name__, via_nonblocking(_blocking, _counterpart))

@@ -5,9 +5,9 @@ from __future__ import annotations
 from mpi4py import MPI
 
 from workbench.mpi.collectives import Collectives
-from workbench.mpi.derived import DerivedCommunicators, meeting
-from workbench.mpi.nonblocking import NonBlocking, NonBlockingNeighbours
-from workbench.mpi.object_collectives import ObjectNeighbourCollectives
+from workbench.mpi.derived import DerivedCommunicators, after_barrier
+from workbench.mpi.nonblocking import NonBlocking, NonBlockingNeighbors
+from workbench.mpi.object_collectives import ObjectNeighborCollectives
 from workbench.mpi.object_reductions import ObjectReductions
 from workbench.mpi.point_to_point import PointToPoint
 
@@ -20,9 +20,9 @@ class Communicator(PointToPoint, Collectives, ObjectReductions, NonBlocking, Der
     comm
         The communicator whose handle this one takes over.
     watch
-        State of the call. Communicators derived from this one, by `Dup`, `Split` and so on, share it.
+        State of the call. Communicators derived from this one, with `Dup`, `Split` and so on, share the state.
     key
-        Identity of this communicator in its synchronizations; less than 2**63, and the same on all its ranks. Derived
+        Identity of this communicator in synchronizations; less than 2**63, and the same on all ranks. Derived
         communicators have keys derived from this one.
 
     Notes
@@ -38,14 +38,14 @@ class Communicator(PointToPoint, Collectives, ObjectReductions, NonBlocking, Der
     """
 
 
-class _Topology(ObjectNeighbourCollectives, NonBlockingNeighbours, Communicator):
+class _Topology(ObjectNeighborCollectives, NonBlockingNeighbors, Communicator):
     """Base of communicators with a topology."""
 
 
 class CartesianCommunicator(_Topology, MPI.Cartcomm):
     """A `Communicator` whose ranks form a grid."""
 
-    Sub = meeting(MPI.Cartcomm.Sub)
+    Sub = after_barrier(MPI.Cartcomm.Sub)
 
 
 class GraphCommunicator(_Topology, MPI.Graphcomm):
@@ -53,10 +53,10 @@ class GraphCommunicator(_Topology, MPI.Graphcomm):
 
 
 class DistgraphCommunicator(_Topology, MPI.Distgraphcomm):
-    """A `Communicator` whose ranks form a graph of which each rank knows its neighbors."""
+    """A `Communicator` whose ranks form a graph, in which each rank knows only neighbors."""
 
 
-DerivedCommunicators._kinds.update(  # noqa: SLF001  (they are one family)
+DerivedCommunicators._kinds.update(  # noqa: SLF001  (the classes of one module, split)
     {
         MPI.Intracomm: Communicator,
         MPI.Cartcomm: CartesianCommunicator,

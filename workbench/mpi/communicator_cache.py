@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from mpi4py import MPI
 
 # Seconds for sent messages to arrive: shorter than the wait of the head, so that the next call is not delayed.
-_SETTLE = 1.0
+_SETTLE_TIMEOUT = 1.0
 # Number of tags that the MPI standard guarantees.
 _TAGS = 32767
 
@@ -31,13 +31,13 @@ class CommunicatorCache:
 
     Notes
     -----
-    Only the ranks of a communicator create it, under its own tag, so neither a communicator that some ranks have given
-    up nor a dead rank disturbs others.
+    Only the ranks of a communicator create it, with a separate tag, so neither a communicator that some ranks have
+    abandoned nor a dead rank disturbs others.
     """
 
     def __init__(self, base: MPI.Intracomm, name: str = "calls") -> None:
         self._base, self._name = base, name
-        self._made: dict[int, MPI.Intracomm] = {}
+        self._communicators: dict[int, MPI.Intracomm] = {}
 
     def get(self, communicator_id: int, ranks: Sequence[int], check: Callable[[], None]) -> MPI.Intracomm:
         """Return the communicator with an id; collective over its ranks when the id is new.
@@ -52,18 +52,18 @@ class CommunicatorCache:
             Called repeatedly during a wait; raises to cancel the wait.
         """
         release()
-        if communicator_id not in self._made:
+        if communicator_id not in self._communicators:
             self._barrier(communicator_id % _TAGS, list(ranks), check)
             everyone = self._base.Get_group()
             group = everyone.Incl(list(ranks))
             try:
-                made = self._made[communicator_id] = self._of(group, communicator_id)
+                communicator = self._communicators[communicator_id] = self._of(group, communicator_id)
             finally:
                 group.Free()
                 everyone.Free()
             check()
-            return made
-        return self._made[communicator_id]
+            return communicator
+        return self._communicators[communicator_id]
 
     def _of(self, group: MPI.Group, communicator_id: int) -> MPI.Intracomm:
         from mpi4py import MPI
@@ -79,11 +79,11 @@ class CommunicatorCache:
                 raise
             raise CollectiveFailed(
                 f"MPI could not create a communicator for the call: {error}.",
-                hint=("MPICH has about 2,000 communicators, and each failed call keeps its own. ", *AGAIN),
+                hint=("MPICH has about 2,000 communicators, and each failed call keeps one. ", *AGAIN),
             ) from error
 
     def settle(
-        self, communicator_id: int, mark: bytes, left: Sequence[MPI.Request], offspring: Sequence[MPI.Intracomm] = ()
+        self, communicator_id: int, mark: bytes, left: Sequence[MPI.Request], derived: Sequence[MPI.Intracomm] = ()
     ) -> bool:
         """Receive the messages that a successful call has sent and not received; collective over its ranks.
 
@@ -95,7 +95,7 @@ class CommunicatorCache:
             The same on all ranks, and different from all messages.
         left
             Requests that were not complete at the end of the call.
-        offspring
+        derived
             Communicators derived from the communicator of the call.
 
         Returns
@@ -105,8 +105,8 @@ class CommunicatorCache:
         """
         from mpi4py import MPI
 
-        comms = [self._made[communicator_id], *offspring]
-        within = Deadline(_SETTLE, "messages of a call did not arrive")
+        comms = [self._communicators[communicator_id], *derived]
+        deadline = Deadline(_SETTLE_TIMEOUT, "messages of a call did not arrive")
         sent: list[MPI.Request] = []
         try:
             for comm in comms:
@@ -114,9 +114,9 @@ class CommunicatorCache:
                 sent += [comm.Isend([mark, MPI.BYTE], other) for other in range(comm.size)]
             for comm in comms:
                 for source in range(comm.size):
-                    while _received(comm, source, within.check) != mark:
+                    while _received(comm, source, deadline.check) != mark:
                         pass
-            poll(lambda: all(map(is_over, (*sent, *left))), within.check)
+            poll(lambda: all(map(is_over, (*sent, *left))), deadline.check)
         except (MPI.Exception, CollectiveFailed):
             keep_alive(*sent)
             self.abandon(communicator_id)
@@ -126,16 +126,14 @@ class CommunicatorCache:
     def abandon(self, communicator_id: int) -> None:
         """Drop a communicator after a failed call, without freeing it.
 
-        Notes
-        -----
         Messages of a collective that a rank has sent before another rank failed stay at the other rank, and no MPI
         operation removes them. MPICH reuses the context of a freed communicator for the next one, which would receive
         these messages. So each failed call costs about 10 kB of memory, and one of the 2,000 communicators of MPICH.
         """
-        self._made.pop(communicator_id, None)
+        self._communicators.pop(communicator_id, None)
 
     def _barrier(self, tag: int, ranks: list[int], check: Callable[[], None]) -> None:
-        """Run `barrier_or_cancel` with all ranks, because the creation of a communicator cannot be cancelled."""
+        """Run `barrier_or_cancel` with all ranks, because the creation of a communicator cannot be canceled."""
         side = _Root(self._base, tag, ranks) if self._base.rank == ranks[0] else _Other(self._base, tag, ranks)
         try:
             barrier_or_cancel(side.arrived, side.vote, check)
@@ -150,7 +148,7 @@ def _received(comm: MPI.Intracomm, source: int, check: Callable[[], None]) -> by
     status = MPI.Status()
     message = cast("MPI.Message", poll(lambda: comm.Improbe(source, MPI.ANY_TAG, status), check))
     received = bytearray(status.Get_count(MPI.BYTE))
-    wait(message.Irecv([received, MPI.BYTE]), check, held=received)
+    wait(message.Irecv([received, MPI.BYTE]), check, buffers=received)
     return received
 
 
@@ -178,7 +176,7 @@ class _BarrierSide:
         return all(reply[0] for reply in self._replies) if is_complete else None
 
     def _refused(self) -> bool | None:
-        """Return False once the refusal of this rank has been sent."""
+        """Return False after the refusal of this rank was sent, else None."""
         return False if all(request.Test() for request in self._sent) else None
 
     def arrived(self) -> bool:
@@ -208,7 +206,7 @@ class _Root(_BarrierSide):
         verdict = self._all_yes()
         if verdict is not None:
             self._send(verdict, self._others)
-            self._others = []  # the verdict is sent once
+            self._others = []  # the verdict is sent only one time
         return verdict
 
 

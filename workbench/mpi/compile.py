@@ -1,8 +1,8 @@
-"""C and C++ files made into shared libraries, by the compiler wrapper of the MPI that mpi4py loads here.
+"""Compiles C and C++ files to shared libraries, with the compiler wrapper of the MPI that mpi4py loads here.
 
-``mpicc`` or ``mpicxx`` is looked for beside that library, then on the path, and its ``mpi.h`` has to be of the same
-MPI: the handles of one mean nothing to another. Libraries are kept in a folder of the user's own, under a
-name made from all that went into them, so that each is compiled once.
+``mpicc`` or ``mpicxx`` is searched beside the MPI library, then on the path, and its ``mpi.h`` must be of the same
+MPI, because handles of different MPIs are not compatible. Libraries are kept in a private folder. Their names contain a
+hash of all inputs, so each library is compiled one time.
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ from workbench.launch.mpi_library import Library, loaded_library, programs
 
 _LANGUAGES = {".c": "c", ".cc": "c++", ".cpp": "c++", ".cxx": "c++"}
 _WRAPPERS = {"c": "mpicc", "c++": "mpicxx"}
-# Intel's mpi.h names MPICH, too.
+# Intel's mpi.h also defines the macro of MPICH, so Intel comes first.
 _MACROS = {"OMPI_MAJOR_VERSION": "openmpi", "I_MPI_VERSION": "intelmpi", "MPICH_VERSION": "mpich"}
-_INSTALL = "Install a compiler (Debian: apt-get install g++), or load your site's module of one."
+_INSTALL = "Install a compiler (Debian: apt-get install g++), or load the module of a compiler of your site."
 _TIMEOUT = 300.0
-# Characters of what a compiler says; its first complaint is the one that matters.
-_SHOWN = 4000
+# Characters of the compiler's output in a message. The first error is the important one.
+_MAX_OUTPUT = 4000
 
 
 def build(source: str | Path, *, options: Sequence[str] = ("-O3",), folder: str | Path | None = None) -> str:
-    """Make a shared library of a C or C++ file, with the MPI of this environment.
+    """Compile a C or C++ file to a shared library, with the MPI of this environment.
 
     Parameters
     ----------
     source
         The file: ``.c``, ``.cc``, ``.cpp`` or ``.cxx``.
     options
-        For the compiler and the linker, one by one: ``["-O2", "-g"]``.
+        Options of the compiler and the linker, for example ``["-O2", "-g"]``.
     folder
-        Where the library is kept; no other user may write there. Default: ``mpi-workbench`` in the user's cache folder
+        Folder for the library, to which no other user may write. Default: ``mpi-workbench`` in the user's cache folder
         (``XDG_CACHE_HOME``, or ``~/.cache``).
 
     Returns
@@ -54,39 +54,39 @@ def build(source: str | Path, *, options: Sequence[str] = ("-O3",), folder: str 
     Raises
     ------
     InvalidRequest
-        If there is no such file, if it does not compile (with what the compiler says), or if the options or the folder
-        are no good.
+        If the file does not exist or does not compile (with the output of the compiler), or if the options or the
+        folder are not valid.
     MPINotFound
-        If there is no compiler of this MPI.
+        If no compiler of this MPI is found.
     MPIMismatch
-        If there are only those of other MPIs.
+        If only compilers of other MPIs are found.
 
     Notes
     -----
-    Call it in the notebook where ranks see the same home folder and have the same processors, else on the ranks: of
-    several processes of a node, one compiles and the others wait for it. It is compiled anew if the file, a header
-    that it includes, the options, the compiler or the MPI are others than before.
+    Call this function in the notebook if the ranks share its home folder and have the same processors, otherwise on the
+    ranks: one process per node compiles, and the others wait. The file is compiled again if the file, an included
+    header, the options, the compiler or the MPI has changed.
 
     Examples
     --------
     >>> code = ctypes.CDLL(build("covariance.c"))  # doctest: +SKIP
     """
     if isinstance(options, str):
-        raise InvalidRequest(f"options={options!r} is one text: pass a list, options={options.split()}")
+        raise InvalidRequest(f"options={options!r} is a string. Pass a list: options={options.split()}.")
     source = Path(source).absolute()
     language = _LANGUAGES.get(source.suffix)
     if language is None:
-        raise InvalidRequest(f"{source.name} is no C or C++ file: {did_you_mean(source.suffix, _LANGUAGES)}")
+        raise InvalidRequest(f"{source.name} is not a C or C++ file: {did_you_mean(source.suffix, _LANGUAGES)}")
     if not source.is_file():
-        raise InvalidRequest(f"there is no file {source}: name one that is seen from {platform.node()}")
+        raise InvalidRequest(f"File {source} does not exist on {platform.node()}. Pass a path of a file on that host.")
     compiler = find_compiler(language)
     flags = ["-shared", "-fPIC", str(source), *options]
     text = _compile([compiler, "-E", *flags], source)
-    made_of = "\0".join([text, compiler, *options, str(loaded_library_here()), platform.machine()])
-    target = _own(folder) / f"{source.stem}-{hashlib.sha256(made_of.encode()).hexdigest()[:16]}.so"
-    with _alone(target.parent):
+    inputs = "\0".join([text, compiler, *options, str(loaded_library_here()), platform.machine()])
+    target = _library_folder(folder) / f"{source.stem}-{hashlib.sha256(inputs.encode()).hexdigest()[:16]}.so"
+    with _locked(target.parent):
         if not target.exists():
-            # Whoever sees the library under its name sees all of it.
+            # The complete library is renamed, so no process loads a part of it.
             with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
                 finished = Path(scratch) / target.name
                 _compile([compiler, *flags, "-o", str(finished)], source)
@@ -96,7 +96,7 @@ def build(source: str | Path, *, options: Sequence[str] = ("-O3",), folder: str 
 
 @cache
 def loaded_library_here() -> Library:
-    """Return `loaded_library`, asked once in a process."""
+    """Return `loaded_library`, cached per process."""
     return loaded_library()
 
 
@@ -108,18 +108,18 @@ def find_compiler(language: str) -> str:
     others = []
     for path in programs(library.path, (name, f"{name}.{library.flavour}")):
         done = _run([path, "-E", "-dM", "-x", language, "-"], "#include <mpi.h>\n")
-        found = flavour_of(done.stdout)
-        if found == library.flavour:
+        flavour = flavour_of(done.stdout)
+        if flavour == library.flavour:
             return path
-        others.append(f"{path} ({f'of {found}' if found else _shown(done.stderr) or 'of an unknown MPI'})")
+        others.append(f"{path} ({f'of {flavour}' if flavour else _shortened(done.stderr) or 'of an unknown MPI'})")
     if not others:
-        raise MPINotFound(f"{library}, but there is no {name} beside it or on PATH. {_INSTALL}")
+        raise MPINotFound(f"{library}, but no {name} was found beside this library or on PATH. {_INSTALL}")
     failure = MPIMismatch if any(" (of " in other for other in others) else MPINotFound
     raise failure(f"{library}, but no {name} compiles for it: {', '.join(others)}. {_INSTALL}")
 
 
 def flavour_of(macros: str) -> str | None:
-    """Return the MPI that the macros of an ``mpi.h`` tell of, or None.
+    """Return the MPI of the macros of an ``mpi.h``, or None.
 
     Examples
     --------
@@ -133,26 +133,27 @@ def flavour_of(macros: str) -> str | None:
 def _compile(command: list[str], source: Path) -> str:
     done = _run(command)
     if done.returncode:
-        raise InvalidRequest(f"{source.name} does not compile:\n{_shown(done.stderr or done.stdout)}")
+        raise InvalidRequest(f"{source.name} does not compile:\n{_shortened(done.stderr or done.stdout)}")
     return done.stdout
 
 
-def _run(command: list[str], given: str = "") -> subprocess.CompletedProcess[str]:
+def _run(command: list[str], text: str = "") -> subprocess.CompletedProcess[str]:
     try:
         return subprocess.run(
-            command, input=given, capture_output=True, text=True, errors="replace", timeout=_TIMEOUT, check=False
+            command, input=text, capture_output=True, text=True, errors="replace", timeout=_TIMEOUT, check=False
         )
     except subprocess.TimeoutExpired as error:
         raise InvalidRequest(f"{command[0]} did not end within {_TIMEOUT:g} s: {' '.join(command)}") from error
 
 
-def _shown(text: str) -> str:
+def _shortened(text: str) -> str:
     text = text.strip()
-    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}\n[... {len(text) - _SHOWN} more characters]"
+    rest = len(text) - _MAX_OUTPUT
+    return f"{text[:_MAX_OUTPUT]}\n[... {rest} more characters]" if rest > 0 else text
 
 
-def _own(folder: str | Path | None) -> Path:
-    """Return the folder for libraries, made if need be: code of others must not get there."""
+def _library_folder(folder: str | Path | None) -> Path:
+    """Return the folder for libraries, created if it is missing; other users must not be able to write to it."""
     if folder is None:
         caches = Path(os.environ.get("XDG_CACHE_HOME", ""))
         folder = (caches if caches.is_absolute() else Path.home() / ".cache") / "mpi-workbench"
@@ -163,18 +164,18 @@ def _own(folder: str | Path | None) -> Path:
         status = path.stat()
         tempfile.TemporaryFile(dir=path).close()
     except OSError as error:
-        raise InvalidRequest(f"libraries cannot be kept in {folder} ({error}): name another folder=") from error
+        raise InvalidRequest(f"libraries cannot be kept in {folder} ({error}). Pass another folder=.") from error
     if status.st_uid != os.geteuid() or status.st_mode & 0o022:
         raise InvalidRequest(
-            f"other users can write to {path}, and libraries are loaded from there: name another folder=, or make it "
-            f"yours with: chmod go-w '{path}'"
+            f"other users can write to {path}, and libraries are loaded from there. Pass another folder=, or make the "
+            f"folder private: chmod go-w '{path}'"
         )
     return path
 
 
 @contextlib.contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """Hold the lock of a folder; nobody's where its file system has none, and then some compile in vain."""
+def _locked(folder: Path) -> Iterator[None]:
+    """Hold the lock of a folder. On a file system without locks, several processes may compile the same library."""
     deadline = time.monotonic() + _TIMEOUT
     with (folder / "lock").open("a") as lock:
         while True:
@@ -183,8 +184,8 @@ def _alone(folder: Path) -> Iterator[None]:
             except BlockingIOError:
                 if time.monotonic() > deadline:
                     raise InvalidRequest(
-                        f"another process compiles into {folder} for more than {_TIMEOUT:g} s: end it, or name "
-                        "another folder="
+                        f"another process has locked {folder} for more than {_TIMEOUT:g} s. End that process, or pass "
+                        "another folder=."
                     ) from None
                 time.sleep(0.02)
             except OSError:

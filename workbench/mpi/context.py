@@ -23,7 +23,7 @@ class RankContext:
     """
 
     rank: int
-    """Rank in the world, which is also the worker's."""
+    """Rank in the world, and name of the worker in world 0."""
     size: int
     """Number of ranks of the world."""
     world: int
@@ -31,15 +31,15 @@ class RankContext:
     nodes: tuple[int, ...]
     """For each rank the first rank on its node."""
     threads: str
-    """Thread level that MPI gives: ``single``, ``funneled``, ``serialized`` or ``multiple``."""
+    """Thread level of MPI: ``single``, ``funneled``, ``serialized`` or ``multiple``."""
     library: str
     """Version string of the MPI library."""
     transport: MPI.Intracomm
-    """For frames of the Dask transport."""
+    """Communicator for frames of the Dask transport."""
     spmd: MPI.Intracomm
-    """For SPMD calls."""
+    """Communicator for SPMD calls."""
     cells: MPI.Intracomm
-    """For ``%%mpi`` cells."""
+    """Communicator for ``%%mpi`` cells."""
     spmd_thread: SpmdThread
     """The thread that makes the rank's MPI calls."""
 
@@ -59,7 +59,7 @@ def is_rank() -> bool:
 
 
 def is_in_cell() -> bool:
-    """Return whether this is the code of a ``%%mpi`` cell: on the main thread of a rank nothing else runs."""
+    """Return whether a ``%%mpi`` cell calls this, because no other code runs on the main thread of a rank."""
     return is_rank() and threading.current_thread() is threading.main_thread()
 
 
@@ -69,13 +69,13 @@ def current() -> RankContext:
     Raises
     ------
     RuntimeError
-        If this process is no rank, for example in the notebook.
+        If this process is not a rank, for example in the notebook.
     """
     if not _contexts:
-        raise RuntimeError("this process is not a rank of a cluster: call it in a task, e.g. by client.run(...)")
+        raise RuntimeError("this process is not a rank of a cluster. Call it on a rank, for example with client.run.")
     return _contexts[0]
 
 
 def enter(context: RankContext) -> None:
-    """Make this process the rank of `context`; called once, at the start of a rank."""
+    """Make this process the rank of `context`; called one time, at the start of a rank."""
     _contexts[:] = [context]

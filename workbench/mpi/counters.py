@@ -107,13 +107,13 @@ class Counters:
         return self
 
     def synchronized(self, key: int, number: int, operation: str, entered: float, left: float) -> None:
-        """Keep a synchronization whose number has no bit of `mask`."""
-        kept = self.synchronizations
-        if len(kept) >= self._limit:
+        """Keep a synchronization if its number has no bit of `mask`."""
+        sample = self.synchronizations
+        if len(sample) >= self._limit:
             self.halve_sampling()
-            kept[:] = [entry for entry in kept if not entry[1] & self.mask]
+            sample[:] = [entry for entry in sample if not entry[1] & self.mask]
         if not number & self.mask:
-            kept.append((key, number, operation, entered, left))
+            sample.append((key, number, operation, entered, left))
 
     def take_synchronizations(self) -> list[tuple[int, int, str, float, float]]:
         """Return and remove the synchronizations."""
@@ -157,13 +157,13 @@ class Meter:
                 self._thin_out()
 
     def _thin_out(self) -> None:
-        # Of many short calls some keep all their synchronizations: the choice by key is the same on all ranks.
+        # The keys of calls select all synchronizations of some calls, and the same ones on all ranks.
         total = self.total
-        kept = [entry for entry in total.synchronizations if not entry[0] & total.mask]
-        while len(kept) > self._limit and total.mask < _ALL:
+        sample = [entry for entry in total.synchronizations if not entry[0] & total.mask]
+        while len(sample) > self._limit and total.mask < _ALL:
             total.halve_sampling()
-            kept = [entry for entry in kept if not entry[0] & total.mask]
-        total.synchronizations = kept[-self._limit :]
+            sample = [entry for entry in sample if not entry[0] & total.mask]
+        total.synchronizations = sample[-self._limit :]
 
     def snapshot(self) -> Counters:
         """Return the sum of all counters so far, with the synchronizations since the last snapshot."""
@@ -186,7 +186,7 @@ class Meter:
 
 
 def _add(total: Counters, more: Counters) -> None:
-    # Copied by list(), because the thread of the call may add an operation or a rank meanwhile.
+    # list() makes copies, because the thread of the call may add an operation or a rank at the same time.
     for name, counts in list(more.operations.items()):
         total.operations[name] = _sums(total.operations[name], counts)
     for site, counts in list(more.sites.items()):

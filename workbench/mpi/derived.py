@@ -1,4 +1,4 @@
-"""Communicators that are made from one another, and who frees them."""
+"""Communicators derived from the communicator of a call, which frees them."""
 # ruff: noqa: D102, N802  (names and documentation are mpi4py's)
 
 from __future__ import annotations
@@ -14,114 +14,102 @@ from workbench.errors import CollectiveFailed, InvalidRequest
 from workbench.mpi.call_state import CallState
 from workbench.mpi.operation import F, InterruptibleComm, operation, posting
 from workbench.mpi.polling import keep_alive
-from workbench.mpi.request import watched
+from workbench.mpi.request import cancelable
 
-_OF_MPI = (
+_WORLD_ATTRIBUTES = (
     MPI.TAG_UB, MPI.IO, MPI.WTIME_IS_GLOBAL, MPI.UNIVERSE_SIZE, MPI.APPNUM, MPI.LASTUSEDCODE,
 )  # fmt: skip
 
 
 class DerivedCommunicators(InterruptibleComm):
-    """A communicator, and what is made from it: all share a watch, and each can be ended."""
+    """A communicator that shares the state of the call with all communicators derived from it."""
 
     _kinds: ClassVar[dict[type[MPI.Comm], type[DerivedCommunicators]]] = {}
-    """What takes over a communicator of each of mpi4py's classes."""
-    _offspring: list[MPI.Comm]
-    """What was made from the communicator of the call, at however many removes."""
-    _made_here = False
+    """The class that replaces each communicator class of mpi4py."""
+    _derived: list[MPI.Comm]
+    """All communicators derived from that of the call, directly or not."""
+    _is_derived = False
 
     def __new__(cls, comm: MPI.Comm | None = None, watch: CallState | None = None, key: int = 0) -> Self:
         """Take over the handle of a communicator."""
-        # not super(): that of a topology is not the one whose memory layout Python has chosen for the class
+        # super() of a topology would be a class with another memory layout than that of this class.
         self = MPI.Intracomm.__new__(cls, comm)
         self.watch, self.key = watch or CallState(), key
-        self._offspring = []
+        self._derived = []
         return self
 
-    def _adopted(self, made: Any) -> Any:
-        """Take a communicator that was made from this one into the family."""
-        if not isinstance(made, DerivedCommunicators):
-            made = self._kinds[type(made)](made)
-        made._join(self)  # noqa: SLF001  (one family)
-        return made
+    def _register(self, comm: Any) -> Any:
+        """Make a communicator derived from this one share the state of the call, and return it."""
+        if not isinstance(comm, DerivedCommunicators):
+            comm = self._kinds[type(comm)](comm)
+        comm._share_state(self)  # noqa: SLF001  (the same class)
+        return comm
 
-    def _counted(self, made: Any) -> Any:
-        """Have what was made from this, and can be asked for its ranks, counted under a key of its own."""
-        if made != MPI.COMM_NULL and (counters := self.watch.counters) is not None:
-            made._counting = self.counting(counters).for_derived(made)  # noqa: SLF001  (one family)
-        return made
+    def _counted(self, comm: Any) -> Any:
+        """Count the traffic of a complete derived communicator with a separate key."""
+        if comm != MPI.COMM_NULL and (counters := self.watch.counters) is not None:
+            comm._counting = self.counting(counters).for_derived(comm)  # noqa: SLF001  (the same class)
+        return comm
 
-    def _join(self, founder: DerivedCommunicators) -> None:
-        self.watch, self._offspring, self._made_here = founder.watch, founder._offspring, True
-        self._offspring.append(self)
+    def _share_state(self, parent: DerivedCommunicators) -> None:
+        self.watch, self._derived, self._is_derived = parent.watch, parent._derived, True
+        self._derived.append(self)
 
     def free_derived(self) -> None:
-        """Free the communicators that were made from this one, and are not freed yet; collective."""
-        while self._offspring:
-            comm = self._offspring.pop()
+        """Free the derived communicators that are not freed yet; collective."""
+        while self._derived:
+            comm = self._derived.pop()
             if comm != MPI.COMM_NULL:
                 MPI.Comm.Free(comm)
 
     @property
-    def offspring(self) -> list[MPI.Intracomm]:
-        """What was made from this one and is not freed yet, without what is ours."""
-        return [MPI.Intracomm(comm) for comm in self._offspring if comm != MPI.COMM_NULL]
+    def derived(self) -> list[MPI.Intracomm]:
+        """The derived communicators that are not freed yet, as plain ones of mpi4py."""
+        return [MPI.Intracomm(comm) for comm in self._derived if comm != MPI.COMM_NULL]
 
     def revoke(self) -> None:
-        """Have C code that waits in MPI here, or on what was made from this, get an error; nothing without ULFM."""
-        for comm in (self, *self._offspring):
+        """Raise an error in C code that waits on this or a derived communicator; no effect without ULFM."""
+        for comm in (self, *self._derived):
             with contextlib.suppress(MPI.Exception, NotImplementedError):
                 MPI.Comm.Revoke(comm)
 
     def Revoke(self) -> None:
-        """Revoke it; the next call gets another one."""
+        """Revoke this communicator. The next call gets another one."""
         self.watch.doubtful = True
         super().Revoke()
 
     def Set_errhandler(self, errhandler: MPI.Errhandler) -> None:
-        """Set how errors are told; the next call gets another communicator."""
+        """Set the error handler. The next call gets another communicator."""
         self.watch.doubtful = True
         super().Set_errhandler(errhandler)
 
     def Get_attr(self, keyval: int) -> Any:
-        """Return an attribute; those of MPI itself are attached to `MPI.COMM_WORLD` alone."""
-        return MPI.COMM_WORLD.Get_attr(keyval) if keyval in _OF_MPI else super().Get_attr(keyval)
+        """Return an attribute. The attributes of MPI itself are those of `MPI.COMM_WORLD`."""
+        return MPI.COMM_WORLD.Get_attr(keyval) if keyval in _WORLD_ATTRIBUTES else super().Get_attr(keyval)
 
     def Free(self) -> None:
-        """Free a communicator that was made from the one of the call.
-
-        Raises
-        ------
-        InvalidRequest
-            For the communicator of the call itself.
-        """
-        self._leave_family("Free")
+        """Free a derived communicator; raise InvalidRequest for the communicator of the call."""
+        self._unregister("Free")
         super().Free()
 
     def Disconnect(self) -> None:
-        """Disconnect a communicator that was made from the one of the call; raises as `Free`."""
-        self._leave_family("Disconnect")
+        """Disconnect a derived communicator; raise InvalidRequest for the communicator of the call."""
+        self._unregister("Disconnect")
         self.Barrier()
         super().Disconnect()
 
-    def _leave_family(self, how: str) -> None:
-        if not self._made_here:
+    def _unregister(self, method: str) -> None:
+        if not self._is_derived:
             raise InvalidRequest(
-                f"comm.{how}() was called on the communicator of the call, which ends with the call. Only those that "
-                "you make from it, by Dup, Split and so on, can be freed"
+                f"comm.{method}() was called on the communicator of the call, which ends with the call. Only derived "
+                "communicators, from Dup, Split and so on, can be freed."
             )
-        self._offspring[:] = [comm for comm in self._offspring if comm is not self]
+        self._derived[:] = [comm for comm in self._derived if comm is not self]
 
     def Abort(self, errorcode: int = 0) -> NoReturn:
-        """End the call on all ranks, but not the world.
-
-        Raises
-        ------
-        CollectiveFailed
-            Always.
-        """
+        """End the call on all ranks, but not the world: always raises CollectiveFailed."""
         raise CollectiveFailed(
-            f"comm.Abort({errorcode}) was called on rank {self.rank}: it ends the SPMD call, not the world"
+            f"comm.Abort({errorcode}) was called on rank {self.rank}, which ends the SPMD call, but not the world."
         )
 
     @operation
@@ -137,36 +125,36 @@ class DerivedCommunicators(InterruptibleComm):
         return self._duplicate(None)
 
     def _duplicate(self, info: MPI.Info | None) -> Self:
-        made, request = MPI.Comm.Idup(self, info)
-        return cast("Self", self._completed(made, request))
+        comm, request = MPI.Comm.Idup(self, info)
+        return cast("Self", self._completed(comm, request))
 
-    def _completed(self, made: Any, request: MPI.Request) -> Any:
-        self._wait_for(made, request)
-        return self._counted(self._adopted(made))
+    def _completed(self, comm: Any, request: MPI.Request) -> Any:
+        self._wait_for(comm, request)
+        return self._counted(self._register(comm))
 
-    def _wait_for(self, made: MPI.Comm, request: MPI.Request) -> None:
+    def _wait_for(self, comm: MPI.Comm, request: MPI.Request) -> None:
         try:
             self._wait(request)
         except BaseException:
-            keep_alive(request, made)  # MPI may write its handle
+            keep_alive(request, comm)  # MPI may still write the handle
             raise
 
     @posting
     def Idup(self, info: MPI.Info | None = None) -> tuple[Self, MPI.Request]:
-        made, request = super().Idup(info)
-        adopted = self._adopted(made)
+        comm, request = super().Idup(info)
+        derived = self._register(comm)
         if (counters := self.watch.counters) is not None:
-            # until it is complete it cannot be asked
-            adopted._counting = self.counting(counters).for_duplicate()  # noqa: SLF001  (one family)
-        return adopted, watched(request, self.watch)
+            # The ranks of an incomplete communicator cannot be queried.
+            derived._counting = self.counting(counters).for_duplicate()  # noqa: SLF001  (the same class)
+        return derived, cancelable(request, self.watch)
 
     def Idup_with_info(self, info: MPI.Info) -> tuple[Self, MPI.Request]:
         return self.Idup(info)
 
     @posting
     def Create_group(self, group: MPI.Group, tag: int = 0) -> MPI.Intracomm:
-        """Make a communicator of a group, whose ranks alone call this. The wait for them cannot be ended."""
-        return cast("MPI.Intracomm", self._counted(self._adopted(super().Create_group(group, tag))))
+        """Create a communicator of a group; only its ranks call this. The wait for them cannot be canceled."""
+        return cast("MPI.Intracomm", self._counted(self._register(super().Create_group(group, tag))))
 
     @operation
     def Agree(self, flag: int) -> int:
@@ -176,26 +164,26 @@ class DerivedCommunicators(InterruptibleComm):
 
     @operation
     def Shrink(self) -> MPI.Comm:
-        made, request = MPI.Comm.Ishrink(self)
-        return cast("MPI.Comm", self._completed(made, request))
+        comm, request = MPI.Comm.Ishrink(self)
+        return cast("MPI.Comm", self._completed(comm, request))
 
     @posting
     def Ishrink(self) -> tuple[MPI.Comm, MPI.Request]:
-        made, request = super().Ishrink()
-        return self._adopted(made), watched(request, self.watch)
+        comm, request = super().Ishrink()
+        return self._register(comm), cancelable(request, self.watch)
 
 
-def meeting(method: F) -> F:
-    """Return an operation without a non-blocking twin that makes a communicator: the ranks meet first."""
+def after_barrier(method: F) -> F:
+    """Return an operation that creates a communicator and cannot be canceled, with a cancelable barrier before."""
 
     @functools.wraps(method)
     def make(self: DerivedCommunicators, *args: Any, **options: Any) -> Any:
-        self.meet(MPI.Comm.Ibarrier(self))
-        return self._counted(self._adopted(self.blocking(method, *args, **options)))
+        self.synchronize(MPI.Comm.Ibarrier(self))
+        return self._counted(self._register(self.blocking(method, *args, **options)))
 
     return cast("F", operation(make))
 
 
 for _name in ("Create", "Split", "Split_type", "Create_cart", "Create_graph", "Create_dist_graph",
               "Create_dist_graph_adjacent"):  # fmt: skip
-    setattr(DerivedCommunicators, _name, meeting(getattr(MPI.Intracomm, _name)))
+    setattr(DerivedCommunicators, _name, after_barrier(getattr(MPI.Intracomm, _name)))

@@ -1,7 +1,7 @@
-"""Blocks as arrays of Heat, and arrays of Heat as blocks: on the ranks, without a copy.
+"""Conversion of blocks to arrays of Heat and back: on the ranks, without a copy.
 
-Heat (``pip install 'mpi-workbench[heat]'``) is numpy for MPI: its ``DNDarray`` is one block of rows per rank, as a
-placed Dask array is. So the way from the one to the other and back is an SPMD function::
+Heat (``pip install 'mpi-workbench[heat]'``) is a NumPy for MPI: its ``DNDarray`` is one block of rows per rank, like a
+placed Dask array. So an SPMD function converts one to the other and back::
 
     @workbench.spmd(result="blocks")
     def centred(comm, X):
@@ -10,7 +10,7 @@ placed Dask array is. So the way from the one to the other and back is an SPMD f
 
     Z = centred(workbench.place(X))     # a Dask array again
 
-Heat talks by the communicator that the function was given, so that its collectives can be ended from outside, too.
+Heat uses the communicator of the function, so its collectives can be canceled too.
 """
 
 from __future__ import annotations
@@ -26,60 +26,60 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-# Heat takes arrays together only if their communications are one object.
+# Heat combines arrays only if their communications are the same object.
 _communications: WeakValueDictionary[int, Any] = WeakValueDictionary()
 
 
 def to_heat(comm: Any, block: npt.NDArray[Any]) -> Any:
-    """Return the blocks of all ranks as one array of Heat, of which this rank holds its own.
+    """Return the blocks of all ranks as one distributed array of Heat.
 
     Parameters
     ----------
     comm
-        Communicator of the ranks that hold the blocks; all of them call this.
+        Communicator of the ranks with the blocks, which all call this function.
     block
-        numpy array of shape (rows, ...), any number of rows, even none; writable, for tensors always are.
+        NumPy array of shape (rows, ...), with any number of rows, also zero. The block must be writable, like tensors.
 
     Returns
     -------
     heat.DNDarray
-        Of shape (rows of all ranks, ...), with ``split=0``. Its memory is that of the blocks. It lives in the call of
-        the SPMD function: afterwards there is no `comm` any more. What Heat makes from now on is of `comm`, too.
+        Array of shape (rows of all ranks, ...), with ``split=0``, in the memory of the blocks. It is valid during
+        the call of the SPMD function, like `comm`. New arrays of Heat also use `comm` from now on.
 
     Raises
     ------
     InvalidRequest
-        On all ranks: if Heat is not installed, if it would have to be imported on some ranks of a world only, or if
-        the blocks do not fit together or hold what Heat has no type for.
+        On all ranks: if Heat is not installed, if only some ranks of a world would import Heat, or if the blocks have
+        different shapes or types, or a type that Heat does not support.
 
     Notes
     -----
     The first call imports Heat, which takes some seconds and is a collective operation of the whole world.
     """
-    shape, dtype, objection = getattr(block, "shape", ()), str(getattr(block, "dtype", None)), _objection(block)
-    said = comm.allgather((objection, shape[1:], dtype, "heat" in sys.modules))
-    for rank, (objection, *_) in enumerate(said):
-        if objection:
-            raise InvalidRequest(f"rank {rank} of {len(said)} has no block for Heat: {objection}")
+    shape, dtype, problem = getattr(block, "shape", ()), str(getattr(block, "dtype", None)), _problem(block)
+    replies = comm.allgather((problem, shape[1:], dtype, "heat" in sys.modules))
+    for rank, (problem, *_) in enumerate(replies):
+        if problem:
+            raise InvalidRequest(f"rank {rank} of {len(replies)} has no block for Heat: {problem}")
     kinds: dict[str, int] = {}
-    for rank, (_, tail, dtype, _) in enumerate(said):
+    for rank, (_, tail, dtype, _) in enumerate(replies):
         kinds.setdefault(f"{dtype} of shape ({', '.join(map(str, ('rows', *tail)))})", rank)
     if len(kinds) > 1:
         raise InvalidRequest(
             "the blocks do not fit together as one array: "
             + "; ".join(f"rank {rank} has {kind}" for kind, rank in kinds.items())
         )
-    _load(comm, everywhere=all(loaded for *_, loaded in said))
+    _load(comm, everywhere=all(loaded for *_, loaded in replies))
     import heat
 
     communication = _communication(comm)
-    # Algorithms of Heat make arrays of their own, by the default.
+    # Algorithms of Heat create arrays with the default communication.
     heat.use_comm(communication)
     return heat.array(block, is_split=0, copy=False, device="cpu", comm=communication)
 
 
 def from_heat(array: Any) -> npt.NDArray[Any]:
-    """Return what this rank holds of an array of Heat, as a block.
+    """Return this rank's part of an array of Heat, as a block.
 
     Parameters
     ----------
@@ -89,13 +89,13 @@ def from_heat(array: Any) -> npt.NDArray[Any]:
     Returns
     -------
     numpy.ndarray
-        Of shape (rows of this rank, ...); the memory of the array, copied only where that is not contiguous or not the
-        processor's. Returned from an SPMD function with ``result="blocks"`` it becomes a block of a Dask array.
+        Array of shape (rows of this rank, ...) in the memory of `array`, or a copy if that is not contiguous or on a
+        GPU. If an SPMD function with ``result="blocks"`` returns it, it becomes a block of a Dask array.
 
     Raises
     ------
     InvalidRequest
-        If it is no array of Heat, or is not split by rows.
+        If `array` is not an array of Heat, or is not split by rows.
     """
     import numpy as np
 
@@ -104,23 +104,23 @@ def from_heat(array: Any) -> npt.NDArray[Any]:
     if array.split != 0:
         raise InvalidRequest(
             f"the array of shape {tuple(array.shape)} has split={array.split}, and blocks are rows: "
-            "pass heat.resplit(array, 0), or return array.numpy() for the whole of it on every rank"
+            "pass heat.resplit(array, 0), or return array.numpy() for the whole array on every rank."
         )
     return np.ascontiguousarray(array.larray.detach().cpu().numpy())
 
 
-def _objection(block: Any) -> str | None:
-    """Return what keeps a block from being one of Heat's, or None."""
+def _problem(block: Any) -> str | None:
+    """Return why a block cannot become an array of Heat, or None."""
     import numpy as np
 
     if find_spec("heat") is None:
         return "Heat is not installed there; pip install 'mpi-workbench[heat]' in the environment of the cluster"
     if not isinstance(block, np.ndarray) or not block.ndim:
-        return f"it has {type(block).__name__} where an array of rows is wanted"
+        return f"{type(block).__name__} is not an array of rows"
     if not _has_type(block.dtype):
         return f"Heat has no type for {block.dtype}; convert it before, e.g. with astype('float64')"
     if not block.flags.c_contiguous or not block.flags.writeable:
-        return "it is not contiguous, or read-only; pass a copy()"
+        return "the block is not contiguous, or read-only; pass a copy()"
     return None
 
 
@@ -131,7 +131,7 @@ def _has_type(dtype: np.dtype[Any]) -> bool:
 
 
 def _load(comm: Any, *, everywhere: bool) -> None:
-    """Import Heat, on all ranks at once: it duplicates the communicator of the world then."""
+    """Import Heat on all ranks together, because its import duplicates the communicator of the world."""
     from mpi4py import MPI
 
     if everywhere:
@@ -139,7 +139,7 @@ def _load(comm: Any, *, everywhere: bool) -> None:
     if comm.size < MPI.COMM_WORLD.size:
         raise InvalidRequest(
             f"Heat must be imported on all {MPI.COMM_WORLD.size} ranks of the world at the same time; this call is on "
-            f"{comm.size} of them: import it before, by run_on_ranks() without blocks and a function that imports heat"
+            f"{comm.size} of them. Import Heat before, with run_on_ranks() and a function that imports heat."
         )
     comm.Barrier()
     import heat  # noqa: F401

@@ -8,65 +8,65 @@ from typing import Any, SupportsIndex
 import numpy as np
 from mpi4py import MPI
 
-# A name of this module is found sooner than one of NumPy, for messages that take a few microseconds.
+# A global name is faster than an attribute of NumPy, for messages that take a few microseconds.
 _ARRAY = np.ndarray
 
 
 def nbytes(message: Any, blocks: int = 1) -> int:
-    """Return the bytes of a message: the same on all ranks of an operation, whatever form each rank uses.
+    """Return the bytes of one block of a message, the same on all ranks in whatever form they pass the message.
 
     Parameters
     ----------
     message
-        A buffer, or a list of a buffer, count, displacement and type of which mpi4py allows some to be left out.
+        A buffer, or mpi4py's list of a buffer, count, displacement and type, some of which may be omitted.
     blocks
-        A buffer holds so many of them, and a count is that of one; the bytes of one are returned.
+        Number of blocks in the buffer. The count of a list is that of one block.
 
     Returns
     -------
     int
-        0 also for what is no message, at which mpi4py will raise.
+        0 if `message` is not valid, because mpi4py will raise.
     """
     if type(message) is _ARRAY:
         return message.nbytes if blocks == 1 else message.nbytes // blocks
-    number, size = _counted(message, blocks)
+    number, size = _items_and_size(message, blocks)
     return number * size
 
 
 def items(message: Any) -> int:
-    """Return the number of items that a message carries, of whatever type; 0 as for `nbytes`."""
-    return _counted(message, 1)[0]
+    """Return the number of items of a message; 0 as for `nbytes`."""
+    return _items_and_size(message, 1)[0]
 
 
 def item_bytes(message: Any) -> int:
     """Return the bytes of one item of a message; 0 as for `nbytes`."""
-    return _counted(message, 1)[1]
+    return _items_and_size(message, 1)[1]
 
 
 def vector_nbytes(message: Any, blocks: int) -> list[int]:
-    """Return the bytes of each block of a message of as many, as of `Scatterv`; zeros for what is no such message."""
+    """Return the bytes of each block of a message, for example of `Scatterv`; zeros if it is not valid."""
     try:
         buffer, counts, _, kind = _parts(message, tuple)
         size, extent = _type(buffer, kind)
         if counts is None:
-            each, more = divmod(_whole(buffer) // extent, blocks)
-            counts = [each + (block < more) for block in range(blocks)]
+            items_per_block, rest = divmod(_buffer_nbytes(buffer) // extent, blocks)
+            counts = [items_per_block + (block < rest) for block in range(blocks)]
         elif isinstance(counts, SupportsIndex) and not isinstance(counts, np.ndarray):
             counts = [counts] * blocks
         return _products(counts, [size] * blocks)
-    except Exception:  # noqa: BLE001  (what is no message, at which mpi4py will raise)
+    except Exception:  # noqa: BLE001  (the message is not valid, so mpi4py will raise)
         return [0] * blocks
 
 
 def typed_nbytes(message: Any, blocks: int) -> list[int]:
-    """Return the bytes of each block of a message where each has a type of its own, as of `Alltoallw`."""
+    """Return the bytes of each block of a message with a type per block, for example of `Alltoallw`."""
     try:
         _, *counts, types = message
-        sizes = [_datatype(each).Get_size() for each in types]
+        sizes = [_datatype(kind).Get_size() for kind in types]
         if len(counts) == 1:
             counts = list(counts[0])
         return _products(counts[0] if counts else [1] * blocks, sizes)
-    except Exception:  # noqa: BLE001  (what is no message, at which mpi4py will raise)
+    except Exception:  # noqa: BLE001  (as above)
         return [0] * blocks
 
 
@@ -74,20 +74,20 @@ def _products(counts: Iterable[Any], sizes: Iterable[int]) -> list[int]:
     return [int(count) * size for count, size in zip(counts, sizes, strict=True)]
 
 
-def _counted(message: Any, blocks: int) -> tuple[int, int]:
-    """Return how many items there are of a type, and the bytes of one."""
+def _items_and_size(message: Any, blocks: int) -> tuple[int, int]:
+    """Return the number of items, and the bytes of one item."""
     try:
         buffer, count, displacement, kind = _parts(message, (list, tuple))
         size, extent = _type(buffer, kind)
         if count is None:
-            count = (_whole(buffer) - (displacement or 0) * extent) // extent // blocks
+            count = (_buffer_nbytes(buffer) - (displacement or 0) * extent) // extent // blocks
         return int(count), size
     except Exception:  # noqa: BLE001  (as above)
         return 0, 0
 
 
 def _parts(message: Any, pair: Any) -> Sequence[Any]:
-    """Return buffer, count, displacement and type; None for what is left out."""
+    """Return buffer, count, displacement and type; None for omitted ones."""
     if not isinstance(message, list | tuple):
         return message, None, None, None
     buffer, *rest = message
@@ -101,9 +101,9 @@ def _parts(message: Any, pair: Any) -> Sequence[Any]:
 
 
 def _type(buffer: Any, kind: Any) -> tuple[int, int]:
-    """Return the bytes of an item, and from one to the next."""
+    """Return the size and the extent of an item in bytes."""
     if kind is None:
-        # what is known by DLPack alone has bytes for mpi4py's own memory
+        # An object with only DLPack has an item size after mpi4py has converted it.
         size = int(getattr(buffer, "itemsize", 0)) or _memory(buffer).itemsize
         return size, size
     datatype = _datatype(kind)
@@ -114,7 +114,7 @@ def _datatype(kind: Any) -> MPI.Datatype:
     return kind if isinstance(kind, MPI.Datatype) else MPI.Datatype.fromcode(kind)
 
 
-def _whole(buffer: Any) -> int:
+def _buffer_nbytes(buffer: Any) -> int:
     return int(_memory(buffer).nbytes)
 
 
@@ -122,5 +122,5 @@ def _memory(buffer: Any) -> Any:
     """Return an object with the size of a buffer."""
     try:
         return memoryview(buffer)
-    except Exception:  # noqa: BLE001  (PyTorch, JAX and others: mpi4py takes them by DLPack or from the memory of a GPU)
+    except Exception:  # noqa: BLE001  (mpi4py accepts PyTorch, JAX and others with DLPack, or in the memory of a GPU)
         return MPI.memory.frombuffer(buffer)

@@ -1,4 +1,4 @@
-"""How a rank hands its blocks and its communicator to C and C++, by `ctypes`.
+"""Passes blocks and the communicator of a rank to C and C++ code, with `ctypes`.
 
 ::
 
@@ -13,8 +13,8 @@
 
     covariance(X, build("means.c"))
 
-C code works on the memory of the block itself: nothing is copied. It blocks in MPI where the call that it is in
-cannot be ended from outside, other than calls of the communicator in Python.
+C code uses the memory of the block itself, without a copy. MPI calls in C code cannot be canceled, unlike calls of the
+communicator in Python.
 """
 
 from __future__ import annotations
@@ -32,59 +32,59 @@ __all__ = ["build", "handle", "pointer"]
 
 
 def handle(comm: Any) -> ctypes.c_int | ctypes.c_void_p:
-    """Return the ``MPI_Comm`` of an mpi4py communicator, as the MPI of this rank has it in C.
+    """Return the ``MPI_Comm`` of an mpi4py communicator, to pass to C code.
 
     Parameters
     ----------
     comm
-        Any mpi4py communicator, as an SPMD function gets one or made from it.
+        Any mpi4py communicator, for example the one of an SPMD function.
 
     Returns
     -------
     ctypes.c_int or ctypes.c_void_p
-        A number on MPICH and its kin, a pointer on Open MPI; to be passed as it is. Its type is the one for
-        ``argtypes``. Good as long as the communicator is.
+        An integer with MPICH and derived MPIs, a pointer with Open MPI. The type is the one for ``argtypes``. The value
+        is valid as long as the communicator.
 
     Raises
     ------
     InvalidRequest
-        If `comm` is no communicator, or none any more.
+        If `comm` is not a communicator, or was freed.
     """
     from mpi4py import MPI
 
     if not isinstance(comm, MPI.Comm):
         raise InvalidRequest(
-            f"handle() takes an mpi4py communicator, not {type(comm).__name__}: pass the `comm` of the SPMD function"
+            f"handle() takes an mpi4py communicator, not {type(comm).__name__}. Pass the `comm` of the SPMD function."
         )
     if comm == MPI.COMM_NULL:
-        raise InvalidRequest("this communicator is MPI_COMM_NULL: it was freed, or this rank is not in it")
-    as_in_c = ctypes.c_int if MPI._sizeof(comm) == ctypes.sizeof(ctypes.c_int) else ctypes.c_void_p  # noqa: SLF001
-    return as_in_c(comm.handle)
+        raise InvalidRequest("the communicator is MPI_COMM_NULL: it was freed, or this rank is not a member.")
+    c_type = ctypes.c_int if MPI._sizeof(comm) == ctypes.sizeof(ctypes.c_int) else ctypes.c_void_p  # noqa: SLF001
+    return c_type(comm.handle)
 
 
 def pointer(array: Any, dtype: npt.DTypeLike | None = None, *, writable: bool = False) -> Any:
-    """Return a typed `ctypes` pointer to the first element of an array, where it lies.
+    """Return a typed `ctypes` pointer to the first element of an array, without a copy.
 
     Parameters
     ----------
     array
-        numpy array of any shape, contiguous in C order, as blocks are.
+        NumPy array of any shape, contiguous in C order, like blocks.
     dtype
-        What the C code takes it for, e.g. ``"float64"`` for ``double *``. Default: whatever it is.
+        The type that the C code expects, for example ``"float64"`` for ``double *``. Default: the dtype of the array.
     writable
-        Whether the C code writes to it.
+        Whether the C code writes to the array.
 
     Returns
     -------
     ctypes pointer
-        ``POINTER(c_double)`` for float64, and so on; complex numbers as pointer to their real type, real and imaginary
-        parts in turn. Keeps the array alive.
+        ``POINTER(c_double)`` for float64, and so on. For complex numbers a pointer to their real type, with alternating
+        real and imaginary parts. The pointer keeps the array alive.
 
     Raises
     ------
     InvalidRequest
-        If there is no such dtype; if the array is not a numpy array, is of another dtype or of one that C does not
-        have, or is not contiguous, not aligned or read-only where it is to be written.
+        If `dtype` is not valid, or the array is not a NumPy array, has another dtype or one without a C type, is not
+        contiguous or not aligned, or is read-only although `writable` is True.
 
     Examples
     --------
@@ -96,36 +96,37 @@ def pointer(array: Any, dtype: npt.DTypeLike | None = None, *, writable: bool = 
 
     if not isinstance(array, np.ndarray):
         raise InvalidRequest(
-            f"pointer() takes a NumPy array, not {type(array).__name__}: convert it, e.g. with its to_numpy()"
+            f"pointer() takes a NumPy array, not {type(array).__name__}. Convert it, for example with its to_numpy()."
         )
     try:
-        wanted = array.dtype if dtype is None else np.dtype(dtype)
+        expected = array.dtype if dtype is None else np.dtype(dtype)
     except (TypeError, ValueError):
         raise InvalidRequest(
-            f"dtype={dtype!r} is not one of NumPy: for double * it is 'float64', for int * 'int32'"
+            f"dtype={dtype!r} is not a NumPy dtype. Use 'float64' for double *, 'int32' for int *."
         ) from None
-    if array.dtype != wanted:
+    if array.dtype != expected:
         raise InvalidRequest(
-            f"the array is of dtype {array.dtype}, and the C code takes {wanted}: "
-            f"convert it before, with astype({wanted.name!r})"
+            f"the array has dtype {array.dtype}, and the C code takes {expected}. "
+            f"Convert the array before, with astype({expected.name!r})."
         )
-    described = f"the array of dtype {array.dtype} and shape {array.shape}"
+    name = f"the array of dtype {array.dtype} and shape {array.shape}"
     real = array.real.dtype if array.dtype.kind == "c" else array.dtype
     try:
-        in_c: Any = np.ctypeslib.as_ctypes_type(real) if array.dtype.isnative and real.kind in "biuf" else None
+        c_type: Any = np.ctypeslib.as_ctypes_type(real) if array.dtype.isnative and real.kind in "biuf" else None
     except NotImplementedError:
-        in_c = None
-    if in_c is None:
+        c_type = None
+    if c_type is None:
         raise InvalidRequest(
-            f"{described} holds what C has no number type for: convert it before, e.g. with astype('float64')"
+            f"{name} has a type without a number type in C. Convert the array before, for example with "
+            "astype('float64')."
         )
     if not array.flags.c_contiguous:
         raise InvalidRequest(
-            f"{described} is not contiguous in C order (strides {array.strides}): make it so with "
-            "numpy.ascontiguousarray(...), which copies it"
+            f"{name} is not contiguous in C order (strides {array.strides}). Pass a copy from "
+            "numpy.ascontiguousarray(...)."
         )
     if not array.flags.aligned:
-        raise InvalidRequest(f"{described} does not begin at a multiple of its items' alignment: pass a copy()")
+        raise InvalidRequest(f"{name} does not begin at a multiple of its items' alignment. Pass a copy().")
     if writable and not array.flags.writeable:
-        raise InvalidRequest(f"{described} is read-only, and the C code is to write to it: pass a copy()")
-    return array.ctypes.data_as(ctypes.POINTER(in_c))
+        raise InvalidRequest(f"{name} is read-only, but the C code must write to it. Pass a copy().")
+    return array.ctypes.data_as(ctypes.POINTER(c_type))

@@ -1,4 +1,4 @@
-"""Non-blocking operations: they return requests whose waiting can be ended from outside."""
+"""Non-blocking operations, whose requests have cancelable waits."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from mpi4py import MPI
 
 from workbench.mpi.collectives import lengths
 from workbench.mpi.operation import InterruptibleComm, named, posting
-from workbench.mpi.operation_names import COLLECTIVE, NEIGHBOURS
+from workbench.mpi.operation_names import COLLECTIVE, NEIGHBORS
 from workbench.mpi.point_to_point import pickled
-from workbench.mpi.request import Prequest, watched
+from workbench.mpi.request import Prequest, cancelable
 from workbench.mpi.traffic import destination, is_message, source_of, traffic_rule
 
 
@@ -20,47 +20,49 @@ class NonBlocking(InterruptibleComm):
     """Non-blocking and persistent operations of all communicators."""
 
 
-class NonBlockingNeighbours(InterruptibleComm, MPI.Topocomm):
-    """Non-blocking and persistent operations of the neighbours in a topology."""
+class NonBlockingNeighbors(InterruptibleComm, MPI.Topocomm):
+    """Non-blocking and persistent operations of neighbors in a topology."""
 
 
-# Operations of which mpi4py's requests hold no buffers.
+# Operations for which mpi4py's requests do not hold the buffers.
 _NOT_HELD = ("allgatherv", "reduce", "allreduce", "reduce_scatter_block", "reduce_scatter", "scan", "exscan")
 
 
 def _posting(method: Callable[..., MPI.Request]) -> Callable[..., MPI.Request]:
-    # What is sent whenever it is started is not counted.
+    # Persistent messages are not in the sums of `Pairs`.
     doubtful = method.__name__.endswith(("end_init", "ecv_init"))
     holds = method.__name__.lower().removeprefix("i").removesuffix("_init") not in _NOT_HELD
     receives = method.__name__.lower() in {"irecv", "recv_init"}
-    gives, sends, source = is_message(method.__name__), traffic_rule(method.__name__), source_of(method.__name__)
+    is_sent, sends, source = is_message(method.__name__), traffic_rule(method.__name__), source_of(method.__name__)
 
     @posting
     @functools.wraps(method)
     def post(self: InterruptibleComm, *args: Any, **options: Any) -> MPI.Request:
-        if gives:
-            self.watch.messages += self.gives[destination(args, options)]
+        if is_sent:
+            self.watch.messages += self.sent_pairs[destination(args, options)]
         self.watch.doubtful |= doubtful
-        posted = watched(method(self, *args, **options), self.watch, None if holds else (args, options))
+        posted = cancelable(method(self, *args, **options), self.watch, None if holds else (args, options))
         if isinstance(posted, Prequest):
             posted.starting = lambda name: start(self, name, args, options)
             posted.receives = receives
         elif source is not None:
             posted.receives = receives
-            posted.take(self.takes, rank := source(*args, **options))
-            self._taken(rank)
+            posted.count_message(self.received_pairs, rank := source(*args, **options))
+            self._count_received(rank)
         return posted
 
     def start(self: InterruptibleComm, name: str, args: tuple[Any, ...], options: dict[str, Any]) -> None:
         if sends is not None:
-            self._sent(name, lambda its: sends(its, *args, **options))
+            self._count_sent(name, lambda counter: sends(counter, *args, **options))
         if source is not None:
-            self._taken(source(*args, **options))
+            self._count_received(source(*args, **options))
 
     return post
 
 
-def _pickling(method: Callable[..., MPI.Request], twin: Callable[..., MPI.Request]) -> Callable[..., MPI.Request]:
+def _pickling(
+    method: Callable[..., MPI.Request], counterpart: Callable[..., MPI.Request]
+) -> Callable[..., MPI.Request]:
     """Return the operation as one that posts that of a buffer with the pickled object."""
     name = method.__name__
 
@@ -68,16 +70,16 @@ def _pickling(method: Callable[..., MPI.Request], twin: Callable[..., MPI.Reques
     @functools.wraps(method)
     def post(self: InterruptibleComm, obj: Any, dest: int, tag: int = 0) -> MPI.Request:
         data = pickled(obj, dest)
-        self.watch.messages += self.gives[dest]
-        request = watched(twin(self, [data, MPI.BYTE], dest, tag), self.watch)
-        self._sent(name, lambda _: (dest, len(data)))
+        self.watch.messages += self.sent_pairs[dest]
+        request = cancelable(counterpart(self, [data, MPI.BYTE], dest, tag), self.watch)
+        self._count_sent(name, lambda _: (dest, len(data)))
         return request
 
     return post
 
 
-def _asking(method: Callable[..., MPI.Request]) -> Callable[..., MPI.Request]:
-    """Return the operation as one that asks the ranks how much they want, where it is not told."""
+def _with_lengths(method: Callable[..., MPI.Request]) -> Callable[..., MPI.Request]:
+    """Return a reduce-scatter that gathers the receive counts of the ranks if they are omitted."""
 
     @functools.wraps(method)
     def post(
@@ -103,6 +105,6 @@ for _name in (
 for _name in ("isend", "ibsend", "issend"):
     setattr(NonBlocking, _name, _pickling(getattr(MPI.Comm, _name), getattr(MPI.Comm, _name.capitalize())))
 for _name in ("Ireduce_scatter", "Reduce_scatter_init"):
-    setattr(NonBlocking, _name, _asking(getattr(NonBlocking, _name)))
-for _name in (*(f"I{name.lower()}" for name in NEIGHBOURS), *(f"{name}_init" for name in NEIGHBOURS)):
-    setattr(NonBlockingNeighbours, _name, _posting(getattr(MPI.Topocomm, _name)))
+    setattr(NonBlocking, _name, _with_lengths(getattr(NonBlocking, _name)))
+for _name in (*(f"I{name.lower()}" for name in NEIGHBORS), *(f"{name}_init" for name in NEIGHBORS)):
+    setattr(NonBlockingNeighbors, _name, _posting(getattr(MPI.Topocomm, _name)))

@@ -1,4 +1,4 @@
-"""Operations of all ranks on pickled objects, that can be ended from outside."""
+"""Cancelable collective operations on pickled objects."""
 # ruff: noqa: D102  (names and documentation are mpi4py's)
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
-from workbench.mpi.collectives import NeighbourCollectives
+from workbench.mpi.collectives import NeighborCollectives
 from workbench.mpi.operation import InterruptibleComm, operation
-from workbench.mpi.traffic import NOTHING, to_each_other, to_neighbours
+from workbench.mpi.traffic import NOTHING, to_each_other, to_neighbors
 
 _Counts = np.ndarray[Any, np.dtype[np.int64]]
 
 
 class ObjectCollectives(InterruptibleComm):
-    """Blocking collective operations on pickled objects: first the bytes of each are told, then they are sent."""
+    """Blocking collective operations on pickled objects, which send first the lengths and then the bytes."""
 
     @operation
     def barrier(self) -> None:
@@ -28,7 +28,7 @@ class ObjectCollectives(InterruptibleComm):
     def bcast(self, obj: Any, root: int = 0) -> Any:
         data = MPI.pickle.dumps(obj) if self.rank == root else b""
         received = self._bcast(data, root)
-        self._sent("bcast", lambda its: len(data) if its.rank == root else NOTHING)
+        self._count_sent("bcast", lambda counter: len(data) if counter.rank == root else NOTHING)
         return obj if self.rank == root else MPI.pickle.loads(received)
 
     def _bcast(self, data: bytes, root: int) -> bytes | bytearray:
@@ -45,7 +45,7 @@ class ObjectCollectives(InterruptibleComm):
         self._run(MPI.Comm.Igather, _counts(1, len(data)), counts, root)
         if counts is None:
             self._run(MPI.Comm.Igatherv, [data, MPI.BYTE], None, root)
-            self._sent("gather", lambda _: [(root, len(data))])
+            self._count_sent("gather", lambda _: [(root, len(data))])
             return None
         parts = _Parts(counts)
         self._run(MPI.Comm.Igatherv, [data, MPI.BYTE], parts.message, root)
@@ -61,7 +61,9 @@ class ObjectCollectives(InterruptibleComm):
         self._run(MPI.Comm.Iscatter, counts, size, root)
         buffer = bytearray(int(size[0]))
         self._run(MPI.Comm.Iscatterv, outgoing, [buffer, MPI.BYTE], root)
-        self._sent("scatter", lambda its: NOTHING if counts is None else to_each_other(its, counts.tolist()))
+        self._count_sent(
+            "scatter", lambda counter: NOTHING if counts is None else to_each_other(counter, counts.tolist())
+        )
         return MPI.pickle.loads(buffer)
 
     @operation
@@ -71,7 +73,7 @@ class ObjectCollectives(InterruptibleComm):
         self._run(MPI.Comm.Iallgather, _counts(1, len(data)), counts)
         parts = _Parts(counts)
         self._run(MPI.Comm.Iallgatherv, [data, MPI.BYTE], parts.message)
-        self._sent("allgather", lambda _: len(data))
+        self._count_sent("allgather", lambda _: len(data))
         return parts.objects()
 
     @operation
@@ -81,12 +83,12 @@ class ObjectCollectives(InterruptibleComm):
         self._run(MPI.Comm.Ialltoall, sizes, counts)
         parts = _Parts(counts)
         self._run(MPI.Comm.Ialltoallv, _Parts(sizes, b"".join(data)).message, parts.message)
-        self._sent("alltoall", lambda its: to_each_other(its, sizes.tolist()))
+        self._count_sent("alltoall", lambda counter: to_each_other(counter, sizes.tolist()))
         return parts.objects()
 
 
-class ObjectNeighbourCollectives(NeighbourCollectives):
-    """Blocking collective operations of the neighbours in a topology, on pickled objects."""
+class ObjectNeighborCollectives(NeighborCollectives):
+    """Blocking collective operations of neighbors in a topology, on pickled objects."""
 
     @operation
     def neighbor_allgather(self, sendobj: Any) -> list[Any]:
@@ -95,7 +97,9 @@ class ObjectNeighbourCollectives(NeighbourCollectives):
         self._run(MPI.Topocomm.Ineighbor_allgather, _counts(1, len(data)), counts)
         parts = _Parts(counts)
         self._run(MPI.Topocomm.Ineighbor_allgatherv, [data, MPI.BYTE], parts.message)
-        self._sent("neighbor_allgather", lambda its: to_neighbours(its, [len(data)] * len(its.neighbours)))
+        self._count_sent(
+            "neighbor_allgather", lambda counter: to_neighbors(counter, [len(data)] * len(counter.neighbors))
+        )
         return parts.objects()
 
     @operation
@@ -105,12 +109,12 @@ class ObjectNeighbourCollectives(NeighbourCollectives):
         self._exchange("Neighbor_alltoall", sizes, counts)
         parts = _Parts(counts)
         self._exchange("Neighbor_alltoallv", _Parts(sizes, b"".join(data)).message, parts.message)
-        self._sent("neighbor_alltoall", lambda its: to_neighbours(its, sizes.tolist()))
+        self._count_sent("neighbor_alltoall", lambda counter: to_neighbors(counter, sizes.tolist()))
         return parts.objects()
 
 
 class _Parts:
-    """Pickled objects one after the other in one buffer."""
+    """Consecutive pickled objects in one buffer."""
 
     def __init__(self, counts: _Counts, buffer: bytes | None = None) -> None:
         self._ends = list(accumulate(counts.tolist(), initial=0))
@@ -120,7 +124,7 @@ class _Parts:
     def objects(self) -> list[Any]:
         whole = memoryview(self._buffer)
         bounds = zip(self._ends, self._ends[1:], strict=False)
-        # nothing: there is no neighbour
+        # An empty part means that the neighbor does not exist.
         return [MPI.pickle.loads(whole[begin:end]) if end > begin else None for begin, end in bounds]
 
 

@@ -1,4 +1,4 @@
-"""Reductions of pickled objects, that can be ended from outside: in pairs of ranks, in as many rounds as mpi4py."""
+"""Cancelable reductions of pickled objects, in pairs of ranks and with as many rounds as in mpi4py."""
 # ruff: noqa: D102, N802  (names and documentation are mpi4py's)
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ _Op = Callable[[Any, Any], Any]
 
 
 class ObjectReductions(ObjectCollectives, DerivedCommunicators):
-    """Blocking reductions of pickled objects, by messages on a communicator that nobody else speaks on."""
+    """Blocking reductions of pickled objects, with messages on a private communicator."""
 
     _private = MPI.COMM_NULL
-    """Where reductions speak, once there has been one."""
+    """The communicator of the reductions, created by the first one."""
 
     @operation
     def reduce(self, sendobj: Any, op: MPI.Op | _Op = MPI.SUM, root: int = 0) -> Any | None:
@@ -30,7 +30,7 @@ class ObjectReductions(ObjectCollectives, DerivedCommunicators):
             raise MPI.Exception(MPI.ERR_ROOT)
         data = MPI.pickle.dumps(sendobj)
         result = self._reduce(data, op, root)
-        self._sent("reduce", lambda its: [(root, len(data))] if its.rank != root else NOTHING)
+        self._count_sent("reduce", lambda counter: [(root, len(data))] if counter.rank != root else NOTHING)
         return result
 
     @operation
@@ -38,7 +38,7 @@ class ObjectReductions(ObjectCollectives, DerivedCommunicators):
         data = MPI.pickle.dumps(sendobj)
         result = self._reduce(data, op, 0)
         received = self._bcast(MPI.pickle.dumps(result) if self.rank == 0 else b"", 0)
-        self._sent("allreduce", lambda _: len(data))
+        self._count_sent("allreduce", lambda _: len(data))
         return result if self.rank == 0 else MPI.pickle.loads(received)
 
     @operation
@@ -50,25 +50,25 @@ class ObjectReductions(ObjectCollectives, DerivedCommunicators):
         return self._scan("exscan", sendobj, op)
 
     def _reduce(self, data: bytes, op: MPI.Op | _Op, root: int) -> Any:
-        self._meet_in_private()
-        # a copy of what the rank has given, since the operation may change it
+        self._create_private()
+        # The operation may change its arguments, so this is a copy.
         result, distance = MPI.pickle.loads(data), 1
         while distance < self.size:
             if self.rank & distance:
-                self._give(result, self.rank & ~distance)
+                self._send_object(result, self.rank & ~distance)
                 break
             if self.rank | distance < self.size:
-                result = op(result, self._take(self.rank | distance))
+                result = op(result, self._receive_object(self.rank | distance))
             distance <<= 1
         if root != 0:
             if self.rank == 0:
-                self._give(result, root)
+                self._send_object(result, root)
             elif self.rank == root:
-                result = self._take(0)
+                result = self._receive_object(0)
         return result if self.rank == root else None
 
     def _scan(self, operation: str, sendobj: Any, op: MPI.Op | _Op) -> Any:
-        self._meet_in_private()
+        self._create_private()
         data = MPI.pickle.dumps(sendobj)
         block = MPI.pickle.loads(data)
         results = [block] if operation == "scan" else []
@@ -83,39 +83,39 @@ class ObjectReductions(ObjectCollectives, DerivedCommunicators):
                 else:
                     block = op(block, received)
             distance <<= 1
-        self._sent(operation, lambda its: to_later(its, len(data)))
+        self._count_sent(operation, lambda counter: to_later(counter, len(data)))
         return results[0] if results else None
 
     def Free(self) -> None:
         super().Free()
         if self._private != MPI.COMM_NULL:
-            self._offspring[:] = [comm for comm in self._offspring if comm is not self._private]
+            self._derived[:] = [comm for comm in self._derived if comm is not self._private]
             self._private.Free()
 
     def Revoke(self) -> None:
-        """Revoke it, and where its reductions speak."""
+        """Revoke this communicator and the private one."""
         super().Revoke()
         if self._private != MPI.COMM_NULL:
             self._private.Revoke()
 
-    def _meet_in_private(self) -> None:
+    def _create_private(self) -> None:
         if self._private == MPI.COMM_NULL:
             private, request = MPI.Intracomm(self).Idup()
             self._wait_for(private, request)
             self._private = private
-            self._offspring.append(private)
+            self._derived.append(private)
 
-    def _give(self, obj: Any, dest: int) -> None:
+    def _send_object(self, obj: Any, dest: int) -> None:
         self._wait(self._private.isend(obj, dest))
 
-    def _take(self, source: int) -> Any:
+    def _receive_object(self, source: int) -> Any:
         message = self._until(lambda: self._private.improbe(source))
         return unpickled(message.irecv(), self.watch.check)
 
     def _exchange(self, obj: Any, partner: int) -> Any:
         sending = self._private.isend(obj, partner)
         try:
-            received = self._take(partner)
+            received = self._receive_object(partner)
         except BaseException:
             keep_alive(sending)
             raise

@@ -1,4 +1,4 @@
-"""Operations of a communicator that are watched: here each of them begins, is waited for, ends, and is counted."""
+"""The parts that all operations of a communicator share: entry, cancelable wait, exit and counting."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ T = TypeVar("T")
 
 
 class InterruptibleComm(MPI.Intracomm):
-    """A communicator whose operations can be ended from outside, and are counted if its watch has counters."""
+    """A communicator whose operations can be canceled, and are counted if the state of the call has counters."""
 
     watch: CallState
     key: int
-    """Tells it from other communicators, where it was made from none of ours."""
+    """Identity of the communicator in synchronizations."""
     _counting: TrafficCounter | None = None
 
     @functools.cached_property
-    def gives(self) -> Pairs:
-        """What a message to each rank adds to `CallState.messages`."""
+    def sent_pairs(self) -> Pairs:
+        """By rank: the number that a message to this rank adds to `CallState.messages`."""
         rank = self.rank
         return Pairs(lambda dest: (rank, dest))
 
     @functools.cached_property
-    def takes(self) -> Pairs:
-        """What a message from each rank takes from `CallState.messages`."""
+    def received_pairs(self) -> Pairs:
+        """By rank: the number that a message from this rank subtracts from `CallState.messages`."""
         rank = self.rank
         return Pairs(lambda source: (source, rank))
 
@@ -46,42 +46,37 @@ class InterruptibleComm(MPI.Intracomm):
 
     def _run(
         self,
-        twin: Callable[..., MPI.Request],
+        counterpart: Callable[..., MPI.Request],
         *args: Any,
         status: MPI.Status | None = None,
         give_up: Callable[..., None] = keep_alive,
     ) -> None:
-        """Post the non-blocking twin of an operation, and wait for it."""
-        wait(twin(self, *args), self.watch.check, status, args, give_up)
+        """Post the non-blocking counterpart of an operation, and wait for it."""
+        wait(counterpart(self, *args), self.watch.check, status, args, give_up)
 
-    def meet(self, arriving: MPI.Request, *held: Any) -> None:
-        """Return when all ranks are sure to make a call that cannot be ended, as `barrier_or_cancel` of `polling`.
+    def synchronize(self, arriving: MPI.Request, *buffers: Any) -> None:
+        """Return when all ranks will make a call that cannot be canceled, see `barrier_or_cancel`.
 
-        Parameters
-        ----------
-        arriving
-            A collective operation that was posted.
-        held
-            What it reads and writes.
+        `arriving` is a posted collective operation on `buffers`.
         """
         check = self.watch.check
-        given_up: list[Any] = [arriving, held]
+        outstanding: list[Any] = [arriving, buffers]
 
         def vote(yes: bool) -> Callable[[], bool | None]:
             votes = array("i", [yes])
             request = MPI.Comm.Iallreduce(self, MPI.IN_PLACE, votes, MPI.MIN)
-            given_up.extend((request, votes))
+            outstanding.extend((request, votes))
             return lambda: bool(votes[0]) if request.Test() else None
 
         try:
             barrier_or_cancel(arriving.Test, vote, check)
         except BaseException:
-            keep_alive(*given_up)
+            keep_alive(*outstanding)
             check()
             raise
 
     def blocking(self, method: Callable[..., T], *args: Any, **options: Any) -> T:
-        """Make a call that cannot be ended, once all ranks are sure to make it."""
+        """Make a call that cannot be canceled, after `synchronize`."""
         try:
             return method(self, *args, **options)
         finally:
@@ -91,7 +86,7 @@ class InterruptibleComm(MPI.Intracomm):
         return cast("T", poll(attempt, self.watch.check))
 
     def counting(self, counters: Counters) -> TrafficCounter:
-        """Return what counts for this communicator, in the counters of its watch."""
+        """Return the traffic counter of this communicator for these counters."""
         counting = self._counting
         if counting is None:
             counting = self._counting = TrafficCounter.of(self, self.key, counters)
@@ -99,24 +94,24 @@ class InterruptibleComm(MPI.Intracomm):
             counting.use(counters)
         return counting
 
-    def _sent(self, operation: str, sends: Callable[[TrafficCounter], Destinations]) -> None:
-        """Count what an operation sends whose arguments alone do not tell it."""
+    def _count_sent(self, operation: str, sends: Callable[[TrafficCounter], Destinations]) -> None:
+        """Count the traffic of an operation that has no rule for its arguments."""
         if (counters := self.watch.counters) is not None:
             counting = self.counting(counters)
             entered = self.watch.since if self.watch.operation else time.monotonic()
             counting.sent(operation, sends(counting), entered)
 
-    def _taken(self, source: int) -> None:
-        """Count a message that will come from a rank, or has come."""
+    def _count_received(self, source: int) -> None:
+        """Count a message from a rank, received or expected."""
         if (counters := self.watch.counters) is not None:
             self.counting(counters).message_received(source)
 
     def _received_from(self, operation: str, source: int, status: MPI.Status | None) -> None:
-        """Count a message that was waited for, from a rank or from that of the status."""
+        """Count a message that was waited for, from `source` or from that of the status."""
         if source == MPI.ANY_SOURCE and status is not None:
             source = status.source
         watch = self.watch
-        watch.messages -= self.takes[source]
+        watch.messages -= self.received_pairs[source]
         if (counters := watch.counters) is not None:
             counting = self._counting
             if counting is None or counting.counters is not counters:
@@ -124,8 +119,8 @@ class InterruptibleComm(MPI.Intracomm):
             counting.message_received(source, operation, watch.since)
 
 
-def _counts(name: str) -> Callable[[InterruptibleComm, Counters, tuple[Any, ...], dict[str, Any]], None]:
-    """Return what counts an operation that is over, of the arguments that it was given."""
+def _counting_of(name: str) -> Callable[[InterruptibleComm, Counters, tuple[Any, ...], dict[str, Any]], None]:
+    """Return the function that counts a complete operation from its arguments."""
     sends, collective = traffic_rule(name), is_collective(name)
 
     def count(self: InterruptibleComm, counters: Counters, args: tuple[Any, ...], options: dict[str, Any]) -> None:
@@ -137,18 +132,18 @@ def _counts(name: str) -> Callable[[InterruptibleComm, Counters, tuple[Any, ...]
         if collective:
             counting.number = number = counting.number + STEP
             if not number & counters.mask:
-                counting.synchronised(name, since)
+                counting.synchronized(name, since)
 
     return count
 
 
 def operation(method: F) -> F:
-    """Make a method an operation that is watched, under its own name. They do not nest."""
+    """Make a method a cancelable, counted operation. Operations do not nest."""
     name = method.__name__
-    count = _counts(name)
+    count = _counting_of(name)
 
     @functools.wraps(method)
-    def watched(self: InterruptibleComm, *args: Any, **options: Any) -> Any:
+    def run(self: InterruptibleComm, *args: Any, **options: Any) -> Any:
         watch = self.watch
         watch.enter(name)
         try:
@@ -159,35 +154,35 @@ def operation(method: F) -> F:
         finally:
             watch.leave()
 
-    return cast("F", named(watched, name))
+    return cast("F", named(run, name))
 
 
-def waiting(blocking: F, twin: Callable[..., MPI.Request]) -> F:
-    """Return the blocking operation as one that posts its non-blocking twin and waits for it."""
+def via_nonblocking(blocking: F, counterpart: Callable[..., MPI.Request]) -> F:
+    """Return a blocking operation that posts its non-blocking counterpart and waits for it."""
     name = blocking.__name__
-    count = _counts(name)
+    count = _counting_of(name)
 
     @functools.wraps(blocking)
-    def watched(self: InterruptibleComm, *args: Any, **options: Any) -> None:
-        # as `operation`, in one function: small messages take a few microseconds
+    def run(self: InterruptibleComm, *args: Any, **options: Any) -> None:
+        # This is `operation` inlined, because small messages take a few microseconds.
         watch = self.watch
         watch.enter(name)
         try:
-            wait(twin(self, *args, **options), watch.check, held=(args, options))
+            wait(counterpart(self, *args, **options), watch.check, buffers=(args, options))
             if (counters := watch.counters) is not None:
                 count(self, counters, args, options)
         finally:
             watch.leave()
 
-    return cast("F", named(watched, name))
+    return cast("F", named(run, name))
 
 
 def posting(method: F) -> F:
-    """Make a method an operation that is counted, and that cannot begin once the call was ended. Nobody waits in it."""
+    """Make a method a counted operation that does not wait, and does not begin after the call was canceled."""
     name = method.__name__
     sends, collective = traffic_rule(name), is_collective(name)
     if name.endswith("_init"):
-        sends = None  # poll it is started
+        sends = None  # counted at each start
 
     @functools.wraps(method)
     def post(self: InterruptibleComm, *args: Any, **options: Any) -> Any:
@@ -208,7 +203,7 @@ def posting(method: F) -> F:
 
 
 def named(function: Any, name: str) -> Any:
-    """Give a function the name that tracebacks and stacks show."""
+    """Set the name of a function in tracebacks and stacks."""
     if isinstance(function, FunctionType):
         function.__code__ = function.__code__.replace(co_name=name)
     return function

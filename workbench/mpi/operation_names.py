@@ -8,8 +8,8 @@ COLLECTIVE = (
 )  # fmt: skip
 """Operations of all ranks on buffers."""
 
-NEIGHBOURS = tuple(f"Neighbor_{name}" for name in ("allgather", "allgatherv", "alltoall", "alltoallv", "alltoallw"))
-"""Operations of the neighbours in a topology on buffers."""
+NEIGHBORS = tuple(f"Neighbor_{name}" for name in ("allgather", "allgatherv", "alltoall", "alltoallv", "alltoallw"))
+"""Operations of neighbors in a topology on buffers."""
 
 MAKERS = (
     "Dup", "Dup_with_info", "Clone", "Idup", "Create", "Split", "Split_type", "Create_cart", "Create_graph",
@@ -20,9 +20,9 @@ MAKERS = (
 OPERATIONS = (
     "other",
     *COLLECTIVE,
-    *NEIGHBOURS,
-    *(f"I{name.lower()}" for name in (*COLLECTIVE, *NEIGHBOURS)),
-    *(f"{name}_init" for name in (*COLLECTIVE, *NEIGHBOURS)),
+    *NEIGHBORS,
+    *(f"I{name.lower()}" for name in (*COLLECTIVE, *NEIGHBORS)),
+    *(f"{name}_init" for name in (*COLLECTIVE, *NEIGHBORS)),
     "barrier", "bcast", "gather", "scatter", "allgather", "alltoall", "reduce", "allreduce", "scan", "exscan",
     "neighbor_allgather", "neighbor_alltoall",
     "Send", "Bsend", "Ssend", "Rsend", "Recv", "Sendrecv", "Sendrecv_replace", "Probe", "Mprobe",

@@ -1,4 +1,4 @@
-"""Messages from rank to rank, of buffers and of pickled objects, that can be ended from outside."""
+"""Cancelable point-to-point operations on buffers and pickled objects."""
 # ruff: noqa: D102, N802, PLR0917  (names and documentation are mpi4py's)
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from workbench.mpi.request import Message, status_of, unpickled
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-# Names of this module are found sooner than those of MPI.
+# Global names are faster than attributes of MPI.
 _ANY, _IRECV = MPI.ANY_SOURCE, MPI.Comm.Irecv
 
 
@@ -27,7 +27,7 @@ class PointToPoint(InterruptibleComm):
     def Recv(
         self, buf: Any, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: MPI.Status | None = None
     ) -> None:
-        # as `operation` has it, but for calls less: small messages take a microsecond
+        # This is `operation` inlined, because small messages take a microsecond.
         watch = self.watch
         watch.enter("Recv")
         try:
@@ -52,7 +52,7 @@ class PointToPoint(InterruptibleComm):
         status = status_of(status, source)
         self._check_sending(sendbuf, dest, sendtag)
         receiving = MPI.Comm.Irecv(self, recvbuf, source, recvtag)
-        self.watch.messages += self.gives[dest]
+        self.watch.messages += self.sent_pairs[dest]
         try:
             self._run(MPI.Comm.Isend, sendbuf, dest, sendtag)
             self._wait(receiving, status)
@@ -72,7 +72,7 @@ class PointToPoint(InterruptibleComm):
         status: MPI.Status | None = None,
     ) -> None:
         status = status_of(status, source)
-        self.watch.messages += self.gives[dest]
+        self.watch.messages += self.sent_pairs[dest]
         self._run(MPI.Comm.Isendrecv_replace, buf, dest, sendtag, source, recvtag, status=status)
         self._received_from("Sendrecv_replace", source, status)
 
@@ -85,7 +85,7 @@ class PointToPoint(InterruptibleComm):
         status: MPI.Status | None = None,
     ) -> Any:
         if buf is not None:
-            warnings.warn("comm.recv(buf=...) is deprecated in mpi4py: leave buf out", UserWarning, stacklevel=3)
+            warnings.warn("comm.recv(buf=...) is deprecated in mpi4py: omit buf", UserWarning, stacklevel=3)
         status = status_of(status, source)
         received = self._received(buf, source, tag, status)
         self._received_from("recv", source, status)
@@ -105,9 +105,9 @@ class PointToPoint(InterruptibleComm):
         data, status = pickled(sendobj, dest), status_of(status, source)
         message = [data, MPI.BYTE]
         self._check_sending(message, dest, sendtag)
-        MPI.Comm.iprobe(self, source, recvtag)  # raises where nothing can be received
+        MPI.Comm.iprobe(self, source, recvtag)  # raises if the arguments of the receive are not valid
         receive = self._receiving(recvbuf, source, recvtag)
-        self.watch.messages += self.gives[dest]
+        self.watch.messages += self.sent_pairs[dest]
         sending = MPI.Comm.Isend(self, message, dest, sendtag)
         try:
             received = unpickled(receive(), self.watch.check, status)
@@ -115,47 +115,47 @@ class PointToPoint(InterruptibleComm):
             keep_alive(sending)
             raise
         self._wait(sending)
-        self._sent("sendrecv", lambda _: (dest, len(data)))
+        self._count_sent("sendrecv", lambda _: (dest, len(data)))
         self._received_from("sendrecv", source, status)
         return received
 
     def _matched(self, message: MPI.Message, source: int, status: MPI.Status | None) -> Message:
-        self.watch.messages -= self.takes[source if status is None else status.source]
-        self._taken(source)
+        self.watch.messages -= self.received_pairs[source if status is None else status.source]
+        self._count_received(source)
         return Message(message, self.watch)
 
     def _received(self, buf: Any, source: int, tag: int, status: MPI.Status | None) -> Any:
         return unpickled(self._receiving(buf, source, tag)(), self.watch.check, status)
 
     def _receiving(self, buf: Any, source: int, tag: int) -> Callable[[], MPI.Request]:
-        """Return what receives an object."""
+        """Return the function that begins to receive an object."""
         if buf is not None:
             posted = MPI.Comm.irecv(self, buf, source, tag)
             return lambda: posted
         return lambda: self._until(lambda: MPI.Comm.improbe(self, source, tag)).irecv()
 
     def _check_sending(self, message: Any, dest: int, tag: int) -> None:
-        """Raise if a message cannot be sent: before a receive is posted that could take the message of another."""
+        """Raise if a message cannot be sent, before a receive is posted that could match another message."""
         MPI.Comm.Send_init(self, message, dest, tag).Free()
 
 
 def pickled(obj: Any, dest: int) -> bytes:
-    """Return what is sent for an object. mpi4py does not pickle what goes to nobody."""
+    """Return the pickle of an object; empty for PROC_NULL, as in mpi4py."""
     return MPI.pickle.dumps(obj) if dest != MPI.PROC_NULL else b""
 
 
-def _message(blocking: F, twin: Callable[..., MPI.Request]) -> F:
-    """Return the blocking operation as one that posts its non-blocking twin and waits for it."""
+def _message(blocking: F, counterpart: Callable[..., MPI.Request]) -> F:
+    """Return a blocking send that posts its non-blocking counterpart and waits for it."""
     name = blocking.__name__
 
     @functools.wraps(blocking)
     def send(self: PointToPoint, buf: Any, dest: int, tag: int = 0) -> None:
-        # as `operation` has it, but for calls less: small messages take a microsecond
+        # This is `operation` inlined, because small messages take a microsecond.
         watch = self.watch
         watch.enter(name)
         try:
-            watch.messages += self.gives[dest]
-            wait(twin(self, buf, dest, tag), watch.check, None, buf)
+            watch.messages += self.sent_pairs[dest]
+            wait(counterpart(self, buf, dest, tag), watch.check, None, buf)
             if (counters := watch.counters) is not None:
                 counting = self._counting
                 if counting is None or counting.counters is not counters:
@@ -167,38 +167,38 @@ def _message(blocking: F, twin: Callable[..., MPI.Request]) -> F:
     return cast("F", named(send, name))
 
 
-def _sending(blocking: F, twin: Callable[..., MPI.Request]) -> F:
-    """Return the blocking operation as one that posts the non-blocking one of a buffer with the pickled object."""
+def _sending(blocking: F, counterpart: Callable[..., MPI.Request]) -> F:
+    """Return a blocking send of an object that posts the non-blocking send of its pickle."""
     name = blocking.__name__
 
     @operation
     @functools.wraps(blocking)
     def send(self: PointToPoint, obj: Any, dest: int, tag: int = 0) -> None:
         data = pickled(obj, dest)
-        self.watch.messages += self.gives[dest]
-        self._run(twin, [data, MPI.BYTE], dest, tag)
-        self._sent(name, lambda _: (dest, len(data)))
+        self.watch.messages += self.sent_pairs[dest]
+        self._run(counterpart, [data, MPI.BYTE], dest, tag)
+        self._count_sent(name, lambda _: (dest, len(data)))
 
     return cast("F", send)
 
 
-def _looking(method: F) -> F:
-    """Return an operation that matches a message, if there is one, as one whose receiving can be ended."""
+def _matching(method: F) -> F:
+    """Return an operation that matches a message without a wait, with a cancelable receive."""
 
     @functools.wraps(method)
-    def look(
+    def match(
         self: PointToPoint, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: MPI.Status | None = None
     ) -> MPI.Message | None:
         self.watch.check()
         status = status_of(status, source)
-        found = method(self, source, tag, status)
-        return None if found is None else self._matched(found, source, status)
+        message = method(self, source, tag, status)
+        return None if message is None else self._matched(message, source, status)
 
-    return cast("F", named(look, method.__name__))
+    return cast("F", named(match, method.__name__))
 
 
 def _probing(blocking: F, attempt: Callable[..., Any]) -> F:
-    """Return the blocking operation as one that looks again and again whether there is a message."""
+    """Return a blocking probe that polls with its non-blocking counterpart."""
 
     @operation
     @functools.wraps(blocking)
@@ -206,8 +206,8 @@ def _probing(blocking: F, attempt: Callable[..., Any]) -> F:
         self: PointToPoint, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: MPI.Status | None = None
     ) -> MPI.Message | Literal[True]:
         status = status_of(status, source)
-        found: MPI.Message | Literal[True] = self._until(lambda: attempt(self, source, tag, status))
-        return found if found is True else self._matched(found, source, status)
+        match: MPI.Message | Literal[True] = self._until(lambda: attempt(self, source, tag, status))
+        return match if match is True else self._matched(match, source, status)
 
     return cast("F", probe)
 
@@ -215,9 +215,9 @@ def _probing(blocking: F, attempt: Callable[..., Any]) -> F:
 for _name, _attempt in {"Probe": "Iprobe", "probe": "iprobe", "Mprobe": "Improbe", "mprobe": "improbe"}.items():
     setattr(PointToPoint, _name, _probing(getattr(MPI.Comm, _name), getattr(MPI.Comm, _attempt)))
 for _name in ("Improbe", "improbe"):
-    setattr(PointToPoint, _name, _looking(getattr(MPI.Comm, _name)))
+    setattr(PointToPoint, _name, _matching(getattr(MPI.Comm, _name)))
 for _name in ("Send", "Bsend", "Ssend", "Rsend"):
-    _blocking, _twin = getattr(MPI.Comm, _name), getattr(MPI.Comm, f"I{_name.lower()}")
-    setattr(PointToPoint, _name, _message(_blocking, _twin))
+    _blocking, _counterpart = getattr(MPI.Comm, _name), getattr(MPI.Comm, f"I{_name.lower()}")
+    setattr(PointToPoint, _name, _message(_blocking, _counterpart))
 for _name in ("send", "bsend", "ssend"):
     setattr(PointToPoint, _name, _sending(getattr(MPI.Comm, _name), getattr(MPI.Comm, f"I{_name}")))

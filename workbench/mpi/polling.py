@@ -1,4 +1,4 @@
-"""Wait for MPI in a way that can be called off and holds no core for long."""
+"""Cancelable waits for MPI that do not occupy a core for long."""
 
 from __future__ import annotations
 
@@ -18,43 +18,41 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# Seconds to test at full speed, and then without a pause, but so that others may have the core.
+# Seconds of tests at full speed, and seconds until then of tests that yield the core after each one.
 _BUSY, _SPIN = 50e-6, 0.001
-# Seconds of the longest pause.
-_PAUSE = 0.001
-# Seconds for what MPI completes without any other rank.
-_AT_ONCE = 1.0
-# Seconds that a rank which is told to stop helps to carry the votes of others.
-_GRACE = 0.2
+# Seconds of the longest pause between tests.
+_MAX_PAUSE = 0.001
+# Seconds for operations that MPI completes without another rank.
+_LOCAL_TIMEOUT = 1.0
+# Seconds that a canceled rank makes progress for the votes of others.
+_FORWARD_TIMEOUT = 0.2
 # Seconds for the verdict of ranks that have all arrived.
-_VERDICT = 60.0
+_VERDICT_TIMEOUT = 60.0
 
 
-# By thread: requests that were given up, and their buffers, which MPI may use until they are complete. A thread of the
-# user may end before that.
+# By thread: abandoned requests and their buffers, which MPI may use until they are complete. A thread of the user may
+# end before that.
 _abandoned: dict[int, list[tuple[Any, ...]]] = {}
 
 
 def keep_alive(*things: Any) -> None:
-    """Keep requests that are given up, and what they write to, until `release` finds them complete."""
+    """Keep abandoned requests and their buffers until `release` finds them complete."""
     _abandoned.setdefault(threading.get_ident(), []).append(things)
 
 
 def release() -> None:
-    """Let go of requests, and of their buffers, that MPI is done with: of this thread, and of those that have ended."""
+    """Drop the complete requests, with their buffers, of this thread and of threads that have ended."""
     others = sys._current_frames().keys() - {threading.get_ident()}  # noqa: SLF001  (documented)
     for thread in _abandoned.keys() - others:
-        # An interrupt may come at any time, and is to lose none.
+        # One assignment, so that an interrupt loses no request.
         _abandoned[thread] = [things for things in _abandoned[thread] if not all(map(is_over, things))]
 
 
 def is_over(thing: Any) -> bool:
-    """Tell whether MPI is done with a thing, if it is a request.
+    """Return whether a request is complete; True for other objects.
 
-    Notes
-    -----
-    The user may have freed a persistent request by a copy, ``MPI.Prequest(request)``, and MPI may use its memory for
-    another one. So a persistent request is neither completed nor freed here: a rank has crashed by that.
+    The user may have freed a persistent request through a copy, ``MPI.Prequest(request)``, and MPI may have reused its
+    memory. Completing or freeing such a request can crash the rank, so this function only queries persistent requests.
     """
     from mpi4py import MPI
 
@@ -62,43 +60,38 @@ def is_over(thing: Any) -> bool:
         return True
     try:
         return thing.Get_status() if isinstance(thing, MPI.Prequest) else MPI.Request.Test(thing)
-    except MPI.Exception:  # of the operation, and nobody asks for that any more
+    except MPI.Exception:  # the error of an abandoned operation
         return isinstance(thing, MPI.Prequest) or not thing
 
 
 def completes(attempt: Callable[[], object]) -> bool:
-    """Tell whether something becomes true that does not depend on any other rank, as the end of a cancelled receive."""
-    deadline = time.monotonic() + _AT_ONCE
+    """Return whether `attempt` succeeds in time; it must not depend on other ranks, like a canceled receive."""
+    deadline = time.monotonic() + _LOCAL_TIMEOUT
     while not attempt():
         if time.monotonic() > deadline:
             return False
     return True
 
 
-def withdraw(receive: MPI.Request, *held: Any) -> None:
-    """Cancel a receive that is given up, so that it takes no message of later and needs its buffer no longer."""
+def withdraw(receive: MPI.Request, *buffers: Any) -> None:
+    """Cancel an abandoned receive, so that it matches no later message and its buffer can be freed."""
     if receive:
         receive.Cancel()
         if not completes(receive.Test):
-            keep_alive(receive, *held)
+            keep_alive(receive, *buffers)
 
 
 def poll(attempt: Callable[[], T], check: Callable[[], None]) -> T:
-    """Attempt again and again, and return the first result that is true.
+    """Call `attempt` repeatedly and return the first true result; `check` is called in between and may raise.
 
-    At once for a millisecond, then with pauses of a twentieth of what it has taken so far, at most a millisecond.
-
-    Parameters
-    ----------
-    check
-        Called between attempts; raises to break off.
+    The pauses are a twentieth of the elapsed time, from zero in the first millisecond to one millisecond.
     """
     began = time.monotonic()
     while not (result := attempt()):
         check()
         waited = time.monotonic() - began
         if waited > _SPIN:
-            time.sleep(min(waited / 20, _PAUSE))
+            time.sleep(min(waited / 20, _MAX_PAUSE))
         elif waited > _BUSY:
             os.sched_yield()
     return result
@@ -108,7 +101,7 @@ def wait(
     request: MPI.Request,
     check: Callable[[], None],
     status: MPI.Status | None = None,
-    held: object = None,
+    buffers: object = None,
     give_up: Callable[..., None] = keep_alive,
 ) -> None:
     """Wait for a request.
@@ -116,99 +109,84 @@ def wait(
     Parameters
     ----------
     check
-        Called again and again while it waits; raises to break off. The request is abandoned then, and the
-        communicator is of no use for operations of this kind.
+        Called repeatedly during the wait; raises to cancel it. Then the request is abandoned, and the communicator must
+        not be used for such operations.
     status
-        Filled in when it is complete.
-    held
-        What MPI reads and writes: kept with the request if that is abandoned. mpi4py's own requests of reductions and
-        some others do not hold it.
+        Set when the request is complete.
+    buffers
+        Buffers to keep with an abandoned request. mpi4py's requests of reductions and some others do not hold them.
     give_up
-        What is done with the request, and with what is held, if it is given up: `withdraw` for a receive.
+        Called with the request and the buffers if the request is abandoned: `withdraw` for a receive.
     """
     try:
         if not request.Test(status):
             poll(request.Test if status is None else partial(request.Test, status), check)
     except BaseException:
-        if request:  # else it is complete, though in error
-            give_up(request, held)
-        check()  # an order to stop is the reason for whatever else goes wrong after it
+        if request:  # otherwise it is complete, with an error
+            give_up(request, buffers)
+        check()  # a cancellation is the cause of other errors after it
         raise
 
 
 def barrier_or_cancel(
     arrived: Callable[[], object], vote: Callable[[bool], Callable[[], bool | None]], check: Callable[[], None]
 ) -> None:
-    """Return when all ranks are sure to make a call of MPI that cannot be ended; raise where they are not.
+    """Return when all ranks will make a call of MPI that cannot be canceled; raise on all ranks otherwise.
 
     Parameters
     ----------
     arrived
-        Tells whether all ranks are here.
+        Returns whether all ranks have arrived.
     vote
-        Gives the vote of this rank, and returns what tells the verdict: None until it is known, then whether all ranks
-        have voted for the call.
+        Sends the vote of this rank, and returns a function for the verdict: None until the verdict is known, then
+        whether all ranks have voted for the call.
     check
-        As for `until`.
+        As for `poll`.
 
     Raises
     ------
     CollectiveFailed
-        If another rank was told to stop and `check` does not raise, or if another rank does not vote.
+        If another rank was canceled and `check` does not raise, or if another rank does not vote.
 
     Notes
     -----
-    What a rank does on its way in stays, so a rank that comes late finds the others here although they have left.
-    Therefore all ranks vote once all have arrived. A rank that is told to stop before it has voted votes against the
-    call, and leaves; nobody can make the call then, whoever comes late. A rank that has voted for the call does not
-    leave before the verdict, whatever it is told; all others have arrived, so each of them votes, the one that is
-    held up as soon as it can run. So if one rank makes the call then all ranks make it. The rank that is held up would
-    keep the others from their next call in any case; they wait for it no longer than a minute.
+    An arrival cannot be withdrawn, so a late rank sees the others as arrived although they have left. Therefore
+    all ranks vote after all have arrived. A rank that is canceled before its vote votes against the
+    call and leaves. Then no rank makes the call, also no late one. A rank that has voted for the call waits for the
+    verdict, also if it is canceled. All others have arrived, so each of them votes, a suspended one as soon as it
+    runs. So either all ranks make the call or none. A suspended rank would also delay the next call of the others. They
+    wait for its vote for at most one minute.
     """
     try:
         poll(arrived, check)
         check()
     except BaseException:
-        left = time.monotonic() + _GRACE
-        with contextlib.suppress(Exception):  # of MPI, if a rank is dead
+        until = time.monotonic() + _FORWARD_TIMEOUT
+        with contextlib.suppress(Exception):  # MPI raises if a rank is dead
             verdict = vote(False)
-            # The votes of others may pass here.
-            poll(lambda: verdict() is not None or time.monotonic() > left, lambda: None)
+            # This rank may have to forward the votes of others.
+            poll(lambda: verdict() is not None or time.monotonic() > until, lambda: None)
         raise
     verdict = vote(True)
-    within = Deadline(_VERDICT, "a rank did not vote on a call of MPI: it does not run, or is gone")
-    poll(lambda: verdict() is not None, within.check)
+    deadline = Deadline(_VERDICT_TIMEOUT, "a rank did not vote on a call of MPI, because it hangs or has ended")
+    poll(lambda: verdict() is not None, deadline.check)
     if not verdict():
-        within = Deadline(_VERDICT, "another rank was told to stop before a call of MPI that all ranks have to make")
+        deadline = Deadline(_VERDICT_TIMEOUT, "another rank was canceled before a call of MPI that all ranks must make")
 
-        def told() -> None:
+        def check_both() -> None:
             check()
-            within.check()
+            deadline.check()
 
-        poll(lambda: False, told)
+        poll(lambda: False, check_both)
 
 
 class Deadline:
-    """A limit to how long something is waited for.
+    """A deadline in `seconds` from now, with a message for its end."""
 
-    Parameters
-    ----------
-    seconds
-        From now on.
-    what
-        What has happened if the time is over.
-    """
-
-    def __init__(self, seconds: float, what: str) -> None:
-        self._until, self._words = time.monotonic() + seconds, f"{what}. The wait of {seconds:.0f} s is over"
+    def __init__(self, seconds: float, message: str) -> None:
+        self._until, self._message = time.monotonic() + seconds, f"{message}. The wait of {seconds:.0f} s has ended"
 
     def check(self) -> None:
-        """Return as long as the time is not over.
-
-        Raises
-        ------
-        CollectiveFailed
-            Once it is.
-        """
+        """Raise CollectiveFailed after the deadline."""
         if time.monotonic() > self._until:
-            raise CollectiveFailed(self._words)
+            raise CollectiveFailed(self._message)

@@ -1,4 +1,4 @@
-"""Requests and matched messages whose waiting can be ended from outside."""
+"""Requests and matched messages with cancelable waits."""
 # ruff: noqa: D102, N802  (names and documentation are mpi4py's)
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from workbench.mpi.polling import completes, keep_alive, poll, wait
 
 
 def unpickled(request: MPI.Request, check: Callable[[], None], status: MPI.Status | None = None) -> Any:
-    """Wait for a request as `complete` does, and return the object that it brings."""
+    """Wait for a request and return the received object."""
 
     def attempt() -> Any:
-        done, found = request.test(status)
-        return (found,) if done else None
+        done, received = request.test(status)
+        return (received,) if done else None
 
     try:
         return poll(attempt, check)[0]
@@ -29,90 +29,92 @@ def unpickled(request: MPI.Request, check: Callable[[], None], status: MPI.Statu
 
 
 def status_of(status: MPI.Status | None, source: int) -> MPI.Status | None:
-    """Return a status where it alone will tell from whom a message is, else the one that was given."""
+    """Return `status`, or a new one if the source of a message is not known without a status."""
     return MPI.Status() if status is None and source == MPI.ANY_SOURCE else status
 
 
 class Request(MPI.Request):
-    """A request of a `Communicator`: its waits can be ended from outside.
+    """A request of a `Communicator`, with cancelable waits.
 
     Notes
     -----
-    So can those of several requests, called on this class or on a request: ``request.Waitall(requests)``,
-    ``type(request).Waitall(requests)``. What cannot be ended is ``MPI.Request.Waitall(requests)``, that is a method
-    of mpi4py's own class, which hands the requests to MPI without asking them, and which no subclass can replace.
+    Waits for several requests are cancelable if they are called on this class or on a request:
+    ``request.Waitall(requests)``, ``type(request).Waitall(requests)``. ``MPI.Request.Waitall(requests)``, the method of
+    mpi4py's class, is not cancelable: it passes the requests to MPI, and a subclass cannot replace it.
     """
 
     watch: CallState
-    held: object
-    """What MPI reads and writes poll it is complete, where mpi4py's own request does not hold it."""
+    buffers: object
+    """Buffers that MPI uses until the request is complete, if mpi4py's request does not hold them."""
     receives = False
-    """Whether it does nothing but receive, so that it can be cancelled."""
+    """Whether the request only receives, so that it can be canceled."""
     started = True
-    """Whether MPI works on it, or has done so, by an operation of this object."""
-    _takes: Pairs | None = None
-    """Of a receive, poll nobody has to know whether it has taken a message."""
+    """Whether an operation of this object has started the request."""
+    _received_pairs: Pairs | None = None
+    """For a receive, until it is known whether a message was received."""
     _source = MPI.PROC_NULL
 
-    def __new__(cls, request: MPI.Request | None = None, watch: CallState | None = None, held: object = None) -> Self:
+    def __new__(
+        cls, request: MPI.Request | None = None, watch: CallState | None = None, buffers: object = None
+    ) -> Self:
         """Take over a request of mpi4py."""
-        # not super(): that of persistent ones is not the one whose memory layout Python has chosen for the class
+        # super() of a persistent request would be a class with another memory layout than that of this class.
         self = MPI.Request.__new__(cls, request)
         self.watch = watch or CallState()
-        self.held = held
+        self.buffers = buffers
         return self
 
-    def take(self, takes: Pairs, source: int) -> None:
-        """Count the message that it receives from a rank, or will have received from any."""
-        self._takes, self._source = takes, source
+    def count_message(self, received_pairs: Pairs, source: int) -> None:
+        """Count the message that the request receives from a rank, or later one from any rank."""
+        self._received_pairs, self._source = received_pairs, source
         if source == MPI.ANY_SOURCE:
             self.watch.unknown += 1
         else:
-            self.watch.messages -= takes[source]
+            self.watch.messages -= received_pairs[source]
 
-    def _taken_from(self, status: MPI.Status | None) -> None:
-        if self._source == MPI.ANY_SOURCE and self._takes is not None and status is not None:
+    def _count_source(self, status: MPI.Status | None) -> None:
+        if self._source == MPI.ANY_SOURCE and self._received_pairs is not None and status is not None:
             self.watch.unknown -= 1
-            self.watch.messages -= self._takes[status.source]
-            self._takes = None
+            self.watch.messages -= self._received_pairs[status.source]
+            self._received_pairs = None
 
     def Test(self, status: MPI.Status | None = None) -> bool:
         status = status_of(status, self._source)
         if done := MPI.Request.Test(self, status):
-            self._taken_from(status)
-        self.let_go()
+            self._count_source(status)
+        self.drop_buffers()
         return done
 
     def test(self, status: MPI.Status | None = None) -> tuple[bool, Any]:
         status = status_of(status, self._source)
-        found = MPI.Request.test(self, status)
-        if found[0]:
-            self._taken_from(status)
-        self.let_go()
-        return found
+        result = MPI.Request.test(self, status)
+        if result[0]:
+            self._count_source(status)
+        self.drop_buffers()
+        return result
 
     def Cancel(self) -> None:
-        """Cancel it; a receive that is cancelled has taken no message."""
+        """Cancel the request. A canceled receive has received no message."""
         MPI.Request.Cancel(self)
-        takes, status = self._takes, MPI.Status()
-        if takes is None or not completes(lambda: self.Get_status(status)):
+        received_pairs, status = self._received_pairs, MPI.Status()
+        if received_pairs is None or not completes(lambda: self.Get_status(status)):
             self.watch.doubtful = True
         elif status.Is_cancelled():
-            self._takes = None
+            self._received_pairs = None
             if self._source == MPI.ANY_SOURCE:
                 self.watch.unknown -= 1
             else:
-                self.watch.messages += takes[self._source]
+                self.watch.messages += received_pairs[self._source]
 
     def Free(self) -> None:
-        """Free it; whether it sends or receives anything yet cannot be asked any more."""
+        """Free the request. After that, messages in flight cannot be detected."""
         self.watch.doubtful = True
         MPI.Request.Free(self)
 
-    def let_go(self) -> None:
-        """Forget the buffers if MPI is done with them."""
+    def drop_buffers(self) -> None:
+        """Drop the buffers if the request is complete."""
         if not self:
-            self.held = None
+            self.buffers = None
 
     def Wait(self, status: MPI.Status | None = None) -> Literal[True]:
         with self.watch.doing("Wait"):
@@ -139,25 +141,25 @@ class Request(MPI.Request):
     @classmethod
     def Waitsome(cls, requests: Sequence[MPI.Request], statuses: list[MPI.Status] | None = None) -> list[int] | None:
         def attempt() -> Any:
-            # None: there is nothing to wait for; an empty list: none is complete yet
-            found = MPI.Request.Testsome(requests, statuses)
-            return None if found == [] else (found,)
+            # None means no active request, and an empty list no complete request.
+            indices = MPI.Request.Testsome(requests, statuses)
+            return None if indices == [] else (indices,)
 
         return cast("list[int] | None", _several("Waitsome", requests, attempt)[0])
 
     @classmethod
     def waitany(cls, requests: Sequence[MPI.Request], status: MPI.Status | None = None) -> tuple[int, Any]:
         def attempt() -> Any:
-            index, done, found = MPI.Request.testany(requests, status)
-            return (index, found) if done else None
+            index, done, received = MPI.Request.testany(requests, status)
+            return (index, received) if done else None
 
         return cast("tuple[int, Any]", _several("waitany", requests, attempt))
 
     @classmethod
     def waitall(cls, requests: Sequence[MPI.Request], statuses: list[MPI.Status] | None = None) -> list[Any]:
         def attempt() -> Any:
-            done, found = MPI.Request.testall(requests, statuses)
-            return (found,) if done else None
+            done, received = MPI.Request.testall(requests, statuses)
+            return (received,) if done else None
 
         return cast("list[Any]", _several("waitall", requests, attempt)[0])
 
@@ -166,23 +168,21 @@ class Request(MPI.Request):
         cls, requests: Sequence[MPI.Request], statuses: list[MPI.Status] | None = None
     ) -> tuple[list[int] | None, list[Any] | None]:
         def attempt() -> Any:
-            found = MPI.Request.testsome(requests, statuses)
-            return None if found[0] == [] else found
+            result = MPI.Request.testsome(requests, statuses)
+            return None if result[0] == [] else result
 
         return cast("tuple[list[int] | None, list[Any] | None]", _several("waitsome", requests, attempt))
 
 
 class Prequest(Request, MPI.Prequest):
-    """A persistent request of a `Communicator`: as `Request`.
+    """A persistent request of a `Communicator`, with cancelable waits.
 
-    Notes
-    -----
-    What it sends is counted whenever it is started, but not by ``MPI.Prequest.Startall`` of mpi4py's own class.
+    Its traffic is counted at each start, except by ``MPI.Prequest.Startall`` of mpi4py's class.
     """
 
     started = False
     starting: Callable[[str], None] | None = None
-    """Counts what it sends and receives, as of the operation of this name."""
+    """Counts the traffic of a start, for the operation of this name."""
 
     def Start(self) -> None:
         _start("Start", [self], super().Start)
@@ -192,18 +192,15 @@ class Prequest(Request, MPI.Prequest):
         _start("Startall", requests, lambda: MPI.Prequest.Startall(list(requests)))
 
 
-def watched(request: MPI.Request, watch: CallState, held: object = None) -> Request:
-    """Return a request of mpi4py as one that can be ended from outside, and that outlives the code that posted it.
+def cancelable(request: MPI.Request, watch: CallState, buffers: object = None) -> Request:
+    """Return a request of mpi4py as a cancelable one, which is kept until it is complete.
 
-    Parameters
-    ----------
-    held
-        What MPI reads and writes, where mpi4py's request does not hold it.
+    `buffers` are those that mpi4py's request does not hold.
     """
-    if held is not None:
-        # Those of them that mpi4py itself has completed, by MPI.Request.Waitall, still have theirs.
+    if buffers is not None:
+        # Requests that MPI.Request.Waitall has completed still hold their buffers.
         watch.tidy()
-    posted = (Prequest if isinstance(request, MPI.Prequest) else Request)(request, watch, held)
+    posted = (Prequest if isinstance(request, MPI.Prequest) else Request)(request, watch, buffers)
     watch.post(posted)
     return posted
 
@@ -224,18 +221,18 @@ def _several(operation: str, requests: Sequence[MPI.Request], attempt: Callable[
     watch = next((request.watch for request in requests if isinstance(request, Request)), None) or CallState()
     with watch.doing(operation):
         try:
-            found = poll(attempt, watch.check)
+            result = poll(attempt, watch.check)
         except BaseException:
             keep_alive(*requests)
             raise
     for request in requests:
         if isinstance(request, Request):
-            request.let_go()
-    return found
+            request.drop_buffers()
+    return result
 
 
 class Message(MPI.Message):
-    """A matched message of a `Communicator`: receiving it can be ended from outside."""
+    """A matched message of a `Communicator`, with a cancelable receive."""
 
     watch: CallState
 
@@ -254,7 +251,7 @@ class Message(MPI.Message):
             return unpickled(MPI.Message.irecv(self), self.watch.check, status)
 
     def Irecv(self, buf: Any) -> MPI.Request:
-        return watched(super().Irecv(buf), self.watch)
+        return cancelable(super().Irecv(buf), self.watch)
 
     def irecv(self) -> MPI.Request:
-        return watched(super().irecv(), self.watch)
+        return cancelable(super().irecv(), self.watch)

@@ -10,6 +10,6 @@ SIZE_BEGINS = (0, *(1 << (number - 1) for number in range(1, SIZES)))
 
 
 def size_bin(nbytes: int) -> int:
-    """Return the bin of a message of so many bytes."""
-    # not min(): this is done for each message
+    """Return the bin of a message of `nbytes` bytes."""
+    # min() would be slower, and this function runs for each message.
     return number if (number := nbytes.bit_length()) < SIZES else SIZES - 1

@@ -1,9 +1,9 @@
-"""The two threads of a rank that run what concerns MPI and cells.
+"""The two threads of a rank that run MPI calls and cells.
 
-The *SPMD thread* makes the MPI calls of calls on all ranks. It initialises MPI, so it may call MPI at any thread level;
-with MPI_THREAD_FUNNELED or SERIALIZED it is the only one that may. Being a thread of its own, a collective call does
-not wait for a free task slot of the Dask worker, and cannot deadlock with the tasks that hold them. The *main thread*
-waits for the end of the worker, and becomes the IPython engine when it is asked to.
+The *SPMD thread* runs SPMD calls. It initializes MPI, so it may call MPI at any thread level;
+with MPI_THREAD_FUNNELED or SERIALIZED no other thread may. Because it is a separate thread, an SPMD call does
+not wait for a free task slot of the Dask worker, and cannot deadlock with tasks. The *main thread*
+waits for the end of the worker, and becomes the IPython engine for the first cell.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class MainThread:
     Attributes
     ----------
     ended : concurrent.futures.Future
-        Done when the worker has ended: what the rank lives for.
+        Done when the worker has ended.
     """
 
     def __init__(self, ended: Future[Any]) -> None:
@@ -29,11 +29,11 @@ class MainThread:
         self._queue: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
 
     def submit(self, function: Callable[[], None]) -> None:
-        """Have the main thread call `function`, which handles its errors itself. Thread-safe."""
+        """Call `function`, which handles its own errors, on the main thread. Thread-safe."""
         self._queue.put(function)
 
     def run(self) -> None:
-        """Call what is submitted until the worker has ended. On the main thread."""
+        """Call submitted functions, on the main thread, until the worker has ended."""
         self.ended.add_done_callback(lambda _: self._queue.put(None))
         while (function := self._queue.get()) is not None:
             function()
@@ -44,21 +44,16 @@ T = TypeVar("T")
 
 
 class SpmdThread:
-    """Runs functions one after another, in the order they came."""
+    """Runs functions one after another, in the order of their submission."""
 
     def __init__(self) -> None:
         self._queue: queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]]] = queue.SimpleQueue()
-        # A daemon: a collective whose peers died never returns, and must not keep the process.
+        # A daemon thread, because a collective with dead ranks never returns, and must not keep the process.
         self._thread = threading.Thread(target=self._run, name="spmd", daemon=True)
         self._thread.start()
 
     def submit(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-        """Queue a call and return its future.
-
-        Notes
-        -----
-        Thread-safe. All ranks of a world have to queue their collective calls in the same order.
-        """
+        """Queue a call and return its future. Thread-safe; all ranks must queue collective calls in the same order."""
         future: Future[T] = Future()
         self._queue.put((future, lambda: function(*args, **kwargs)))
         return future
@@ -70,7 +65,7 @@ class SpmdThread:
                 continue
             try:
                 future.set_result(call())
-            except BaseException as error:  # noqa: BLE001  (whoever waits gets it, SystemExit too)
+            except BaseException as error:  # noqa: BLE001  (the caller gets all errors, also SystemExit)
                 future.set_exception(error)
-            # Until the next call they would hold what this one was given, and has returned.
+            # Otherwise these names would keep arguments and result alive until the next call.
             del future, call

@@ -1,21 +1,21 @@
-"""Counts what a communicator sends, and who meets whom on it when.
+"""Counts the traffic of a communicator, and the times at which ranks synchronize.
 
-Rules say what each operation on buffers sends, and to which ranks of its communicator.
+Rules define what each operation on buffers sends, and to which ranks of the communicator.
 
-It does not depend on how the MPI library moves the bytes. What is sent is counted at the sender alone:
+The rules do not depend on the way in which the MPI library moves the bytes. Only the sender counts:
 
-- A message from rank to rank: its bytes to its destination, also where that is the sender; none to ``PROC_NULL``.
-- ``Bcast``, ``Scatter``: the root to each other rank what that one gets. ``Gather``, ``Reduce``: each other rank to the
-  root what it contributes.
-- ``Allgather``, ``Allreduce``: each rank to every other what it contributes. ``Alltoall``, ``Reduce_scatter``: the
-  block of that one.
-- ``Scan``, ``Exscan``: each rank to every later one what it contributes.
-- Operations of neighbours: each rank to each that it has as a neighbour, once for each time that it has.
-- Collective operations count no rank's own block. ``Barrier`` sends nothing.
-- A block of no bytes is a message too.
+- A message from rank to rank: the bytes to the destination, also if that is the sender; nothing to ``PROC_NULL``.
+- ``Bcast``, ``Scatter``: the root sends a part to each other rank. ``Gather``, ``Reduce``: each other rank sends a
+  contribution to the root.
+- ``Allgather``, ``Allreduce``: each rank sends a contribution to every other rank. ``Alltoall``, ``Reduce_scatter``:
+  each rank sends every other rank the block for that rank.
+- ``Scan``, ``Exscan``: each rank sends a contribution to every later rank.
+- Operations of neighbors: each rank sends to each neighbor, several times if the neighbor occurs several times.
+- A rank's own block in a collective operation does not count. ``Barrier`` sends nothing.
+- A block of zero bytes is a message too.
 
-Bytes are those of the items, without the gaps that a type may have between them. Of objects they are those of their
-pickles; the few that tell how long these are do not count.
+Bytes are those of the items, without gaps that a type may have. For objects they are those of the pickles, without
+the few bytes of their lengths.
 """
 # ruff: noqa: ARG001  (arguments are mpi4py's)
 
@@ -30,29 +30,29 @@ from mpi4py import MPI
 
 from workbench.mpi.counters import KEYS, STEP, Counters
 from workbench.mpi.message_size import item_bytes, nbytes, typed_nbytes, vector_nbytes
-from workbench.mpi.operation_names import COLLECTIVE, MAKERS, NEIGHBOURS
+from workbench.mpi.operation_names import COLLECTIVE, MAKERS, NEIGHBORS
 from workbench.mpi.size_bins import size_bin
 
 Destinations = int | tuple[int, int] | list[tuple[int, int]]
-"""Of an operation of all ranks: the bytes that go to every other one, or ranks and the bytes that go to each. Of a
-message from rank to rank: its destination, and its bytes. `MPI.PROC_NULL` gets nothing."""
+"""For an operation of all ranks: the bytes to every other rank, or ranks with the bytes to each of them. For a message
+from rank to rank: the destination and the bytes. `MPI.PROC_NULL` gets nothing."""
 
 Rule = Callable[..., Destinations]
-"""Returns of the communicator, and of the arguments of an operation on it, what this rank sends."""
+"""Returns what this rank sends, from the counter of the communicator and the arguments of the operation."""
 
 NOTHING: Destinations = []
 
 _SENDING = ("send", "bsend", "ssend", "rsend", "sendrecv", "sendrecv_replace")
-_COLLECTIVE = {name.lower() for name in (*COLLECTIVE, *NEIGHBOURS, *MAKERS, "Agree", "Shrink")}
+_COLLECTIVE = {name.lower() for name in (*COLLECTIVE, *NEIGHBORS, *MAKERS, "Agree", "Shrink")}
 
 
 def traffic_rule(operation: str) -> Rule | None:
-    """Return the rule of an operation, also a non-blocking or persistent one; None where buffers send nothing."""
+    """Return the rule of a blocking, non-blocking or persistent operation; None if it sends no buffers."""
     return _RULES.get(_plain(operation))
 
 
 def is_collective(operation: str) -> bool:
-    """Tell whether all ranks of a communicator take part in an operation, in the same order as in all such."""
+    """Return whether an operation is collective, so that all ranks call it in the same order."""
     return _plain(operation).lower() in _COLLECTIVE
 
 
@@ -61,135 +61,135 @@ def _plain(operation: str) -> str:
 
 
 def source_of(operation: str) -> Callable[..., int] | None:
-    """Return what tells, of the arguments of a non-blocking or persistent operation, from whom it receives."""
+    """Return the function that gets the source from the arguments of a non-blocking or persistent operation."""
     return _SOURCES.get(operation.lower().removeprefix("i").removesuffix("_init"))
 
 
 def is_message(operation: str) -> bool:
-    """Tell whether an operation sends a message to one rank, which is its second argument; not a persistent one."""
+    """Return whether a non-persistent operation sends a message to one rank, the second argument."""
     return operation.lower().removeprefix("i") in _SENDING
 
 
 def destination(args: tuple[Any, ...], options: dict[str, Any]) -> int:
-    """Return to whom such an operation sends."""
-    found: int = args[1] if len(args) > 1 else options.get("dest", MPI.PROC_NULL)
-    return found
+    """Return the rank to which an operation of `is_message` sends."""
+    dest: int = args[1] if len(args) > 1 else options.get("dest", MPI.PROC_NULL)
+    return dest
 
 
-def to_each_other(its: TrafficCounter, sizes: Sequence[int]) -> Destinations:
-    """Return what goes to every other rank, of the bytes for all ranks in their order."""
-    return [(rank, size) for rank, size in enumerate(sizes) if rank != its.rank]
+def to_each_other(counter: TrafficCounter, sizes: Sequence[int]) -> Destinations:
+    """Return the destinations for the bytes of each rank, without the rank itself."""
+    return [(rank, size) for rank, size in enumerate(sizes) if rank != counter.rank]
 
 
-def to_later(its: TrafficCounter, size: int) -> Destinations:
-    """Return so many bytes for each rank that comes later."""
-    return [(rank, size) for rank in range(its.rank + 1, its.size)]
+def to_later(counter: TrafficCounter, size: int) -> Destinations:
+    """Return the destinations for `size` bytes to each later rank."""
+    return [(rank, size) for rank in range(counter.rank + 1, counter.size)]
 
 
-def to_neighbours(its: TrafficCounter, sizes: Sequence[int]) -> Destinations:
-    """Return what goes to the neighbours, of the bytes for all of them in their order."""
-    return [pair for pair in zip(its.neighbours, sizes, strict=False) if pair[0] != its.rank]
+def to_neighbors(counter: TrafficCounter, sizes: Sequence[int]) -> Destinations:
+    """Return the destinations for the bytes of each neighbor, without the rank itself."""
+    return [pair for pair in zip(counter.neighbors, sizes, strict=False) if pair[0] != counter.rank]
 
 
 def _in_place(buffer: Any) -> bool:
-    # for mpi4py nothing is in place, too
+    # mpi4py treats None as in place.
     return buffer is None or buffer is MPI.IN_PLACE
 
 
-# As mpi4py names the arguments; what does not matter is left to * and **.
+# The arguments have mpi4py's names; * and ** take the unused ones.
 
 
-def _send(_its: TrafficCounter, buf: Any, dest: int, *_: Any, **__: Any) -> Destinations:
+def _send(_counter: TrafficCounter, buf: Any, dest: int, *_: Any, **__: Any) -> Destinations:
     return dest, nbytes(buf)
 
 
-def _sendrecv(_its: TrafficCounter, sendbuf: Any, dest: int, *_: Any, **__: Any) -> Destinations:
+def _sendrecv(_counter: TrafficCounter, sendbuf: Any, dest: int, *_: Any, **__: Any) -> Destinations:
     return dest, nbytes(sendbuf)
 
 
-def _psend(_its: TrafficCounter, buf: Any, partitions: int, dest: int, *_: Any, **__: Any) -> Destinations:
+def _psend(_counter: TrafficCounter, buf: Any, partitions: int, dest: int, *_: Any, **__: Any) -> Destinations:
     return dest, nbytes(buf, partitions) * partitions
 
 
-def _bcast(its: TrafficCounter, buf: Any, root: int = 0, *_: Any, **__: Any) -> Destinations:
-    return nbytes(buf) if its.rank == root else NOTHING
+def _bcast(counter: TrafficCounter, buf: Any, root: int = 0, *_: Any, **__: Any) -> Destinations:
+    return nbytes(buf) if counter.rank == root else NOTHING
 
 
-def _gather(its: TrafficCounter, sendbuf: Any, recvbuf: Any, root: int = 0, *_: Any, **__: Any) -> Destinations:
-    return [(root, nbytes(sendbuf))] if its.rank != root else NOTHING
+def _gather(counter: TrafficCounter, sendbuf: Any, recvbuf: Any, root: int = 0, *_: Any, **__: Any) -> Destinations:
+    return [(root, nbytes(sendbuf))] if counter.rank != root else NOTHING
 
 
 def _reduce(
-    its: TrafficCounter, sendbuf: Any, recvbuf: Any, op: Any = None, root: int = 0, *_: Any, **__: Any
+    counter: TrafficCounter, sendbuf: Any, recvbuf: Any, op: Any = None, root: int = 0, *_: Any, **__: Any
 ) -> Destinations:
-    return [(root, nbytes(sendbuf))] if its.rank != root else NOTHING
+    return [(root, nbytes(sendbuf))] if counter.rank != root else NOTHING
 
 
-def _scatter(its: TrafficCounter, sendbuf: Any, recvbuf: Any, root: int = 0, *_: Any, **__: Any) -> Destinations:
-    return nbytes(sendbuf, its.size) if its.rank == root else NOTHING
+def _scatter(counter: TrafficCounter, sendbuf: Any, recvbuf: Any, root: int = 0, *_: Any, **__: Any) -> Destinations:
+    return nbytes(sendbuf, counter.size) if counter.rank == root else NOTHING
 
 
-def _scatterv(its: TrafficCounter, sendbuf: Any, recvbuf: Any, root: int = 0, *_: Any, **__: Any) -> Destinations:
-    return to_each_other(its, vector_nbytes(sendbuf, its.size)) if its.rank == root else NOTHING
+def _scatterv(counter: TrafficCounter, sendbuf: Any, recvbuf: Any, root: int = 0, *_: Any, **__: Any) -> Destinations:
+    return to_each_other(counter, vector_nbytes(sendbuf, counter.size)) if counter.rank == root else NOTHING
 
 
-def _allgather(its: TrafficCounter, sendbuf: Any, recvbuf: Any, *_: Any, **__: Any) -> Destinations:
-    return nbytes(recvbuf, its.size) if _in_place(sendbuf) else nbytes(sendbuf)
+def _allgather(counter: TrafficCounter, sendbuf: Any, recvbuf: Any, *_: Any, **__: Any) -> Destinations:
+    return nbytes(recvbuf, counter.size) if _in_place(sendbuf) else nbytes(sendbuf)
 
 
-def _allgatherv(its: TrafficCounter, sendbuf: Any, recvbuf: Any, *_: Any, **__: Any) -> Destinations:
-    return vector_nbytes(recvbuf, its.size)[its.rank] if _in_place(sendbuf) else nbytes(sendbuf)
+def _allgatherv(counter: TrafficCounter, sendbuf: Any, recvbuf: Any, *_: Any, **__: Any) -> Destinations:
+    return vector_nbytes(recvbuf, counter.size)[counter.rank] if _in_place(sendbuf) else nbytes(sendbuf)
 
 
-def _allreduce(_its: TrafficCounter, sendbuf: Any, recvbuf: Any, *_: Any, **__: Any) -> Destinations:
+def _allreduce(_counter: TrafficCounter, sendbuf: Any, recvbuf: Any, *_: Any, **__: Any) -> Destinations:
     return nbytes(recvbuf)
 
 
-def _alltoall(its: TrafficCounter, sendbuf: Any, recvbuf: Any, *_: Any, **__: Any) -> Destinations:
-    return nbytes(recvbuf if _in_place(sendbuf) else sendbuf, its.size)
+def _alltoall(counter: TrafficCounter, sendbuf: Any, recvbuf: Any, *_: Any, **__: Any) -> Destinations:
+    return nbytes(recvbuf if _in_place(sendbuf) else sendbuf, counter.size)
 
 
-def _alltoallv(its: TrafficCounter, sendbuf: Any, recvbuf: Any, *_: Any, **__: Any) -> Destinations:
-    return to_each_other(its, vector_nbytes(recvbuf if _in_place(sendbuf) else sendbuf, its.size))
+def _alltoallv(counter: TrafficCounter, sendbuf: Any, recvbuf: Any, *_: Any, **__: Any) -> Destinations:
+    return to_each_other(counter, vector_nbytes(recvbuf if _in_place(sendbuf) else sendbuf, counter.size))
 
 
-def _alltoallw(its: TrafficCounter, sendbuf: Any, recvbuf: Any, *_: Any, **__: Any) -> Destinations:
-    return to_each_other(its, typed_nbytes(recvbuf if _in_place(sendbuf) else sendbuf, its.size))
+def _alltoallw(counter: TrafficCounter, sendbuf: Any, recvbuf: Any, *_: Any, **__: Any) -> Destinations:
+    return to_each_other(counter, typed_nbytes(recvbuf if _in_place(sendbuf) else sendbuf, counter.size))
 
 
-def _reduce_scatter_block(its: TrafficCounter, sendbuf: Any, recvbuf: Any, *_: Any, **__: Any) -> Destinations:
-    return nbytes(recvbuf, its.size if _in_place(sendbuf) else 1)
+def _reduce_scatter_block(counter: TrafficCounter, sendbuf: Any, recvbuf: Any, *_: Any, **__: Any) -> Destinations:
+    return nbytes(recvbuf, counter.size if _in_place(sendbuf) else 1)
 
 
 def reduce_scatter(
-    its: TrafficCounter, sendbuf: Any, recvbuf: Any, recvcounts: Any = None, *_: Any, **__: Any
+    counter: TrafficCounter, sendbuf: Any, recvbuf: Any, recvcounts: Any = None, *_: Any, **__: Any
 ) -> Destinations:
-    """Return what `Reduce_scatter` sends to each other rank; nothing as long as the counts are not known."""
+    """Return what `Reduce_scatter` sends to each other rank, or nothing while the counts are unknown."""
     if recvcounts is None:
         return NOTHING
     size = item_bytes(recvbuf)
-    return to_each_other(its, [int(count) * size for count in recvcounts])
+    return to_each_other(counter, [int(count) * size for count in recvcounts])
 
 
-def _scan(its: TrafficCounter, sendbuf: Any, recvbuf: Any, *_: Any, **__: Any) -> Destinations:
-    return to_later(its, nbytes(recvbuf))
+def _scan(counter: TrafficCounter, sendbuf: Any, recvbuf: Any, *_: Any, **__: Any) -> Destinations:
+    return to_later(counter, nbytes(recvbuf))
 
 
-def _neighbor_allgather(its: TrafficCounter, sendbuf: Any, *_: Any, **__: Any) -> Destinations:
-    return to_neighbours(its, [nbytes(sendbuf)] * len(its.neighbours))
+def _neighbor_allgather(counter: TrafficCounter, sendbuf: Any, *_: Any, **__: Any) -> Destinations:
+    return to_neighbors(counter, [nbytes(sendbuf)] * len(counter.neighbors))
 
 
-def _neighbor_alltoall(its: TrafficCounter, sendbuf: Any, *_: Any, **__: Any) -> Destinations:
-    number = len(its.neighbours)
-    return to_neighbours(its, [nbytes(sendbuf, number or 1)] * number)
+def _neighbor_alltoall(counter: TrafficCounter, sendbuf: Any, *_: Any, **__: Any) -> Destinations:
+    number = len(counter.neighbors)
+    return to_neighbors(counter, [nbytes(sendbuf, number or 1)] * number)
 
 
-def _neighbor_alltoallv(its: TrafficCounter, sendbuf: Any, *_: Any, **__: Any) -> Destinations:
-    return to_neighbours(its, vector_nbytes(sendbuf, len(its.neighbours)))
+def _neighbor_alltoallv(counter: TrafficCounter, sendbuf: Any, *_: Any, **__: Any) -> Destinations:
+    return to_neighbors(counter, vector_nbytes(sendbuf, len(counter.neighbors)))
 
 
-def _neighbor_alltoallw(its: TrafficCounter, sendbuf: Any, *_: Any, **__: Any) -> Destinations:
-    return to_neighbours(its, typed_nbytes(sendbuf, len(its.neighbours)))
+def _neighbor_alltoallw(counter: TrafficCounter, sendbuf: Any, *_: Any, **__: Any) -> Destinations:
+    return to_neighbors(counter, typed_nbytes(sendbuf, len(counter.neighbors)))
 
 
 def _recv(buf: Any = None, source: int = MPI.ANY_SOURCE, *_: Any, **__: Any) -> int:
@@ -245,94 +245,94 @@ _RULES: dict[str, Rule] = {
 }
 
 
-_NOBODY = MPI.PROC_NULL
-# What waits until somebody takes the message.
+_PROC_NULL = MPI.PROC_NULL
+# Operations that wait until the message is received.
 _BLOCKING = {"Send", "Ssend", "Rsend", "send", "ssend"}
 
 
 class TrafficCounter:
-    """Counts for one communicator.
+    """Counts the traffic of one communicator.
 
     Parameters
     ----------
     members
-        The ranks of the world that belong to it, in its order.
+        The ranks of the world in the communicator, in the order of the communicator.
     rank
-        This one's in it.
-    neighbours
-        Ranks of it that this one sends to as neighbours, where it has a topology.
+        This rank in the communicator.
+    neighbors
+        Ranks to which this rank sends as neighbors in a topology.
     key
-        Tells it from all other communicators, the same on all its ranks.
+        Identifies the communicator, with the same value on all ranks.
     counters
-        Where to count.
+        The counters to use.
 
     Attributes
     ----------
     number : int
-        Collective operations so far, times `STEP`: the same on all ranks, at the same place of the program. Who begins
-        one adds it.
+        Number of collective operations so far, times `STEP`, so the same on all ranks at the same point of the program.
+        The code that begins an operation increases it.
 
     Notes
     -----
-    Those who send and receive a message meet, too: each numbers the messages between the two. Where messages are not
-    received in the order in which they were sent, as may be with several tags, one is taken for another.
+    Sender and receiver of a message synchronize too, so each numbers the messages between the two. If messages are not
+    received in the order in which they were sent, which is possible with several tags, two messages are confused.
     """
 
     __slots__ = (
-        "_alike", "_given", "_made", "_operations", "_pairs", "_sizes", "_taken", "counters", "key", "members",
-        "neighbours", "number", "others", "rank", "size",
+        "_derived", "_messages_from", "_messages_to", "_operations", "_pairs", "_sizes", "_uniform", "counters", "key",
+        "members", "neighbors", "number", "others", "rank", "size",
     )  # fmt: skip
 
     def __init__(
-        self, members: tuple[int, ...], rank: int, neighbours: tuple[int, ...], key: int, counters: Counters
+        self, members: tuple[int, ...], rank: int, neighbors: tuple[int, ...], key: int, counters: Counters
     ) -> None:
-        self.members, self.rank, self.neighbours, self.key = members, rank, neighbours, key
+        self.members, self.rank, self.neighbors, self.key = members, rank, neighbors, key
         self.size = len(members)
         self.others = members[:rank] + members[rank + 1 :]
         self.number = 0
-        # Messages to and from each rank, times `STEP`; None once there was one of which nobody knows whose it will be.
-        self._given = [0] * self.size
-        self._taken: list[int] | None = [0] * self.size
-        self._made: Counter[tuple[int, ...]] = Counter()
+        # Messages to and from each rank, times `STEP`; None after a receive whose source is not known.
+        self._messages_to = [0] * self.size
+        self._messages_from: list[int] | None = [0] * self.size
+        self._derived: Counter[tuple[int, ...]] = Counter()
         self.use(counters)
 
     @classmethod
     def of(cls, comm: MPI.Intracomm, key: int, counters: Counters) -> Self:
-        """Return what counts for a communicator; a local operation."""
+        """Return the counter of a communicator; a local operation."""
         group, world = comm.Get_group(), MPI.COMM_WORLD.Get_group()
         members = tuple(group.Translate_ranks(group=world))
         group.Free()
         world.Free()
-        neighbours = tuple(comm.outedges) if isinstance(comm, MPI.Topocomm) else ()
-        return cls(members, comm.rank, neighbours, key, counters)
+        neighbors = tuple(comm.outedges) if isinstance(comm, MPI.Topocomm) else ()
+        return cls(members, comm.rank, neighbors, key, counters)
 
     def use(self, counters: Counters) -> None:
-        """Count there from now on."""
+        """Use other counters from now on."""
         self.counters = counters
-        self._alike: dict[str, list[int]] = {}
+        self._uniform: dict[str, list[int]] = {}
         self._operations, self._sizes, self._pairs = counters.operations, counters.sizes, counters.sent
 
-    def for_derived(self, made: MPI.Intracomm) -> TrafficCounter:
-        """Return what counts for a communicator that was made from this one."""
-        its = TrafficCounter.of(made, 0, self.counters)
-        its.key = self._key(its.members)
-        return its
+    def for_derived(self, comm: MPI.Intracomm) -> TrafficCounter:
+        """Return the counter of a communicator that was derived from this one."""
+        counter = TrafficCounter.of(comm, 0, self.counters)
+        counter.key = self._key(counter.members)
+        return counter
 
     def for_duplicate(self) -> TrafficCounter:
-        """Return what counts for a duplicate of this one."""
-        return TrafficCounter(self.members, self.rank, self.neighbours, self._key(self.members), self.counters)
+        """Return the counter of a duplicate of this communicator."""
+        return TrafficCounter(self.members, self.rank, self.neighbors, self._key(self.members), self.counters)
 
     def _key(self, members: tuple[int, ...]) -> int:
-        # All ranks that have a communicator of these members have made the same number of such from this one.
-        self._made[members] += 1
-        return hash((self.key, self._made[members], members)) & KEYS
+        # All these members have derived the same number of communicators with the same members from this one.
+        self._derived[members] += 1
+        return hash((self.key, self._derived[members], members)) & KEYS
 
     def sent(self, operation: str, sent: Destinations, entered: float) -> None:
-        """Count what an operation has sent that was entered at a time of `time.monotonic`."""
+        """Count the traffic of an operation; `entered` is a time of `time.monotonic`."""
         if isinstance(sent, int):
-            each = self.to_others(operation)
-            each[0] += sent
-            each[size_bin(sent) + 1] += 1
+            uniform = self.to_others(operation)
+            uniform[0] += sent
+            uniform[size_bin(sent) + 1] += 1
             return
         counts = self._operations[operation]
         if isinstance(sent, list):
@@ -342,30 +342,30 @@ class TrafficCounter:
             self.message(operation, *sent, entered)
 
     def message(self, operation: str, rank: int, nbytes: int, entered: float) -> None:
-        """Count a message to a rank, of an operation that was entered at a time of `time.monotonic`."""
-        if rank == _NOBODY:
+        """Count a message to a rank; `entered` is as for `sent`."""
+        if rank == _PROC_NULL:
             return
-        # as `_to`, but for a call less: small messages take a microsecond
+        # This is `_to` inlined, because small messages take a microsecond.
         pair = self._pairs[self.members[rank]]
         pair[0] += nbytes
         pair[1] += 1
         self._sizes[size_bin(nbytes)] += 1
         self._operations[operation][1] += nbytes
-        self._given[rank] = number = self._given[rank] + STEP
+        self._messages_to[rank] = number = self._messages_to[rank] + STEP
         if not number & self.counters.mask and rank != self.rank:
-            # what does not wait for the other tells when the message was there
+            # An operation that does not wait has sent the message at its entry.
             left = time.monotonic() if operation in _BLOCKING else entered
             self.counters.synchronized(self._pair(self.rank, rank), number, operation, entered, left)
 
     def to_others(self, operation: str) -> list[int]:
-        """Return where to count what an operation sends to every other rank alike, see `Counters.uniform`."""
-        each = self._alike.get(operation)
-        if each is None:
-            each = self._alike[operation] = self.counters.uniform[operation, self.others]
-        return each
+        """Return the counts of equal traffic of an operation to every other rank, see `Counters.uniform`."""
+        counts = self._uniform.get(operation)
+        if counts is None:
+            counts = self._uniform[operation] = self.counters.uniform[operation, self.others]
+        return counts
 
     def _to(self, rank: int, nbytes: int, counts: list[float]) -> None:
-        if rank != _NOBODY:
+        if rank != _PROC_NULL:
             pair = self._pairs[self.members[rank]]
             pair[0] += nbytes
             pair[1] += 1
@@ -373,21 +373,21 @@ class TrafficCounter:
             counts[1] += nbytes
 
     def message_received(self, source: int, operation: str = "", entered: float | None = None) -> None:
-        """Count a message from a rank; of one that was waited for, since when."""
-        taken = self._taken
-        if taken is None or source == _NOBODY:
+        """Count a message from a rank; `entered` is the time at which the wait for it began, if any."""
+        received = self._messages_from
+        if received is None or source == _PROC_NULL:
             return
         if source == MPI.ANY_SOURCE:
-            self._taken = None
+            self._messages_from = None
             return
-        taken[source] = number = taken[source] + STEP
+        received[source] = number = received[source] + STEP
         if entered is not None and not number & self.counters.mask and source != self.rank:
             self.counters.synchronized(self._pair(source, self.rank), number, operation, entered, time.monotonic())
 
     def _pair(self, source: int, target: int) -> int:
         return hash((self.key, source, target)) & KEYS
 
-    def synchronised(self, operation: str, entered: float) -> None:
-        """Note that a collective operation is over, which was entered at a time of `time.monotonic`."""
+    def synchronized(self, operation: str, entered: float) -> None:
+        """Record the end of a collective operation; `entered` is as for `sent`."""
         if self.size > 1:
             self.counters.synchronized(self.key, self.number, operation, entered, time.monotonic())

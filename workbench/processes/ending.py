@@ -1,4 +1,4 @@
-"""The end of a process that this one has started: asked, waited for, then killed."""
+"""The end of a child process: request, wait, then kill."""
 
 from __future__ import annotations
 
@@ -10,23 +10,14 @@ from collections.abc import Callable
 from workbench.log import debug_log
 
 
-async def end(process: Process, timeout: float, what: str, ask: Callable[[], object] | None = None) -> None:
-    """End a process, and return when it has ended.
+async def end(process: Process, timeout: float, name: str, request: Callable[[], object] | None = None) -> None:
+    """Return when a process has ended: on `request` (default: SIGTERM), or killed after `timeout` seconds.
 
-    Parameters
-    ----------
-    process
-        The process.
-    timeout
-        Seconds after which it is killed.
-    what
-        What the process is, for the log.
-    ask
-        Asks it to end. Default: SIGTERM.
+    `name` describes the process in the log.
     """
     if process.returncode is None:
         with contextlib.suppress(ProcessLookupError):
-            (ask or process.terminate)()
+            (request or process.terminate)()
         try:
             async with asyncio.timeout(timeout):
                 await process.wait()
@@ -34,4 +25,4 @@ async def end(process: Process, timeout: float, what: str, ask: Callable[[], obj
             with contextlib.suppress(ProcessLookupError):
                 process.kill()
             await process.wait()
-    debug_log.ended(process.pid, process.returncode, "%s", what)
+    debug_log.ended(process.pid, process.returncode, "%s", name)

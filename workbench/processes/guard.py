@@ -1,12 +1,12 @@
-"""Has a launcher of MPI accept TCP connections of its own user only.
+"""Makes a launcher of MPI accept TCP connections of its own user only.
 
-``prterun`` of Open MPI and Hydra of MPICH listen on TCP ports, and obey whoever connects. The kernel suspends each
-``accept`` of the launcher (seccomp, user notification), and `Guard`, in the process that has started the launcher,
-accepts in its place: it asks the kernel which user owns the socket at the other end, and hands the connection over or
-closes it. So no port answers another user, from ``listen`` on.
+``prterun`` of Open MPI and Hydra of MPICH listen on TCP ports, and execute the commands of every peer. The kernel
+suspends each ``accept`` of the launcher (seccomp, user notification), and `Guard`, in the process that has started the
+launcher, accepts in its place: it queries the kernel for the owner of the socket at the other end, and passes the
+connection on or closes it. So no port answers another user, from ``listen`` on.
 
-A filter is inherited. Programs below the launcher that are no launchers, ranks for example, accept by themselves.
-This module is loaded at each start of a world: it imports little, and the C half of ``socket`` only.
+A filter is inherited. Other programs below the launcher, for example ranks, accept connections themselves.
+This module is loaded at each start of a world, so it imports little, and only the C half of ``socket``.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ VARIABLE = "WORKBENCH_GUARD"
 SETTING = "workbench.mpi.guard"
 """The setting that installs guards."""
 UNGUARDED = "cannot be guarded here"
-"""What the world's log says where the kernel has no means for it."""
+"""Phrase in the log of the world if the kernel does not support a guard."""
 
 _PROGRAMS = frozenset(
     {
@@ -40,7 +40,7 @@ _PROGRAMS = frozenset(
         *("mpiexec", "mpirun", "mpiexec.hydra", "hydra_pmi_proxy", "hydra_bstrap_proxy"),  # MPICH, Intel MPI
     }
 )
-# Of the machines for which Linux numbers differ: AUDIT_ARCH, seccomp, accept, accept4.
+# The numbers that depend on the machine: AUDIT_ARCH, seccomp, accept, accept4.
 _MACHINES = {"x86_64": (0xC000003E, 317, 43, 288), "aarch64": (0xC00000B7, 277, 202, 242)}
 _PIDFD_GETFD = 438
 _PR_SET_NO_NEW_PRIVS = 38
@@ -52,38 +52,39 @@ _NOTIFICATION, _ANSWER, _FILE = struct.Struct("=QIIiIQ6Q"), struct.Struct("=QqiI
 _CONTINUE = 1  # SECCOMP_USER_NOTIF_FLAG_CONTINUE
 _SEND_IT = 1 << 1  # SECCOMP_ADDFD_FLAG_SEND, of Linux 5.14
 _SOCK_DIAG, _SOCK_DIAG_BY_FAMILY, _ESTABLISHED = 4, 20, 1
-_HEAD, _REQUEST, _TOLD = struct.Struct("=IHHII"), struct.Struct("=BBBBI"), struct.Struct("=BBxx4s16s16s24xII")
+_NETLINK_HEADER, _REQUEST, _DIAG_MESSAGE = (
+    struct.Struct("=IHHII"),
+    struct.Struct("=BBBBI"),
+    struct.Struct("=BBxx4s16s16s24xII"),
+)
 _NO_COOKIE = b"\xff" * 8
 _MAPPED = bytes(10) + b"\xff\xff"
-# How addresses begin by which no other host is reached: loopback, and those of one link.
+# Prefixes of addresses that do not lead to another host: loopback and link-local addresses.
 _OF_THIS_HOST = (b"\x7f", bytes(15) + b"\1", b"\xfe\x80")
-# What the kernel, or the container around, answers where it lacks something that a guard needs. What strangers can
-# cause is not there: whoever takes all ports (EADDRINUSE, EADDRNOTAVAIL) must not leave a launcher without its guard.
+# Errors of a kernel or a container without support for a guard. Errors that another user can cause are not included: a
+# user who occupies all ports (EADDRINUSE, EADDRNOTAVAIL) must not start a launcher without its guard.
 _LACKING = frozenset(
     {
         *(errno.ENOSYS, errno.EPERM, errno.EACCES, errno.EBUSY, errno.EINVAL, errno.ENOENT, errno.EOPNOTSUPP),
         *(errno.EPROTONOSUPPORT, errno.EAFNOSUPPORT, errno.ENETUNREACH),
     }
 )
-# Seconds for the kernel's answer about a socket, between two lines about refused peers, and between two looks whether
-# calls that wait for a peer still wait.
-_DIAG, _QUIET, _LOOK = 1.0, 60.0, 1.0
+# Seconds for the kernel's answer about a socket, between two log lines about refused peers, and between two checks of
+# the calls that wait for a peer.
+_DIAG_TIMEOUT, _LOG_INTERVAL, _POLL_INTERVAL = 1.0, 60.0, 1.0
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def lacks(error: OSError) -> bool:
-    """Return whether an error of `install` or `Guard` shows that the kernel, or the container, cannot do it."""
+    """Return whether an error of `install` or `Guard` means that the kernel or the container has no support."""
     return error.errno in _LACKING
 
 
 def install(channel: socket.socket) -> None:
-    """Suspend each ``accept`` of this process and of its descendants, and wait until a `Guard` is ready.
+    """Suspend each ``accept`` of this process and its descendants, and wait until a `Guard` is ready.
 
-    Parameters
-    ----------
-    channel
-        Connection to the process of the guard, which gets what it serves by, or the number of an error.
+    `channel` is connected to the process of the guard, which receives the file of the notifications, or an errno.
     """
     before = privileges()
     try:
@@ -95,7 +96,7 @@ def install(channel: socket.socket) -> None:
     channel.sendmsg([struct.pack("=i", 0)], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, files)])
     os.close(listener)
     if not channel.recv(1):
-        os._exit(1)  # the guard is not ready, or has ended
+        os._exit(1)  # the guard has failed or ended
     os.environ[VARIABLE] = ":".join(before)
 
 
@@ -107,10 +108,10 @@ def privileges() -> list[str]:
 
 
 def _filter() -> int:
-    """Install the filter and return the file by which its notifications are served."""
+    """Install the filter and return the file of its notifications."""
     machine = os.uname().machine
     if machine not in _MACHINES or sys.maxsize < 1 << 32:
-        raise OSError(errno.ENOSYS, f"a guard is not made for the machine {machine}")
+        raise OSError(errno.ENOSYS, f"a guard does not support the machine {machine}")
     architecture, seccomp, accept, accept4 = _MACHINES[machine]
     program = b"".join(
         struct.pack("=HBBI", *instruction)
@@ -125,9 +126,9 @@ def _filter() -> int:
         )
     )
     text = ctypes.create_string_buffer(program)
-    given = struct.pack("@HP", len(program) // 8, ctypes.addressof(text))
+    filter_program = struct.pack("@HP", len(program) // 8, ctypes.addressof(text))
     _checked(_libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
-    return _checked(_libc.syscall(seccomp, _SET_MODE_FILTER, _FILTER_FLAGS, given))
+    return _checked(_libc.syscall(seccomp, _SET_MODE_FILTER, _FILTER_FLAGS, filter_program))
 
 
 def _checked(result: int) -> int:
@@ -138,24 +139,24 @@ def _checked(result: int) -> int:
 
 
 class Guard:
-    """Accepts in the place of a launcher that is this process's child, until its last descendant has ended.
+    """Accepts connections in place of a launcher, a child of this process, until its last descendant has ended.
 
     Parameters
     ----------
     channel
-        Connection to the child, which has called `install`, and waits until this guard is ready.
+        Connection to the child, which has called `install` and waits until this guard is ready.
     child
-        Pid of it.
+        Pid of the child.
     program
-        Path of the program that the child becomes: a launcher, whatever its name is.
+        Path of the launcher that the child will run.
     hosts
-        Folder that all hosts of the world share, which has a file for each of their addresses: peers from there are
-        accepted. Empty: the world is on this host alone.
+        Shared folder of all hosts of the world with a file for each of their addresses, whose peers are accepted. Empty
+        if the world is on this host only.
 
     Raises
     ------
     OSError
-        If the child, or the kernel, cannot do it; `lacks` tells which.
+        If the child has failed, or the kernel has no support (see `lacks`).
     """
 
     def __init__(self, channel: socket.socket, child: int, program: str, hosts: str = "") -> None:
@@ -166,37 +167,38 @@ class Guard:
         if number:
             raise OSError(number, f"seccomp: {os.strerror(number)}")
         if not ancillary:
-            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))  # the message came without its file
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))  # the message has arrived without its file
         self._notifications = int.from_bytes(ancillary[0][2][:4], sys.byteorder)
-        # Calls that wait for a peer, by the number of the copy of their listening socket.
+        # Calls that wait for a peer, by the file number of the copy of their listening socket.
         self._waiting: dict[int, tuple[_Call, socket.socket]] = {}
-        # Connections that were accepted for calls that a signal has interrupted, by the inode of the listening socket.
-        self._left: dict[int, list[tuple[socket.socket, Any]]] = {}
+        # Connections accepted for calls that a signal then interrupted, by the inode of the listening socket.
+        self._leftover: dict[int, list[tuple[socket.socket, Any]]] = {}
         self._refused, self._quiet_until = 0, 0.0
-        # Shared with the process of `_outlive`: the kernel reports a call once, also to a process that is killed then.
-        self._note = mmap.mmap(-1, _NOTIFICATION.size)
+        # Shared with the process of `_start_successor`: the kernel reports a call only once, and the receiving process
+        # may be killed.
+        self._notification = mmap.mmap(-1, _NOTIFICATION.size)
         try:
-            self._silent = self._check(child)
-            self._outlive()
+            self._idle = self._check(child)
+            self._start_successor()
         except BaseException:
             os.close(self._notifications)
             raise
         channel.send(b"!")
 
     def _check(self, child: int) -> tuple[socket.socket, socket.socket]:
-        """Check everything that serving a call takes, and return a connection on which nothing ever comes."""
-        os.close(_copy(child, 0))
+        """Check all kernel features that a guard needs, and return a connection without data."""
+        os.close(_copy_file(child, 0))
         try:
             fcntl.ioctl(self._notifications, _ADDFD, _FILE.pack(0, _SEND_IT, 0, 0, 0))
         except FileNotFoundError:
-            pass  # there is no such call; an older kernel does not know the flag
+            pass  # the call does not exist, but the kernel supports the flag
         listening, peer = (socket.socket(socket.AF_INET, socket.SOCK_STREAM) for _ in range(2))
         try:
             listening.bind(("127.0.0.1", 0))
             listening.listen(1)
             peer.connect(listening.getsockname())
             if owner(peer.getsockname(), peer.getpeername()) != self._user:
-                raise OSError(errno.EOPNOTSUPP, "the kernel does not report whose a TCP socket is (inet_diag)")
+                raise OSError(errno.EOPNOTSUPP, "the kernel does not report the owner of a TCP socket (inet_diag)")
             if _is_anybody(self._user):
                 raise OSError(errno.EOPNOTSUPP, "users of this host have no numbers in this user namespace")
             while True:
@@ -204,39 +206,39 @@ class Guard:
                 end = socket.socket(fileno=number)
                 if address == peer.getsockname():
                     return peer, end
-                end.close()  # a stranger was faster
+                end.close()  # another process has connected first
         finally:
             listening.close()
 
     def serve(self) -> None:
-        """Serve calls until there is nobody left to make one."""
+        """Serve calls until no process can make one."""
         ready = select.poll()
         ready.register(self._notifications, select.POLLIN)
-        if any(self._note):
-            self._serve(ready)  # the process that served before may have been killed before it answered this call
+        if any(self._notification):
+            self._serve(ready)  # the previous process may have been killed before it answered this call
         while True:
-            for number, event in ready.poll(_LOOK * 1000 if self._waiting else None):
+            for number, event in ready.poll(_POLL_INTERVAL * 1000 if self._waiting else None):
                 if number != self._notifications:
-                    self._go_on(number, ready)
+                    self._continue(number, ready)
                 elif event & select.POLLIN:
                     self._receive(ready)
                 else:
                     return
             for number, (call, _) in list(self._waiting.items()):
-                if not call.is_there():
-                    self._forget(number, ready)
+                if not call.is_pending():
+                    self._remove(number, ready)
 
-    def _outlive(self) -> None:
-        """Start a process that serves when this one has ended, until there is nobody left to make a call.
+    def _start_successor(self) -> None:
+        """Start a process that serves calls after this process has ended.
 
-        Otherwise what is left of the world could not accept any more: ``srun`` for instance, which accepts the reports
-        about the end of daemons, would wait for ever.
+        Otherwise the remaining processes of the world could not accept connections. For example, ``srun`` accepts the
+        reports about the end of daemons, and would wait without end.
         """
         waits, lives = os.pipe()
         if middle := os.fork():
             os.close(waits)
             os.waitpid(middle, 0)
-            return  # this process has the other end of the pipe for as long as it lives
+            return  # this process keeps the other end of the pipe open until it ends
         try:
             os.setsid()
             if os.fork() == 0:
@@ -245,120 +247,118 @@ class Guard:
                 for number in range(3):
                     os.dup2(null, number)
                 _rename(b"workbench-guard")
-                over = select.poll()
-                over.register(waits, select.POLLIN)
-                over.register(self._notifications, 0)
-                over.poll()
+                end = select.poll()
+                end.register(waits, select.POLLIN)
+                end.register(self._notifications, 0)
+                end.poll()
                 self.serve()
         finally:
-            os._exit(0)  # whatever happens, there must not be two tethers
+            os._exit(0)  # after any error, this process must not continue as a second tether
 
     def _receive(self, ready: select.poll) -> None:
-        self._note[:] = bytes(_NOTIFICATION.size)  # the kernel demands zeroes
-        # `fcntl.ioctl` passes a buffer of its own.
-        note = (ctypes.c_char * _NOTIFICATION.size).from_buffer(self._note)
-        if _libc.ioctl(self._notifications, ctypes.c_ulong(_RECV), note) == 0:
-            self._serve(ready)  # else the call was interrupted, or its process has ended
+        self._notification[:] = bytes(_NOTIFICATION.size)  # the kernel requires zeros
+        # `fcntl.ioctl` would pass a copy of the buffer.
+        buffer = (ctypes.c_char * _NOTIFICATION.size).from_buffer(self._notification)
+        if _libc.ioctl(self._notifications, ctypes.c_ulong(_RECV), buffer) == 0:
+            self._serve(ready)  # otherwise the call was interrupted, or its process has ended
 
     def _serve(self, ready: select.poll) -> None:
-        """Answer the call that was received last, or have it wait for a peer."""
-        call = _Call(self._notifications, *_NOTIFICATION.unpack(self._note))
+        """Answer the last received call, or let it wait for a peer."""
+        call = _Call(self._notifications, *_NOTIFICATION.unpack(self._notification))
         try:
-            listening = self._listening(call)
+            listening = self._listening_socket(call)
             if listening is None:
-                call.go_on()
+                call.let_kernel_accept()
                 return
             blocking = os.get_blocking(listening.fileno())
             if not self._accept(call, listening, blocking=blocking, polled=True) and blocking:
                 self._waiting[listening.fileno()] = call, listening
                 ready.register(listening.fileno(), select.POLLIN)
-        except Exception as error:  # noqa: BLE001  (other calls are to be served all the same)
+        except Exception as error:  # noqa: BLE001  (other calls must still be served)
             call.fail(error)
 
-    def _go_on(self, number: int, ready: select.poll) -> None:
+    def _continue(self, number: int, ready: select.poll) -> None:
         if number not in self._waiting:
             return
         call, listening = self._waiting[number]
         try:
-            if not call.is_there() or self._accept(call, listening, blocking=True):
-                self._forget(number, ready)
+            if not call.is_pending() or self._accept(call, listening, blocking=True):
+                self._remove(number, ready)
         except Exception as error:  # noqa: BLE001  (as above)
-            self._forget(number, ready)
+            self._remove(number, ready)
             call.fail(error)
 
-    def _forget(self, number: int, ready: select.poll) -> None:
+    def _remove(self, number: int, ready: select.poll) -> None:
         ready.unregister(number)
         self._waiting.pop(number)[1].close()
 
-    def _listening(self, call: _Call) -> socket.socket | None:
-        """Return a copy of the socket that a launcher accepts on; None: the call is not this guard's concern."""
+    def _listening_socket(self, call: _Call) -> socket.socket | None:
+        """Return a copy of the listening socket of a launcher, or None if the kernel can serve the call."""
         program = os.path.basename(os.readlink(f"/proc/{call.pid}/exe")).removesuffix(" (deleted)")
         if program not in self._programs:
             return None
         try:
-            copy = socket.socket(fileno=_copy(call.process(), call.arguments[0]))
+            copy = socket.socket(fileno=_copy_file(call.process(), call.arguments[0]))
         except OSError as error:
             if error.errno in (errno.EBADF, errno.ENOTSOCK):
-                return None  # the kernel answers that by itself
+                return None  # the kernel reports this error
             raise
-        # A call that is over may have been of a process whose number another one has now.
-        if copy.family in (socket.AF_INET, socket.AF_INET6) and call.is_there():
+        # If the call has ended, its pid may now belong to another process.
+        if copy.family in (socket.AF_INET, socket.AF_INET6) and call.is_pending():
             return copy
         copy.close()
         return None
 
     def _accept(self, call: _Call, listening: socket.socket, *, blocking: bool, polled: bool = False) -> bool:
-        """Accept one connection in the place of a call; return whether the call has an answer.
+        """Accept one connection in place of a call; return whether the call has an answer.
 
-        Notes
-        -----
-        A caller that found a connection by `polled` and then waits does nothing else until the next one comes, and
-        Hydra ends if a signal interrupts it. In the place of a stranger it gets a connection on which nothing comes.
+        A caller whose poll has reported a connection (`polled`), and whose accept then waits, is blocked until the next
+        connection, and Hydra ends if a signal interrupts this. So in place of a refused connection the call gets a
+        connection without data.
         """
         inode = os.fstat(listening.fileno()).st_ino
-        left = self._left.get(inode)
-        if left:
-            connection, peer = left.pop()
+        if leftover := self._leftover.get(inode):
+            connection, peer = leftover.pop()
         else:
             if blocking and not select.select([listening], [], [], 0)[0]:
                 return False
-            # The C half of `socket` calls it so.
+            # `_accept` is the method of the C half of `socket`.
             number, peer = listening._accept()  # type: ignore[attr-defined]  # noqa: SLF001
             connection = socket.socket(fileno=number)
-            if not self._may(connection, peer):
+            if not self._is_allowed(connection, peer):
                 connection.close()
-                self._tell(peer, listening.getsockname())
+                self._report_refusal(peer, listening.getsockname())
                 if not blocking:
                     call.answer(error=errno.EAGAIN)
                 elif polled:
-                    call.hand_over(self._silent[0], peer)
+                    call.return_connection(self._idle[0], peer)
                 return polled or not blocking
         try:
-            call.hand_over(connection, peer)
+            call.return_connection(connection, peer)
         except OSError:
-            # Interrupted: the call comes again.
-            self._left.setdefault(inode, []).append((connection, peer))
+            # The call was interrupted, and its process will repeat it.
+            self._leftover.setdefault(inode, []).append((connection, peer))
             raise
         connection.close()
         return True
 
-    def _may(self, connection: socket.socket, peer: Any) -> bool:
+    def _is_allowed(self, connection: socket.socket, peer: Any) -> bool:
         try:
             user = owner(peer, connection.getsockname())
             if user is not None or not self._hosts:
                 return user == self._user
             address = _packed(peer[0])
-            # The own addresses are there too: a peer from one of them whose user is not known is a stranger.
-            return address not in own_addresses() and os.path.exists(f"{self._hosts}/{_text(address)}")
+            # The folder contains the own addresses too. A local peer without a known user is refused.
+            return address not in own_addresses() and os.path.exists(f"{self._hosts}/{_address_text(address)}")
         except (OSError, ValueError, struct.error):
             return False
 
-    def _tell(self, peer: Any, own: Any) -> None:
-        """Write a line about a refused peer, at most one a minute."""
+    def _report_refusal(self, peer: Any, own: Any) -> None:
+        """Write a line about a refused peer, at most one per minute."""
         self._refused += 1
         if time.monotonic() < self._quiet_until:
             return
-        count, self._refused, self._quiet_until = self._refused, 0, time.monotonic() + _QUIET
+        count, self._refused, self._quiet_until = self._refused, 0, time.monotonic() + _LOG_INTERVAL
         report(
             f"refused a connection from {peer[0]} to port {own[1]} of the MPI launcher: it is not of user {self._user} "
             f"on a host of this world (connections refused since the last such line: {count}; setting {SETTING})"
@@ -375,11 +375,11 @@ class _Call:
         self.flags = self.arguments[3] if call == accept4 else 0
 
     def process(self) -> int:
-        """Return the process whose thread has made the call."""
+        """Return the pid of the process that made the call."""
         with open(f"/proc/{self.pid}/status", encoding="utf-8", errors="replace") as file:
             return next(int(line.split()[1]) for line in file if line.startswith("Tgid:"))
 
-    def is_there(self) -> bool:
+    def is_pending(self) -> bool:
         """Return whether the call still waits."""
         try:
             fcntl.ioctl(self._notifications, _ID_VALID, struct.pack("=Q", self._number))
@@ -391,17 +391,17 @@ class _Call:
         try:
             fcntl.ioctl(self._notifications, _SEND, _ANSWER.pack(self._number, 0, -error, flags))
         except OSError:
-            pass  # its process has ended, or a signal has interrupted the call
+            pass  # the process has ended, or a signal has interrupted the call
 
     def fail(self, error: Exception) -> None:
         """End the call with an error."""
         self.answer(error=getattr(error, "errno", None) or errno.ECONNABORTED)
 
-    def go_on(self) -> None:
-        """Let the kernel accept."""
+    def let_kernel_accept(self) -> None:
+        """Continue the call in the kernel."""
         self.answer(flags=_CONTINUE)
 
-    def hand_over(self, connection: socket.socket, peer: Any) -> None:
+    def return_connection(self, connection: socket.socket, peer: Any) -> None:
         """End the call with a connection."""
         os.set_blocking(connection.fileno(), not self.flags & socket.SOCK_NONBLOCK)
         if self.arguments[1]:
@@ -413,7 +413,7 @@ class _Call:
     def _write(self, address: bytes) -> None:
         memory = os.open(f"/proc/{self.pid}/mem", os.O_RDWR | os.O_CLOEXEC)
         try:
-            if not self.is_there():  # else the number may be another process's
+            if not self.is_pending():  # the pid may now belong to another process
                 raise ProcessLookupError(errno.ESRCH, "the call was interrupted")
             size = int.from_bytes(os.pread(memory, 4, self.arguments[2]), sys.byteorder)
             os.pwrite(memory, address[:size], self.arguments[1])
@@ -422,7 +422,7 @@ class _Call:
             os.close(memory)
 
 
-def _copy(process: int, number: int) -> int:
+def _copy_file(process: int, number: int) -> int:
     """Return a copy of a file of another process."""
     pidfd = os.pidfd_open(process)
     try:
@@ -434,45 +434,36 @@ def _copy(process: int, number: int) -> int:
 
 
 def owner(peer: Any, own: Any) -> int | None:
-    """Return the user of a TCP socket on this host.
+    """Return the user id of the socket `peer`, an address from ``accept``, that is connected to the address `own`.
 
-    Parameters
-    ----------
-    peer
-        Address that the socket is bound to, as ``accept`` returns it.
-    own
-        Address that the socket is connected to.
-
-    Returns
-    -------
-    user : int or None
-        None: there is no established connection between these two addresses whose end `peer` is on this host.
+    None means that no established connection between these addresses has its end `peer` on this host.
     """
     ends = _packed(peer[0]), _packed(own[0])
     family = socket.AF_INET if len(ends[0]) == 4 else socket.AF_INET6
     # Sockets of link-local addresses are bound to their interface.
     interface = peer[3] if len(peer) == 4 else 0
     ports = peer[1].to_bytes(2, "big") + own[1].to_bytes(2, "big")
-    wanted = b"".join(end.ljust(16, b"\0") for end in ends)
+    addresses = b"".join(end.ljust(16, b"\0") for end in ends)
     body = _REQUEST.pack(family, socket.IPPROTO_TCP, 0, 0, 1 << _ESTABLISHED)
-    body += ports + wanted + interface.to_bytes(4, sys.byteorder) + _NO_COOKIE
-    with_kernel = socket.socket(socket.AF_NETLINK, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC, _SOCK_DIAG)
+    body += ports + addresses + interface.to_bytes(4, sys.byteorder) + _NO_COOKIE
+    header = _NETLINK_HEADER.pack(_NETLINK_HEADER.size + len(body), _SOCK_DIAG_BY_FAMILY, 1, 1, 0)
+    netlink = socket.socket(socket.AF_NETLINK, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC, _SOCK_DIAG)
     try:
-        with_kernel.settimeout(_DIAG)
-        with_kernel.sendto(_HEAD.pack(_HEAD.size + len(body), _SOCK_DIAG_BY_FAMILY, 1, 1, 0) + body, (0, 0))
-        answer = with_kernel.recv(8192)
+        netlink.settimeout(_DIAG_TIMEOUT)
+        netlink.sendto(header + body, (0, 0))
+        answer = netlink.recv(8192)
     finally:
-        with_kernel.close()
-    if _HEAD.unpack_from(answer)[1] != _SOCK_DIAG_BY_FAMILY:
+        netlink.close()
+    if _NETLINK_HEADER.unpack_from(answer)[1] != _SOCK_DIAG_BY_FAMILY:
         return None
-    family, state, told, source, target, user, inode = _TOLD.unpack_from(answer, _HEAD.size)
-    # A socket that listens is the answer where no other is found; one without an inode has no process any more.
-    exact = told == ports and (_unmapped(family, source), _unmapped(family, target)) == ends
+    family, state, actual, source, target, user, inode = _DIAG_MESSAGE.unpack_from(answer, _NETLINK_HEADER.size)
+    # If no socket matches, the kernel returns a listening one. A socket without an inode has no process.
+    exact = actual == ports and (_unmapped(family, source), _unmapped(family, target)) == ends
     return user if exact and state == _ESTABLISHED and inode else None
 
 
 def _is_anybody(user: int) -> bool:
-    """Return whether the kernel also names users by this number that have none in this user namespace."""
+    """Return whether the kernel also reports this id for users without an id in this user namespace."""
     with open("/proc/sys/kernel/overflowuid", encoding="ascii") as file:
         if int(file.read()) != user:
             return False
@@ -481,7 +472,7 @@ def _is_anybody(user: int) -> bool:
 
 
 def _rename(name: bytes) -> None:
-    """Have this process listed by another name: its words are those of a program that it does not run."""
+    """Replace the command line of this process, which is that of another program."""
     with open("/proc/self/stat", encoding="utf-8", errors="replace") as file:
         fields = file.read().rpartition(")")[2].split()
     start, end = int(fields[45]), int(fields[46])
@@ -491,30 +482,30 @@ def _rename(name: bytes) -> None:
 
 
 def publish(hosts: str) -> None:
-    """Name the addresses of this host in a folder that is the user's alone, for the guards of other hosts."""
+    """Write the addresses of this host to a private folder, for the guards of other hosts."""
     for address in own_addresses():
         if not address.startswith(_OF_THIS_HOST):
-            os.close(os.open(f"{hosts}/{_text(address)}", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
+            os.close(os.open(f"{hosts}/{_address_text(address)}", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
 
 
 def own_addresses() -> set[bytes]:
     """Return the addresses of this host."""
-    found, last = {_packed("127.0.0.1"), _packed("::1")}, ""
+    addresses, last = {_packed("127.0.0.1"), _packed("::1")}, ""
     with open("/proc/net/fib_trie", encoding="ascii") as file:
         for line in file:
             if "|--" in line:
                 last = line.split()[1]
             elif "host LOCAL" in line:
-                found.add(_packed(last))
+                addresses.add(_packed(last))
     try:
         with open("/proc/net/if_inet6", encoding="ascii") as file:
-            found.update(bytes.fromhex(line.split()[0]) for line in file)
+            addresses.update(bytes.fromhex(line.split()[0]) for line in file)
     except FileNotFoundError:
-        pass  # there is no IPv6
-    return found
+        pass  # the kernel has no IPv6
+    return addresses
 
 
-def _text(address: bytes) -> str:
+def _address_text(address: bytes) -> str:
     return str(socket.inet_ntop(socket.AF_INET if len(address) == 4 else socket.AF_INET6, address))
 
 
@@ -528,14 +519,14 @@ def _unmapped(family: int, raw: bytes) -> bytes:
 
 
 def _sockaddr(address: Any) -> bytes:
-    """Return an address as the kernel writes it."""
+    """Return an address as a ``sockaddr`` of the kernel."""
     family = socket.AF_INET if len(address) == 2 else socket.AF_INET6
-    head = struct.pack("=H", family) + address[1].to_bytes(2, "big")
+    header = struct.pack("=H", family) + address[1].to_bytes(2, "big")
     if family == socket.AF_INET:
-        return b"".join((head, _packed(address[0]), bytes(8)))
+        return b"".join((header, _packed(address[0]), bytes(8)))
     host, _, flow, scope = address
     raw = socket.inet_pton(family, host.partition("%")[0])
-    return b"".join((head, flow.to_bytes(4, "big"), raw, struct.pack("=I", scope)))
+    return b"".join((header, flow.to_bytes(4, "big"), raw, struct.pack("=I", scope)))
 
 
 def report(text: str) -> None:

@@ -1,4 +1,4 @@
-"""How many files a process may have open: every connection is one."""
+"""The limit of open files of a process; each connection is a file."""
 
 from __future__ import annotations
 
@@ -6,46 +6,39 @@ import resource
 
 from workbench.errors import InvalidRequest
 
-# That are asked for: Dask allows itself half as many connections.
+# The requested limit. Dask uses at most half of the files for connections.
 _WANTED = 65536
-# Connections of a head beside those to ranks in a call: to clients, and to ranks that are asked where they are.
-_OTHERS = 64
+# Connections of a head other than those to ranks in a call: to clients, and to ranks for their state.
+_OTHER_CONNECTIONS = 64
 
 
 def allow_many() -> None:
-    """Let this process, and those that it starts from now on, have as many files open as the system allows."""
+    """Raise the limit of open files of this process and its later children, as far as the system allows."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _WANTED if hard == resource.RLIM_INFINITY else min(hard, _WANTED)
     if resource.RLIM_INFINITY != soft < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
-def most() -> int:
-    """Return how many files this process may have open."""
+def limit() -> int:
+    """Return the limit of open files of this process."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return _WANTED if soft == resource.RLIM_INFINITY else soft
 
 
 def check_ranks(ranks: int) -> None:
-    """Return if a head whose limit is that of this process can have calls on all of `ranks` ranks.
+    """Raise InvalidRequest if a head with the limit of this process cannot have calls on `ranks` ranks.
 
-    Raises
-    ------
-    InvalidRequest
-        If these are too many.
-
-    Notes
-    -----
-    A call holds a connection to each rank. Dask gives its scheduler half of the files for connections, and waits
-    without a deadline when they are all in use: the call would never end.
+    A call holds a connection to each rank. Dask's scheduler uses at most half of the files for connections, and waits
+    without a deadline when all are in use, so the call would never end.
     """
-    allowed = most() // 2 - _OTHERS
-    if ranks > allowed:
+    valid = limit() // 2 - _OTHER_CONNECTIONS
+    if ranks > valid:
         raise InvalidRequest(
-            f"{ranks} ranks: the head may have {most()} files open, and this is enough for {allowed} ranks.",
+            f"{ranks} ranks are too many: the head may open {limit()} files, which is enough for {valid} ranks.",
             option="ranks",
             given=ranks,
-            allowed=f"up to {allowed}",
-            hint="Start fewer ranks, or have the hard limit raised on the head's node (nofile in "
-            "/etc/security/limits.conf; ulimit -Hn prints it).",
+            allowed=f"up to {valid}",
+            hint="Start fewer ranks, or ask your administrator to raise the hard limit on the head's node (nofile in "
+            "/etc/security/limits.conf; ulimit -Hn prints the limit).",
         )

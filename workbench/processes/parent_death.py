@@ -1,8 +1,8 @@
 """Ends a process when its parent dies, also when the parent was killed with SIGKILL.
 
-A rank ties itself to the daemon that started it. Between the head and ``mpiexec`` stands this module as a process of
-its own, tied to the head: it ends ``mpiexec``, kills it if that hangs, and removes what it leaves. So no world
-outlives its head, however the head ends.
+A rank ties itself to the daemon that started the rank. Between the head and ``mpiexec``, this module runs as a separate
+process, the tether, which is tied to the head. It ends ``mpiexec``, kills ``mpiexec`` if it hangs, and removes its
+files. So no world outlives its head.
 """
 
 from __future__ import annotations
@@ -18,58 +18,46 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, NoReturn
 
 _PR_SET_PDEATHSIG = 1
-_AWAITED = {signal.SIGTERM, signal.SIGCHLD}
-# Seconds for mpiexec to end its ranks: some hang when they are asked while their ranks are ending by themselves.
-_PATIENCE = 3.0
+_SIGNALS = {signal.SIGTERM, signal.SIGCHLD}
+# Seconds for mpiexec to end its ranks. Some launchers hang if they get SIGTERM while their ranks are ending.
+_STOP_TIMEOUT = 3.0
 
 
 def set_signal(parent: int, number: signal.Signals) -> None:
-    """Have the kernel send this process signal `number` when its parent is gone.
+    """Make the kernel send signal `number` to this process when its parent, the process `parent`, has ended.
 
-    Parameters
-    ----------
-    parent
-        Pid that the parent is expected to have.
-    number
-        Signal to be sent.
-
-    Notes
-    -----
-    Linux: ``prctl(PR_SET_PDEATHSIG)``, which holds across ``exec`` and works while the process is stuck in C
-    code. Elsewhere nothing happens here: use `watch`.
+    Linux uses ``prctl(PR_SET_PDEATHSIG)``, which also holds after ``exec`` and while the process is blocked in C
+    code. On other systems use `poll_parent`.
     """
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, number, 0, 0, 0)
     if os.getppid() != parent:
-        # It died before the call above.
+        # The parent ended before the call above.
         os.kill(os.getpid(), number)
 
 
 def poll_parent(parent: int, interval: float = 1.0) -> None:
-    """End this process when its parent is another one than `parent`; from a thread, for hosts without `set_signal`."""
+    """End this process when its parent is not `parent` any more, with a thread, for hosts without `set_signal`."""
 
-    def look() -> None:
+    def poll() -> None:
         while os.getppid() == parent:
             time.sleep(interval)
         os._exit(1)
 
-    threading.Thread(target=look, name="tether", daemon=True).start()
+    threading.Thread(target=poll, name="tether", daemon=True).start()
 
 
 def command_line(folder: str, guard: str | None = None) -> list[str]:
-    """Return the words in front of a command that tie the command, and `folder`, to this process.
+    """Return the prefix of a command line that ties the command, and `folder`, to this process.
 
-    Parameters
-    ----------
-    guard
-        Of a launcher of MPI whose ports are to answer this user only: `hosts` of `workbench.processes.guard.Guard`.
-        None: of any other command.
+    For a launcher of MPI whose ports must accept only this user, `guard` is the `hosts` of
+    `workbench.processes.guard.Guard`.
     """
     return [*_program(guard), str(os.getpid()), folder]
 
 
 def daemon_command_line(guard: str) -> list[str]:
-    """Return the words in front of a launcher's daemon on another host, which tie the daemon to its parent there."""
+    """Return the prefix for a launcher's daemon on another host, which ties the daemon to its parent there."""
     return [*_program(guard), "0", "-"]
 
 
@@ -79,41 +67,41 @@ def _program(guard: str | None) -> list[str]:
 
 
 def main() -> NoReturn:
-    """``parent_death.py [--guard HOSTS] PARENT FOLDER COMMAND ...``: run COMMAND while PARENT lives.
+    """``parent_death.py [--guard HOSTS] PARENT FOLDER COMMAND ...``: run COMMAND while PARENT is alive.
 
-    FOLDER goes with PARENT. COMMAND is ended on SIGTERM, or when PARENT has died; this program ends as COMMAND does.
-    If it is killed, so is COMMAND. With ``--guard`` no port of COMMAND, a launcher of MPI, answers another user.
-    PARENT may be 0 for the process that has started this one, and FOLDER - for none.
+    SIGTERM or the death of PARENT ends COMMAND, and the death of PARENT also removes FOLDER. This program ends with the
+    status of COMMAND, and the kernel kills COMMAND if this program is killed. With ``--guard``, the ports of COMMAND, a
+    launcher of MPI, accept this user only. PARENT 0 is the parent of this process, and FOLDER - is no folder.
     """
     guarded = sys.argv[1] == "--guard"
     hosts = sys.argv[2] if guarded else ""
-    given, folder, *command = sys.argv[3 if guarded else 1 :]
-    parent = int(given) or os.getppid()
-    # Blocked and waited for, they cannot come at a bad moment.
-    signal.pthread_sigmask(signal.SIG_BLOCK, _AWAITED)
+    pid, folder, *command = sys.argv[3 if guarded else 1 :]
+    parent = int(pid) or os.getppid()
+    # Blocked signals are received only in sigwait().
+    signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
     set_signal(parent, signal.SIGTERM)
     child = _start_guarded(command, hosts) if guarded else _start(command)
     status = None
     while status is None:
-        status = _end(child) if signal.sigwait(_AWAITED) == signal.SIGTERM else _status(child)
+        status = _end(child) if signal.sigwait(_SIGNALS) == signal.SIGTERM else _status(child)
     if os.getppid() != parent and folder != "-":
         _remove(folder)
     if os.WIFSIGNALED(status):
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, _AWAITED)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
         os.kill(os.getpid(), os.WTERMSIG(status))
     os._exit(os.waitstatus_to_exitcode(status))
 
 
 def _start(command: list[str], prepare: Callable[[], object] = lambda: None) -> int:
-    """Start a command, tied to this process, and return its pid; the child calls `prepare` before."""
+    """Start a command that is tied to this process, after `prepare()` in the child, and return its pid."""
     this, child = os.getpid(), os.fork()
     if child == 0:
         try:
             set_signal(this, signal.SIGKILL)
             prepare()
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, _AWAITED)
-            os.execvp(command[0], command)  # noqa: S606  (no shell is the point)
-        except Exception as error:  # noqa: BLE001  (whatever happens, there must not be two tethers)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
+            os.execvp(command[0], command)  # noqa: S606  (no shell on purpose)
+        except Exception as error:  # noqa: BLE001  (after any error, the child must not continue as a second tether)
             os.write(2, f"workbench: cannot run {command[0]}: {error}\n".encode())
         finally:
             os._exit(1)
@@ -121,10 +109,10 @@ def _start(command: list[str], prepare: Callable[[], object] = lambda: None) -> 
 
 
 def _start_guarded(command: list[str], hosts: str) -> int:
-    """Start a launcher of MPI and guard it; where the kernel has no means for that, start it with a warning."""
+    """Start a launcher of MPI with a guard, or with a warning if the kernel does not support a guard."""
     import _socket as socket
 
-    # This file runs as a program without the package; modules of the interpreter come first.
+    # This file runs as a program without the package. Modules of the interpreter stay first on the path.
     sys.path.append(os.path.dirname(__file__))  # noqa: PTH120  (pathlib takes long to load)
     if TYPE_CHECKING:
         from workbench.processes import guard
@@ -133,7 +121,7 @@ def _start_guarded(command: list[str], hosts: str) -> int:
 
     try:
         if hosts:
-            # Also where there is no guard: those of other hosts have to know this one.
+            # The guards of other hosts need these addresses, also if this host has no guard.
             guard.publish(hosts)
         ours, theirs = socket.socketpair()
     except OSError as error:
@@ -173,22 +161,22 @@ def _start_guarded(command: list[str], hosts: str) -> int:
 def _refuse(setting: str, command: list[str], error: OSError) -> NoReturn:
     text = (
         f"workbench: the launcher of MPI cannot be guarded against other users: {error}. Repair that, or set {setting} "
-        f"to false, and every user of this host can command {command[0]}.\n"
+        f"to false: then every user of this host can send commands to {command[0]}.\n"
     )
     os.write(2, text.encode())
     os._exit(1)
 
 
 def _status(child: int) -> int | None:
-    """Return how a child has ended, or None while it runs."""
+    """Return the wait status of a child, or None while the child runs."""
     pid, status = os.waitpid(child, os.WNOHANG)
     return status if pid else None
 
 
 def _end(child: int) -> int:
-    """Ask a child to end, kill it if it does not, and return how it has ended."""
+    """Send SIGTERM to a child, kill the child after a timeout, and return its wait status."""
     os.kill(child, signal.SIGTERM)
-    deadline = time.monotonic() + _PATIENCE
+    deadline = time.monotonic() + _STOP_TIMEOUT
     while time.monotonic() < deadline:
         if (status := _status(child)) is not None:
             return status
@@ -202,7 +190,7 @@ def _remove(folder: str) -> None:
     from pathlib import Path
 
     shutil.rmtree(folder, ignore_errors=True)
-    with contextlib.suppress(OSError):  # other worlds of the cluster are there yet
+    with contextlib.suppress(OSError):  # other worlds of the cluster still use the folder
         Path(folder).parent.rmdir()
 
 

@@ -1,4 +1,4 @@
-"""Which machine and process this is, in words that another process on a shared home can compare."""
+"""The identity of a process and its machine, which another process on a shared home can compare."""
 
 from __future__ import annotations
 
@@ -24,26 +24,24 @@ def _pid_namespace() -> str:
 
 @dataclass(frozen=True)
 class ProcessId:
-    """One process of one host, safe against the reuse of its number.
+    """One process of one host, safe against the reuse of its pid.
 
-    Notes
-    -----
-    Homes are shared by many hosts, hosts are rebooted and containers number their processes anew: a bare
-    pid says nothing. `alive` answers None where it cannot know.
+    Many hosts share a home, hosts are rebooted, and containers have separate pids, so a pid alone does not identify a
+    process. `alive` returns None if this host cannot know.
     """
 
     host: str
     """Host name."""
     machine: str
-    """Identity of the installation (``/etc/machine-id``): two hosts may have one name."""
+    """Id of the installation (``/etc/machine-id``), because two hosts may have the same name."""
     boot: str
-    """Identity of the boot: pids of an earlier one are gone."""
+    """Id of the boot. Processes of an earlier boot have ended."""
     namespace: str
-    """Pid namespace: another one numbers its processes differently."""
+    """Pid namespace. Pids of different namespaces cannot be compared."""
     pid: int
-    """Process number."""
+    """Id of the process."""
     started: float
-    """When the process started, by its kernel's own clock (ticks or seconds; only compared)."""
+    """Start time by the clock of the kernel (ticks or seconds; only compared)."""
 
     @classmethod
     def of(cls, pid: int) -> ProcessId:
@@ -64,11 +62,11 @@ class ProcessId:
 
     @property
     def is_local(self) -> bool:
-        """Whether the process was started on this very host, in this boot or an earlier one."""
+        """Whether the process was started on this host, in this or an earlier boot."""
         return (self.host, self.machine) == (socket.gethostname(), _first_line("/etc/machine-id"))
 
     def alive(self) -> bool | None:
-        """Tell whether the process still runs; None where that cannot be seen from here."""
+        """Return whether the process still runs, or None if that is not visible from here."""
         if not self.is_local:
             return None
         if self.boot != _first_line("/proc/sys/kernel/random/boot_id"):
@@ -79,10 +77,9 @@ class ProcessId:
 
 
 def start_time(pid: int) -> float | None:
-    """Return when process `pid` started, or None if there is none (or only a zombie is left).
+    """Return when process `pid` started, or None if it does not exist or is a zombie.
 
-    The start time in ``/proc`` counts ticks since the boot and so, unlike a time of day, never shifts
-    when the clock is set.
+    The start time in ``/proc`` counts ticks since the boot, so it does not change when the clock is set.
     """
     if Path("/proc/self").is_dir():
         try:

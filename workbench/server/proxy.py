@@ -1,7 +1,7 @@
-"""Requests and websockets, handed on to an HTTP server on a Unix socket.
+"""Forwards requests and websockets to an HTTP server on a Unix socket.
 
-Only what is listed here passes: neither cookies, ``Authorization`` nor a token reach the server behind it, and it
-sets no cookies and no rules for other origins.
+Only the listed headers are forwarded. The server receives no cookies, no ``Authorization`` and no token, and cannot
+set cookies or rules for other origins.
 """
 
 from __future__ import annotations
@@ -33,30 +33,24 @@ from workbench.server.pings import PingingWebSocket
 
 
 class Upstream(Protocol):
-    """An HTTP server that is reached by a Unix socket of this host, wherever it runs."""
+    """An HTTP server behind a Unix socket of this host, which may run on another host."""
 
     @property
     def name(self) -> str:
-        """What it is, in words."""
+        """Description of the server for messages."""
         ...
 
     @property
     def root(self) -> str:
-        """The path, as its server has it, of what the browser finds under the prefix; with a slash at its end."""
+        """Path on the server that corresponds to the prefix of the browser, with a slash at its end."""
         ...
 
     async def socket(self) -> Path:
-        """Return the socket that it answers on, and start it if need be.
-
-        Raises
-        ------
-        WorkbenchError
-            If it cannot be reached; the message is for the person who looks.
-        """
+        """Return the socket of the server, which is started if needed; raise WorkbenchError for the viewer."""
         ...
 
     def viewing(self) -> AbstractContextManager[None]:
-        """Give a context in which somebody looks at it."""
+        """Return a context for the time of a view."""
         ...
 
 
@@ -71,7 +65,7 @@ REQUEST_HEADERS = (
     "Range",
     "User-Agent",
 )
-"""Headers that pass on the way up. ``Origin`` does not: it is checked here, where the browser's host is known."""
+"""Forwarded request headers. ``Origin`` is checked here, because only this server knows the browser's host."""
 RESPONSE_HEADERS = (
     "Accept-Ranges",
     "Cache-Control",
@@ -86,16 +80,16 @@ RESPONSE_HEADERS = (
     "Last-Modified",
     "Vary",
 )
-"""Headers that pass on the way down, as tornado writes them; ``Location`` does if it leads to the same upstream."""
-# Of an answer, and of a message of a websocket, in bytes.
-_LARGEST, _LARGEST_MESSAGE = 256 << 20, 64 << 20
+"""Forwarded response headers, in tornado's spelling. ``Location`` is forwarded if it leads to the same upstream."""
+# Bytes of an answer and of a message of a websocket, at most.
+_MAX_ANSWER, _MAX_MESSAGE = 256 << 20, 64 << 20
 # Seconds to connect, and for a whole answer.
-_CONNECT, _ANSWER = 20.0, 600.0
-_FAULTS = (OSError, HTTPClientError, HTTPInputError, WebSocketError, ValueError)
+_CONNECT_TIMEOUT, _ANSWER_TIMEOUT = 20.0, 600.0
+_ERRORS = (OSError, HTTPClientError, HTTPInputError, WebSocketError, ValueError)
 
 
 class _ToSocket(Resolver):
-    """Finds every host at one Unix socket."""
+    """Resolves every host to one Unix socket."""
 
     def initialize(self, path: Path) -> None:
         self._path = path
@@ -105,14 +99,14 @@ class _ToSocket(Resolver):
 
 
 class Proxy(PingingWebSocket):
-    """A handler that can hand on its request, be it for a page or a websocket, and tells trouble in words."""
+    """A handler that can forward its request, for a page or a websocket, with error pages for users."""
 
-    _far: WebSocketClientConnection
+    _upstream: WebSocketClientConnection
 
     @property
     def is_websocket(self) -> bool:
         """Whether the request is for a websocket."""
-        # HEAD may come from who may read and no more
+        # A user with read permission only may send HEAD.
         return self.request.method == "GET" and self.request.headers.get("Upgrade", "").lower() == "websocket"
 
     async def forward(self, upstream: Upstream, prefix: str, rest: str) -> None:
@@ -121,16 +115,16 @@ class Proxy(PingingWebSocket):
         Parameters
         ----------
         upstream
-            What answers.
+            The server that answers.
         prefix
-            Path of the browser that stands for the root of the upstream.
+            Path in the browser that corresponds to the root of the upstream.
         rest
-            What follows it, quoted as it came.
+            The rest of the path, quoted as received.
 
         Raises
         ------
         WorkbenchError
-            If the upstream cannot be reached.
+            If the upstream is not reachable.
         """
         origin = self.request.headers.get("Origin")
         if self.is_websocket and origin is not None and not self.check_origin(origin):
@@ -142,10 +136,10 @@ class Proxy(PingingWebSocket):
         try:
             with upstream.viewing():
                 if self.is_websocket:
-                    await self._join(f"ws://localhost{target}", resolver)
+                    await self._connect_websocket(f"ws://localhost{target}", resolver)
                 else:
                     await self._fetch(f"http://localhost{target}", resolver, upstream.root, prefix)
-        except _FAULTS as error:
+        except _ERRORS as error:
             raise HeadUnreachable(
                 f"{upstream.name} does not answer ({error or type(error).__name__}).",
                 hint=("Reload this page; ", Command("status"), " shows whether the cluster is still running."),
@@ -170,27 +164,27 @@ class Proxy(PingingWebSocket):
             if status < 500:
                 begun = True
                 self.write(chunk)
-                # Not awaited, which tornado's client can do from 6.6 on: a browser that is slow costs a page of memory.
+                # The flush is not awaited, which needs tornado 6.6. A slow browser costs the memory of one page.
                 self.flush()
 
         request = HTTPRequest(
             url,
             method=str(self.request.method),
-            headers=asked(self.request),
-            connect_timeout=_CONNECT,
-            request_timeout=_ANSWER,
+            headers=request_headers(self.request),
+            connect_timeout=_CONNECT_TIMEOUT,
+            request_timeout=_ANSWER_TIMEOUT,
             follow_redirects=False,
             decompress_response=False,
             header_callback=on_header,
             streaming_callback=on_chunk,
         )
-        client = SimpleAsyncHTTPClient(force_instance=True, resolver=resolver, max_body_size=_LARGEST)
+        client = SimpleAsyncHTTPClient(force_instance=True, resolver=resolver, max_body_size=_MAX_ANSWER)
         try:
             await client.fetch(request, raise_error=False)
-        except _FAULTS:
+        except _ERRORS:
             if not begun:
                 raise
-            # What is lacking must not look like the end.
+            # The browser must detect that the answer is incomplete.
             self.detach().close()
         finally:
             client.close()
@@ -204,68 +198,68 @@ class Proxy(PingingWebSocket):
             self.set_header(name, place)
 
     def compute_etag(self) -> str | None:
-        """Return None: the upstream knows what its pages are like."""
+        """Return None, because the upstream sets the ETag."""
         return None
 
     # -- websockets --------------------------------------------------------------------------------------------
 
-    async def _join(self, url: str, resolver: Resolver) -> None:
-        offered = [word.strip() for word in self.request.headers.get("Sec-WebSocket-Protocol", "").split(",")]
-        # First, so that its choice of a protocol can be told, and its failure by a status.
-        self._far = await websocket_connect(
-            HTTPRequest(url, headers=asked(self.request), connect_timeout=_CONNECT),
-            max_message_size=_LARGEST_MESSAGE,
+    async def _connect_websocket(self, url: str, resolver: Resolver) -> None:
+        offered = [name.strip() for name in self.request.headers.get("Sec-WebSocket-Protocol", "").split(",")]
+        # The upstream is connected first, so that its choice of a protocol and its failure are known for the answer.
+        self._upstream = await websocket_connect(
+            HTTPRequest(url, headers=request_headers(self.request), connect_timeout=_CONNECT_TIMEOUT),
+            max_message_size=_MAX_MESSAGE,
             subprotocols=list(filter(None, offered)) or None,
             resolver=resolver,
         )
         try:
-            await WebSocketHandler.get(self)  # to the end of the connection
+            await WebSocketHandler.get(self)  # until the end of the connection
         finally:
-            self._far.close()
+            self._upstream.close()
 
     def check_origin(self, origin: str) -> bool:
-        """Tell whether a page of an origin may open a websocket here: one of this server."""
+        """Return whether a page of an origin may open a websocket: only pages of this server may."""
         return urlsplit(origin).netloc.lower() == self.request.host.lower()
 
     def select_subprotocol(self, subprotocols: list[str]) -> str | None:
         """Return the protocol that the upstream has chosen."""
-        return self._far.selected_subprotocol
+        return self._upstream.selected_subprotocol
 
     def open(self, *_: str, **__: str) -> None:
-        """Begin to hand on what the upstream says."""
-        self._relay = asyncio.create_task(self._hand_down())
+        """Start to forward messages of the upstream."""
+        self._relay = asyncio.create_task(self._relay_messages())
 
-    async def _hand_down(self) -> None:
+    async def _relay_messages(self) -> None:
         try:
-            while (message := await self._far.read_message()) is not None:
+            while (message := await self._upstream.read_message()) is not None:
                 await self.write_message(message, binary=isinstance(message, bytes))
         except WebSocketClosedError:
             return
         self.close(1001)
 
     async def on_message(self, message: str | bytes) -> None:
-        """Hand on what the browser says."""
+        """Forward a message of the browser."""
         try:
-            await self._far.write_message(message, binary=isinstance(message, bytes))
+            await self._upstream.write_message(message, binary=isinstance(message, bytes))
         except WebSocketClosedError:
             self.close(1001)
 
-    # -- trouble -----------------------------------------------------------------------------------------------
+    # -- errors ------------------------------------------------------------------------------------------------
 
-    def error_page(self, status: int, words: str) -> None:
-        """Answer with a page that says what is the matter."""
+    def error_page(self, status: int, text: str) -> None:
+        """Answer with a page about an error."""
         self.clear()
         self.set_status(status)
         self.set_header("Content-Type", "text/html; charset=utf-8")
-        self.finish(page(responses.get(status, "Trouble"), words))
+        self.finish(page(responses.get(status, "Error"), text))
 
     def write_error(self, status_code: int, **_: Any) -> None:
-        """Answer with the name of the trouble and no more: messages of errors may tell what is secret."""
+        """Answer with only the name of the status, because messages of errors may contain secrets."""
         self.error_page(status_code, f"{status_code} {responses.get(status_code, '')}")
 
 
-def asked(request: HTTPServerRequest) -> HTTPHeaders:
-    """Return the headers of a request that pass on the way up."""
+def request_headers(request: HTTPServerRequest) -> HTTPHeaders:
+    """Return the forwarded headers of a request."""
     return HTTPHeaders({name: request.headers[name] for name in REQUEST_HEADERS if name in request.headers})
 
 
@@ -281,7 +275,7 @@ def without_token(query: str) -> str:
 
 
 def location(value: str, root: str, prefix: str) -> str | None:
-    """Return where a redirect of an upstream leads the browser, or None if it leads away from its pages.
+    """Return the target of an upstream's redirect in the browser, or None if it is outside of the upstream's pages.
 
     Examples
     --------
@@ -293,15 +287,15 @@ def location(value: str, root: str, prefix: str) -> str | None:
     if value.startswith("/"):
         inside = value.startswith(root) and not value.startswith("//")
         return prefix + value.removeprefix(root) if inside else None
-    # Browsers take a backslash for a slash.
+    # Browsers treat a backslash as a slash.
     return None if urlsplit(value).scheme or value.startswith("\\") else value
 
 
-def page(title: str, words: str) -> str:
+def page(title: str, text: str) -> str:
     """Return a page of text."""
     return (
         f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{escape(title)}</title>'
         "<style>:root{color-scheme:light dark}body{font:16px/1.5 system-ui,sans-serif;margin:3em auto;max-width:40em;"
         "padding:0 1em}p{white-space:pre-wrap;overflow-wrap:anywhere}"
-        f"</style><h1>{escape(title)}</h1><p>{escape(words)}</p></html>\n"
+        f"</style><h1>{escape(title)}</h1><p>{escape(text)}</p></html>\n"
     )

@@ -1,4 +1,4 @@
-"""The pages of a cluster without Jupyter, for one person: on loopback, behind a link that works once."""
+"""The pages of a cluster without Jupyter, for one user: on loopback, with a one-time link."""
 
 from __future__ import annotations
 
@@ -19,46 +19,45 @@ from workbench.server.proxy import Proxy
 
 _HOST = "127.0.0.1"
 _COOKIE = "workbench"
+# Bytes of the body of a request.
+_LARGEST_BODY = 1 << 16
 
 
 class OneTimeToken:
-    """Who may come in: the first who brings the token gets the cookie, and that lets in from then on.
+    """The access control: the first request with the token gets a cookie, which later requests need.
 
-    Parameters
-    ----------
-    port
-        Port of the server.
+    `port` is that of the server.
     """
 
     def __init__(self, port: int) -> None:
         self.port = port
         """Port of the server."""
         self.base = f"/{secrets.token_urlsafe(16)}/"
-        """Path of everything, which nobody guesses. A browser sends a cookie to all ports of a host, but only below
-        its path: so whoever listens on another port is not told the key."""
+        """Random path of all pages. A browser sends a cookie to all ports of a host, but only below its path, so a
+        server on another port does not receive the key."""
         self.token = secrets.token_urlsafe(32)
-        """What the link has."""
+        """Value in the link."""
         self.key = secrets.token_urlsafe(32)
-        """What the cookie has."""
+        """Value of the cookie."""
         self._used = False
 
-    def open(self, token: str) -> bool:
-        """Tell whether a token opens, which it does once."""
-        if not self.is_good(token):
+    def use(self, token: str) -> bool:
+        """Return whether a token is valid, and use it up."""
+        if not self.is_valid(token):
             return False
         self._used = True
         return True
 
-    def is_good(self, token: str) -> bool:
-        """Tell whether a token would open."""
+    def is_valid(self, token: str) -> bool:
+        """Return whether a token is the right one and not used."""
         return not self._used and hmac.compare_digest(token.encode(), self.token.encode())
 
-    def knows(self, key: str | None) -> bool:
-        """Tell whether the value of a cookie is the right one."""
+    def is_key(self, key: str | None) -> bool:
+        """Return whether the value of a cookie is the key."""
         return hmac.compare_digest((key or "").encode(), self.key.encode())
 
-    def is_here(self, host: str) -> bool:
-        """Tell whether a browser asks for this server by its own name, not by one that somebody made lead here."""
+    def is_own_host(self, host: str) -> bool:
+        """Return whether a request names this server, and not another name that resolves to it."""
         return host in {f"{_HOST}:{self.port}", f"localhost:{self.port}"}
 
 
@@ -69,31 +68,28 @@ class _Guarded(Proxy):
         self.set_header("Referrer-Policy", "same-origin")
 
     @property
-    def door(self) -> OneTimeToken:
-        door: OneTimeToken = self.settings["door"]
-        return door
+    def access(self) -> OneTimeToken:
+        access: OneTimeToken = self.settings["access"]
+        return access
 
     @property
-    def is_known(self) -> bool:
-        return self.door.is_here(self.request.host) and self.door.knows(self.get_cookie(_COOKIE))
+    def is_authorized(self) -> bool:
+        return self.access.is_own_host(self.request.host) and self.access.is_key(self.get_cookie(_COOKIE))
 
 
 class _Login(_Guarded):
     async def get(self, *_: Any) -> None:
-        if not self.is_known:
-            token = self.get_query_argument("token", "")
-            if not self.door.is_here(self.request.host):
-                # Who has the token may know why: another port of an ssh tunnel is the usual reason.
-                self.error_page(
-                    403, _elsewhere(self.door.port, self.request.host) if self.door.is_good(token) else _REFUSAL
-                )
+        if not self.is_authorized:
+            access, token = self.access, self.get_query_argument("token", "")
+            if not access.is_own_host(self.request.host):
+                # A user with the token gets the reason, which is usually another port of an ssh tunnel.
+                is_valid = access.is_valid(token)
+                self.error_page(403, _wrong_host(access.port, self.request.host) if is_valid else _LINK_REQUIRED)
                 return
-            if not self.door.open(token):
-                self.error_page(403, _REFUSAL)
+            if not access.use(token):
+                self.error_page(403, _LINK_REQUIRED)
                 return
-            self.set_cookie(
-                _COOKIE, self.door.key, path=self.door.base, expires_days=None, httponly=True, samesite="Lax"
-            )
+            self.set_cookie(_COOKIE, access.key, path=access.base, expires_days=None, httponly=True, samesite="Lax")
         self.redirect(self.settings["first_page"])
 
 
@@ -101,8 +97,8 @@ class _Pages(_Guarded, ClusterPages):
     place = TERMINAL
 
     def prepare(self) -> None:
-        if not self.is_known:
-            self.error_page(403, _REFUSAL)
+        if not self.is_authorized:
+            self.error_page(403, _LINK_REQUIRED)
 
     async def get(self, kind: str, name: str, *_: Any) -> None:
         await self.answer(kind, name)
@@ -113,65 +109,57 @@ class _Pages(_Guarded, ClusterPages):
 
 class _NotFound(_Guarded):
     def prepare(self) -> None:
-        # browsers ask for it, without the cookie, and complain if there is none
+        # Browsers request the icon without the cookie, and log an error if it is missing.
         if self.request.path == "/favicon.ico":
             self.set_status(204)
             self.finish()
-        elif not self.is_known:
-            self.error_page(403, _REFUSAL)
+        elif not self.is_authorized:
+            self.error_page(403, _LINK_REQUIRED)
         else:
-            self.error_page(404, "There is no such page.")
+            self.error_page(404, "This page does not exist.")
 
 
-_REFUSAL = (
-    "This needs the link that `workbench dashboard` has printed. It opens once, in one browser; for another one "
-    "run `workbench dashboard` again."
+_LINK_REQUIRED = (
+    "This page requires the link that `workbench dashboard` has printed. It opens once, in one browser. For another "
+    "browser run `workbench dashboard` again."
 )
 
 
-def _elsewhere(port: int, host: str) -> str:
+def _wrong_host(port: int, host: str) -> str:
     return (
-        f"The link is for {_HOST}:{port}, and this browser asks for {host}, where it does not open. Forward the port "
-        f"to the same port here: `ssh -L {port}:{_HOST}:{port}` and the machine where `workbench dashboard` runs. Then "
-        "open the link as it was printed; it is still good. If something else has the port here, run "
-        "`workbench dashboard` again: it takes another."
+        f"The link is for {_HOST}:{port}, but this browser has requested {host}. Forward the port to the same port of "
+        f"this machine: `ssh -L {port}:{_HOST}:{port}` and the machine where `workbench dashboard` runs. Then open the "
+        "link as it was printed, which is still valid. If another program uses the port on this machine, run "
+        "`workbench dashboard` again, which uses another port."
     )
 
 
-def serve(name: str, tell: Callable[[str], None]) -> None:
-    """Serve the pages of clusters on loopback until Ctrl-C.
+def serve(name: str, on_ready: Callable[[str], None]) -> None:
+    """Serve the pages of clusters on loopback until Ctrl-C, which raises KeyboardInterrupt at the end.
 
-    Parameters
-    ----------
-    name
-        The cluster whose dashboard is the first page.
-    tell
-        Called with the link when it can be opened.
-
-    Raises
-    ------
-    KeyboardInterrupt
-        At Ctrl-C, when all has ended.
+    The dashboard of cluster `name` is the first page, and `on_ready` is called with the link.
     """
-    asyncio.run(_serve(name, tell))
+    asyncio.run(_serve(name, on_ready))
 
 
-async def _serve(name: str, tell: Callable[[str], None]) -> None:
+async def _serve(name: str, on_ready: Callable[[str], None]) -> None:
     sockets = bind_sockets(0, _HOST)
-    door = OneTimeToken(sockets[0].getsockname()[1])
+    access = OneTimeToken(sockets[0].getsockname()[1])
     panels = DashboardProcesses()
     server = HTTPServer(
         Application(
-            [(door.base, _Login), (f"{door.base}{ROUTE}", _Pages, {"panels": panels, "base": door.base})],
+            [(access.base, _Login), (f"{access.base}{ROUTE}", _Pages, {"panels": panels, "base": access.base})],
             default_handler_class=_NotFound,
-            log_function=lambda _: None,  # links have the token
-            door=door,
-            first_page=f"{door.base}workbench/dashboard/{name}/",
-        )
+            log_function=lambda _: None,  # links contain the token
+            access=access,
+            first_page=f"{access.base}workbench/dashboard/{name}/",
+        ),
+        # Tornado reads a body before the cookie is checked, and pages send none.
+        max_body_size=_LARGEST_BODY,
     )
     server.add_sockets(sockets)
     try:
-        tell(f"http://{_HOST}:{door.port}{door.base}?token={door.token}")
+        on_ready(f"http://{_HOST}:{access.port}{access.base}?token={access.token}")
         await asyncio.Event().wait()
     finally:
         server.stop()

@@ -171,9 +171,9 @@ def described(record: Record, status: JobStatus, alive: bool | None = None) -> d
         # The record stays for a moment, but no process can update it.
         state, message, up = "failed", registry.why_gone(record, status), 0
     if state == "submitted" and status.state is not JobState.UNKNOWN:
-        state, message = status.state.value, jobs.words(status)
+        state, message = status.state.value, jobs.describe(status)
     elif state == "submitted" and status.reason:
-        message = jobs.words(status)
+        message = jobs.describe(status)
     waits = status.state is JobState.QUEUED
     return jobs.plain(record) | {
         "id": record.id,

@@ -1,1 +1,1 @@
-"""What code of a user works with in this process: its notebook, its client, and the head as the client reaches it."""
+"""The session of a user in this process: the notebook, the current client, and the connection to the head."""

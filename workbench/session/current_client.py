@@ -1,4 +1,4 @@
-"""The client of Dask that code of the user means."""
+"""The Dask client that calls of the user use by default."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from workbench.hints import LISTED, Command
 if TYPE_CHECKING:
     from distributed import Client
 
-# Address of the head of the client that was used last: Dask forgets a client that has lost its scheduler.
+# Address of the head of the last used client, because Dask forgets a client that has lost its scheduler.
 _last = ""
 
 
 def current_client(client: Client | None = None) -> Client:
-    """Return the client given, else the current one.
+    """Return `client`, or the current one.
 
     Raises
     ------
     PlacementError
-        If there is none, if it is something else, if it is closed or if it is asynchronous.
+        If no client exists, or the client has another type, is closed or is asynchronous.
     HeadUnreachable
-        If its cluster has ended, or is cut off.
+        If its cluster has ended or is not reachable.
     """
     global _last  # noqa: PLW0603  (for a message)
     from distributed import Client, get_client
@@ -33,7 +33,7 @@ def current_client(client: Client | None = None) -> Client:
         raise PlacementError(
             f"no client is connected to a cluster{_gone(_last)}.",
             hint=(
-                "Start one (",
+                "Start a cluster (",
                 Command("start"),
                 ", or MPICluster(...).get_client()) or pass client=.",
                 *((" ", *LISTED) if _last else ()),
@@ -41,22 +41,23 @@ def current_client(client: Client | None = None) -> Client:
         ) from None
     if not isinstance(client, Client):
         raise PlacementError(
-            f"client={client!r:.80} is no client: pass a distributed.Client, as MPICluster(...).get_client() returns it"
+            f"client={client!r:.80} is not a client. Pass a distributed.Client, for example the result of "
+            "MPICluster(...).get_client()."
         )
     if client.asynchronous:
         raise PlacementError(
-            "the client is asynchronous; blocks are placed from ordinary code: use Client(cluster) without "
-            "asynchronous=True, in a separate thread if an event loop runs"
+            "the client is asynchronous, and blocks are placed with synchronous clients only. Use Client(cluster) "
+            "without asynchronous=True, in a separate thread if an event loop runs."
         )
     address = client.scheduler and client.scheduler.address
     if client.status == "connecting":
         raise HeadUnreachable(
-            f"the client has lost the head of the cluster at {address}: the cluster has ended, or is cut off from "
-            "here.",
+            f"the client has lost the head of the cluster at {address}: the cluster has ended, or is not reachable "
+            "from here.",
             hint=LISTED,
         )
     if client.status != "running":
-        raise PlacementError(f"the client is {client.status}: connect another one to a running cluster")
+        raise PlacementError(f"the client is {client.status}. Connect another client to a running cluster.")
     _last = str(address)
     return client
 
@@ -65,6 +66,6 @@ def _gone(address: str) -> str:
     if not address:
         return ""
     return (
-        f". The last one, of the cluster at {address}, is closed: you have closed it, or the cluster has ended or is "
-        "cut off from here"
+        f". The last client, of the cluster at {address}, is closed: you have closed this client, or the cluster has "
+        "ended or is not reachable from here"
     )

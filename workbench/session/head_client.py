@@ -1,6 +1,6 @@
-"""The head of a cluster, as its clients call its handlers.
+"""Calls of a client to handlers of the head.
 
-Modules that call handlers of a head from a client do so by `HeadClient.call`, so that all report a lost head alike.
+All modules of clients use `HeadClient.call`, so that all report a lost head in the same way.
 """
 
 from __future__ import annotations
@@ -18,44 +18,27 @@ if TYPE_CHECKING:
 
 
 class HeadClient(ABC):
-    """Calls the handlers of a head. For one event loop."""
+    """Calls the handlers of a head, on one event loop."""
 
     @property
     @abstractmethod
     def head(self) -> Any:
-        """Dask's connections to the head.
-
-        Raises
-        ------
-        HeadUnreachable
-            If there are none.
-        """
+        """Dask's connections to the head; raises HeadUnreachable if none exist."""
 
     @abstractmethod
     def unreachable(self, error: BaseException) -> HeadUnreachable:
-        """Return the error to raise where `error` keeps the head from answering."""
+        """Return the error to raise after `error` of a connection to the head."""
 
     async def call(self, operation: str, timeout: float | None = None, /, **message: Any) -> Any:
-        """Return what a handler of the head returns.
-
-        Parameters
-        ----------
-        operation
-            Name of the handler.
-        timeout
-            Seconds for the answer; None: as long as the head lives.
-        **message
-            Its arguments.
+        """Return the result of the handler `operation` of the head, or raise its error.
 
         Raises
         ------
         HeadUnreachable
-            If the head does not answer.
-        WorkbenchError
-            Of the handler, as it is.
+            If the head does not answer within `timeout` seconds (None: no limit), or is lost.
         """
         try:
-            # A head that is suspended or stuck keeps its connections, so only a deadline ends the wait.
+            # A suspended or blocked head keeps its connections, so only a deadline ends the wait.
             async with asyncio.timeout(timeout) as limit:
                 return await getattr(self.head, operation)(**message)
         except Exception as error:
@@ -65,16 +48,16 @@ class HeadClient(ABC):
 
 
 class ClientHead(HeadClient):
-    """The head as a client of Dask reaches it, in the loop of that client.
+    """The head of a Dask client, called on the event loop of the client.
 
     Parameters
     ----------
     client
         The client.
     purpose
-        What is asked for, as ``"the call fit"``: errors name it.
+        Name of the operation in errors, for example ``"the call fit"``.
     instead
-        What to do with a cluster that is no MPICluster.
+        Hint for a client of another kind of cluster.
     """
 
     def __init__(self, client: Client, purpose: str, instead: str = "") -> None:
@@ -91,34 +74,28 @@ class ClientHead(HeadClient):
         """As `HeadClient.unreachable`."""
         return HeadUnreachable(
             f"the head of the cluster was lost during {self._purpose} ({type(error).__name__}): the cluster has ended, "
-            "is stuck or is cut off from here, or the client was closed.",
+            "hangs or is not reachable from here, or the client was closed.",
             hint=LISTED,
         )
 
     async def begin(self, operation: str, timeout: float | None = None, /, **message: Any) -> Any:
-        """Return what `call` returns for an operation that returns something.
-
-        Raises
-        ------
-        InvalidRequest
-            If the scheduler of the client is no head: it returns None for operations that it does not know.
-        """
+        """Return the result of `call`, or raise InvalidRequest if the scheduler does not know the operation."""
         answer = await self.call(operation, timeout, **message)
-        if answer is None:
+        if answer is None:  # Dask's scheduler ignores unknown operations
             raise InvalidRequest(
-                f"the client is of the cluster at {self.head.address}, which is no MPICluster: {self._purpose} needs "
-                "one.",
+                f"the client is connected to {self.head.address}, which is not an MPICluster, but {self._purpose} "
+                "requires an MPICluster.",
                 hint=self._instead,
             )
         return answer
 
     def submit(self, operation: str, timeout: float | None = None, /, **message: Any) -> Future[Any]:
-        """Begin to `call`, from any thread."""
+        """Start `call` from any thread."""
         loop: Any = self._client.loop.asyncio_loop  # type: ignore[union-attr]
         return asyncio.run_coroutine_threadsafe(self.call(operation, timeout, **message), loop)
 
     def wait(self, operation: str, timeout: float, /, **message: Any) -> Any:
-        """Return what `call` returns, from another thread than that of the loop."""
+        """Return the result of `call`, from a thread other than that of the loop."""
         if self._client.status != "running":
             raise self.unreachable(ConnectionError())
         try:
@@ -134,8 +111,8 @@ class ClientHead(HeadClient):
 def is_lost(error: BaseException) -> bool:
     """Return whether an error of a call means that the connection to the head is lost.
 
-    A handler that fails raises here what it has raised in the head. Where no connection could be made, Dask raises an
-    OSError without a number.
+    The error of a handler is raised here unchanged. If no connection can be made, Dask raises an OSError without a
+    number.
     """
     match error:
         case WorkbenchError() | TimeoutError():
@@ -151,5 +128,5 @@ def is_lost(error: BaseException) -> bool:
 
 
 def _is_closed(error: RuntimeError) -> bool:
-    # Dask and asyncio raise a plain RuntimeError where connections are closed meanwhile, or the loop.
+    # Dask and asyncio raise a plain RuntimeError if the connections or the loop are closed during a call.
     return not isinstance(error, WorkbenchError) and str(error) in ("ConnectionPool is closed", "Event loop is closed")

@@ -38,7 +38,7 @@ def restored(comm: MPI.Intracomm | Any, path: str | None, kept: Mapping[str, Any
     """
     if path is None:
         return []
-    file = atomic_file.checked(_NAME, path) if comm.rank == 0 else Path(path).expanduser()
+    file = atomic_file.validate(_NAME, path) if comm.rank == 0 else Path(path).expanduser()
     if not comm.bcast(comm.rank == 0 and file.exists()):
         return []
     try:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from workbench.collective.api import run_on_ranks
 from workbench.errors import InvalidRequest
+from workbench.placement.layout import AlignedBlocks
 from workbench.torch.context import require_torch
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ def fit(
     schedule : callable, default=None
         Makes a scheduler of ``torch.optim.lr_scheduler`` of the optimizer, which takes a step after each epoch.
     validation : tuple of placed collections, default=None
-        Rows and labels whose loss is measured after each epoch.
+        Rows and labels whose loss is measured after each epoch: other ones than X has, on the same ranks.
     patience : int, default=None
         Epochs without a lower loss, of the validation if there is one, after which the training ends.
     callback : callable, default=None
@@ -102,7 +103,7 @@ def fit(
     from workbench.torch.epochs import Plan, train
 
     plan = Plan(loss, epochs, size, optimizer, schedule, patience, callback, checkpoint, seed, shuffle, name)
-    rows = () if validation is None else validation
+    rows = () if validation is None else map(AlignedBlocks, validation)
     state, history = run_on_ranks(train, module, plan, X, y, *rows, result="root", client=client, limit=limit)
     module.load_state_dict(state)
     return list(history)

@@ -18,7 +18,7 @@ class PyMpiWorkbench(PythonPackage):
     # mpi4py loads the library; the launcher has to be of the same MPI
     depends_on("mpi", type="run")
 
-    depends_on("py-bokeh@3.7:3.9", type=("build", "run"))
+    depends_on("py-bokeh@3.7:3", type=("build", "run"))
     depends_on("py-cloudpickle@3:", type=("build", "run"))
     depends_on("py-cryptography@42:", type=("build", "run"))
     depends_on("py-dask@2026.1:", type=("build", "run"))
@@ -32,7 +32,7 @@ class PyMpiWorkbench(PythonPackage):
     depends_on("py-mpi4py@4.1:", type=("build", "run"))
     depends_on("py-numpy@2:", type=("build", "run"))
     depends_on("py-pandas@2.2:", type=("build", "run"))
-    depends_on("py-panel@1.9:1.9", type=("build", "run"))
+    depends_on("py-panel@1.9:1", type=("build", "run"))
     depends_on("py-param@2.1:", type=("build", "run"))
     depends_on("py-psutil@6:", type=("build", "run"))
     depends_on("py-pyyaml@6:", type=("build", "run"))

@@ -10,8 +10,8 @@ from scipy.stats import binom
 
 import workbench.ml
 from workbench.bench import arms, overhead, paired
+from workbench.bench.bare_fits import Order
 from workbench.bench.report import Report
-from workbench.bench.training import Order
 from workbench.errors import InvalidRequest, WorkbenchError
 from workbench.launch.mpi_library import MPI
 

@@ -257,6 +257,38 @@ def test_collectives_sums_up_what_our_communicator_takes_beyond_plain_mpi():
     assert (summary["allreduce_small_extra_target_us"], summary["allreduce_16mb_target"]) == (3.0, 1.03)
 
 
+def torch_row(operation, nbytes, mpi, torch):
+    return {"operation": operation, "nbytes": nbytes, "mpi_us": mpi, "torch_us": torch}
+
+
+TORCH = [
+    torch_row("all_reduce", 1024, 5.0, 25.0),
+    torch_row("all_reduce", 2**20, 100.0, 200.0),
+    torch_row("all_reduce", 2**22, 400.0, 200.0),
+    torch_row("broadcast", 1024, 5.0, 35.0),
+    torch_row("broadcast", 2**20, 100.0, 800.0),
+]
+
+
+def test_collectives_of_torch_sums_up_what_is_added_below_a_mebibyte_and_the_ratio_above():
+    assert collectives.summarise_torch(TORCH) == {
+        "torch_small_extra_us": 30.0,
+        "torch_large_ratio": pytest.approx(2.0),
+        "all_reduce_small_extra_us": 20.0,
+        "all_reduce_large_ratio": pytest.approx(1.0),
+        "small_extra_target_us": 40.0,
+        "large_target": 1.1,
+    }
+    assert collectives.summarise_torch(TORCH[1:2])["torch_small_extra_us"] is None
+
+
+def test_collectives_of_torch_are_drawn_with_a_panel_for_each_operation():
+    drawn = collectives.plot(Report("collectives", {"ranks": 2, "torch": "2.13"}, TORCH, {}))
+
+    assert [panel.get_title() for panel in drawn.axes] == ["all_reduce", "broadcast"]
+    assert len(drawn.axes[0].lines) == 2
+
+
 def test_collectives_says_nothing_of_an_allreduce_that_was_not_measured():
     summary = collectives.summarise([collectives_row("Allreduce", 64, 1.0, 1.0)])
 

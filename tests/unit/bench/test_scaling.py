@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from workbench.bench import scaling, training
+from workbench.bench import bare_fits, scaling
 from workbench.bench.report import Report
 
 
@@ -32,8 +32,8 @@ def rows():
 
 
 def test_blocks_of_as_many_pieces_in_all_are_the_same_data_on_any_number_of_ranks():
-    alone = training.block(SimpleNamespace(rank=0), 800, 4)
-    parts = zip(*(training.block(SimpleNamespace(rank=rank), 400, 2) for rank in range(2)), strict=True)
+    alone = bare_fits.block(SimpleNamespace(rank=0), 800, 4)
+    parts = zip(*(bare_fits.block(SimpleNamespace(rank=rank), 400, 2) for rank in range(2)), strict=True)
 
     for whole, its in zip(alone, parts, strict=True):
         np.testing.assert_array_equal(np.concatenate(its), whole)

@@ -62,10 +62,10 @@ def test_a_value_that_cannot_be_broadcast_soon_goes_with_the_cell_unless_it_is_t
 
     monkeypatch.setattr(cells_client.broadcast, "broadcast", broadcast)
 
-    (how, parcel), *_ = cells_client._how(None, "table", np.ones(200_000), []).items()
-    assert (how, len(parcel) > 1_600_000) == ("parcel", True)
+    (kind, parcel), *_ = cells_client._transfer(None, "table", np.ones(200_000), []).items()
+    assert (kind, len(parcel) > 1_600_000) == ("parcel", True)
     with pytest.raises(RankLost, match="rank 3 is gone"):
-        cells_client._how(None, "table", bytes(65 << 20), [])
+        cells_client._transfer(None, "table", bytes(65 << 20), [])
     assert limits == [cells_client._BROADCAST, None]
 
 
@@ -127,7 +127,7 @@ def test_a_lost_rank_comes_before_what_follows_from_its_loss():
 def test_a_rank_that_does_not_come_out_and_a_time_that_is_over_are_named():
     silent = result(r0=CellOutcome("interrupted", "it was interrupted"))
     silent.ranks = [0, 1]
-    with pytest.raises(CollectiveFailed, match="rank 1 of world 0 did not come out of this cell"):
+    with pytest.raises(CollectiveFailed, match="rank 1 of world 0 did not end this cell"):
         silent.check()
     late = result(r0=CellOutcome("interrupted", "it took longer than 2 s"))
     late.timed_out = True

@@ -52,7 +52,7 @@ async def test_cells_of_a_notebook_that_has_gone_are_forgotten_wherever_they_wer
 
     cells.remove_client(NOTHING, "gone")
 
-    with pytest.raises(CollectiveFailed, match="called off"):
+    with pytest.raises(CollectiveFailed, match="cancelled"):
         await waiting
     async with asyncio.timeout(DEADLINE):
         await last

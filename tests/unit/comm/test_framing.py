@@ -88,7 +88,7 @@ def test_nonsense_is_refused_or_its_numbers_fit_into_its_body(first, second):
 
 @pytest.mark.parametrize("counts", [(1 << 24) + 1, 40_000 | 32_769 << 32])
 def test_more_frames_than_a_message_can_have_are_refused_before_there_is_memory_for_them(counts):
-    with pytest.raises(ValueError, match=r"at most 16777216 frames and 32768 over MPI are accepted"):
+    with pytest.raises(ValueError, match=r"At most 16777216 frames, and 32768 over MPI, are valid"):
         framing.parse_header(struct.pack("QQ", 1 << 40, counts))
 
 
@@ -96,13 +96,13 @@ def test_more_frames_than_a_message_can_have_are_refused_before_there_is_memory_
 def test_more_bytes_than_a_process_has_addresses_are_refused(lengths, by_mpi):
     words = [lengths[0] | by_mpi << 63, *lengths[1:], *[0] * by_mpi]
     head = framing.FrameHeader(8 * len(words), len(lengths), by_mpi)
-    with pytest.raises(ValueError, match=r"a message of \d+ bytes: at most \d+ are accepted"):
+    with pytest.raises(ValueError, match=r"a message of \d+ bytes\. At most \d+ bytes are valid"):
         framing.parse_layout(head, struct.pack(f"{len(words)}Q", *words))
 
 
 def test_nobody_sends_what_nobody_accepts(monkeypatch):
     monkeypatch.setattr(framing, "_MAX_FRAMES", 2)
-    with pytest.raises(ValueError, match="3 frames was to be sent, and at most 2 are accepted: send or gather fewer"):
+    with pytest.raises(ValueError, match=r"has 3 frames\. A receiver accepts at most 2\. Send or gather fewer"):
         framing.pack([b"x"] * 3, [1] * 3, {})
 
 
@@ -115,7 +115,7 @@ def test_numbers_that_contradict_each_other_are_refused(numbers, by_mpi, size):
     except ValueError:
         return
     assert len(layout.tags) == by_mpi
-    assert sum(layout.lengths[index] for index in layout.on_socket[: layout.glued]) == size
+    assert sum(layout.lengths[index] for index in layout.on_socket[: layout.joined]) == size
 
 
 def numbered(size: int) -> np.ndarray:

@@ -59,10 +59,10 @@ async def _is_served(listening, security):
 
 @pytest.mark.parametrize("scheme", ["tls", "mpi"])
 async def test_who_is_silent_is_turned_away_after_some_time(scheme, security, monkeypatch):
-    monkeypatch.setattr(listener, "_HANDSHAKE", 0.01)
+    monkeypatch.setattr(listener, "_HANDSHAKE_TIMEOUT", 0.01)
     async with _listening(scheme, security) as listening:
         await _ends(await _stranger(listening))
-        monkeypatch.setattr(listener, "_HANDSHAKE", DEADLINE)
+        monkeypatch.setattr(listener, "_HANDSHAKE_TIMEOUT", DEADLINE)
         await _is_served(listening, security)
 
 
@@ -78,7 +78,7 @@ async def test_strangers_take_a_bounded_number_of_places_and_who_has_the_key_is_
 
 
 async def test_strangers_take_little_memory_however_many_files_there_are(security, monkeypatch):
-    monkeypatch.setattr(open_files, "most", lambda: 1 << 20)
+    monkeypatch.setattr(open_files, "limit", lambda: 1 << 20)
     async with _listening("tls", security) as listening:
         assert listening._most * (50 << 10) <= 256 << 20
 
@@ -94,7 +94,7 @@ async def test_failed_handshakes_are_logged_now_and_then(security, caplog):
                     await reader.read()
                 writer.close()
         assert len(caplog.records) == 1
-        assert "did not show the cluster's certificate" in caplog.text
+        assert "did not present the cluster's certificate" in caplog.text
 
 
 class _Full:
@@ -127,4 +127,4 @@ async def test_who_has_the_key_is_served_when_files_have_run_out(security, monke
         await _ends(stranger)
     assert _Full.attempts == 0
     assert len(caplog.records) == 1
-    assert "there is no room for one more connection" in caplog.text
+    assert "one more connection cannot be accepted" in caplog.text

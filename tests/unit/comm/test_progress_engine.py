@@ -43,7 +43,7 @@ class Status:
 class Posting:
     """What a transfer posts, in the place of MPI, and what it reports."""
 
-    def __init__(self, frames: int = 1, status: Status | None = None, *, peer_is_gone: bool = False) -> None:
+    def __init__(self, frames: int = 1, status: Status | None = None, *, peer_has_ended: bool = False) -> None:
         self.requests: list[Request] = []
         self.told: list[str | None] = []
         self.refuse = ""
@@ -52,8 +52,8 @@ class Posting:
             [(memoryview(bytearray(8)), tag) for tag in range(frames)],
             window=float("inf"),
             status=status,
-            peer_is_gone=lambda: peer_is_gone,
-            when_over=self._note,
+            peer_has_ended=lambda: peer_has_ended,
+            when_done=self._note,
         )
         self.over = asyncio.Event()
 
@@ -92,7 +92,7 @@ async def test_a_receive_of_fewer_bytes_than_announced_fails() -> None:
     progress_engine.engine().start(posting.transfer)
     posting.requests[0].cancelled = True
     await asyncio.wait_for(posting.transfer.waiter(), DEADLINE)
-    assert posting.transfer.error == "MPI: 3 bytes came where 8 were announced"
+    assert posting.transfer.error == "MPI: received 3 bytes, but 8 were announced"
     assert posting.requests[1].cancelled
     assert posting.told == [posting.transfer.error]
 
@@ -126,9 +126,9 @@ async def test_a_send_that_fails_on_its_way_stays_mpis_until_mpi_has_done_with_i
 
 
 async def test_a_send_that_was_given_up_is_over_when_the_peer_was_only_slow(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(progress_engine, "_ABANDON", 0.0)
-    monkeypatch.setattr(progress_engine, "_RARELY", 0.01)
-    posting = Posting(peer_is_gone=True)
+    monkeypatch.setattr(progress_engine, "_SEND_TIMEOUT", 0.0)
+    monkeypatch.setattr(progress_engine, "_ABANDONED_INTERVAL", 0.01)
+    posting = Posting(peer_has_ended=True)
     its = progress_engine.engine()
     its.start(posting.transfer)
     if waiter := posting.transfer.waiter():
@@ -146,7 +146,7 @@ async def test_a_send_that_was_given_up_is_over_when_the_peer_was_only_slow(monk
 
 
 async def test_calls_of_mpi_that_take_long_leave_the_loop_to_others_in_between(monkeypatch):
-    monkeypatch.setattr(progress_engine, "_SLICE", 0.0)
+    monkeypatch.setattr(progress_engine, "_SETTLE_SLICE", 0.0)
     its, calls, seen = progress_engine.ProgressEngine(asyncio.get_running_loop()), [], [0]
     its.settle(lambda: calls.append(1))
 

@@ -44,8 +44,8 @@ def drawn(monkeypatch):
             "mine",
             r"report .*mine: a report is an HTML file\. Choose a name that ends in \.html, e\.g\. .*mine\.html\.$",
         ),
-        ("folder.html", "it is a folder; name a file"),
-        ("nowhere/report.html", "there is no folder .*nowhere; make it, or name another file"),
+        ("folder.html", r"is a folder\. Name a file"),
+        ("nowhere/report.html", r"the folder .*nowhere does not exist\. Create the folder, or name another file"),
     ],
 )
 def test_what_can_be_no_report_is_refused_before_anything_is_asked(tmp_path, file, message):
@@ -59,7 +59,7 @@ def test_a_file_that_may_not_be_written_is_refused(tmp_path, monkeypatch):
     # root may write everywhere
     monkeypatch.setattr("os.access", lambda *_: False)
 
-    with pytest.raises(InvalidRequest, match="you may not write there"):
+    with pytest.raises(InvalidRequest, match="no permission to write there"):
         report(str(tmp_path / "report.html"), "nobody")
 
 

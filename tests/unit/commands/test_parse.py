@@ -1,13 +1,17 @@
 from __future__ import annotations
 
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from workbench.commands.parse import complete, parse
 from workbench.commands.table import NOTEBOOK, TERMINAL, VERBS, verbs
+from workbench.commands.verb import ARGUMENT_GROUPS, VERB_GROUPS
 from workbench.deploy import registry
 from workbench.errors import InvalidRequest
+from workbench.launch.options import GROUPS, options
 from workbench.text import split
 
 
@@ -34,7 +38,7 @@ def test_only_a_terminal_answers_in_json():
         ("start --nmae x", r"^%mpicluster start: unknown option '--nmae', did you mean '--name'\? \(allowed: --name,"),
         ("start --nmae=x", r"unknown option '--nmae', did you mean '--name'"),
         ("start --thr 2", r"unknown option '--thr', did you mean '--threads'"),
-        ("start 4 8", r"^%mpicluster start: unexpected '8'\. Usage: %mpicluster start \[N\] \[--name NAME\]"),
+        ("start 4 8", r"^%mpicluster start: unexpected '8'\. Usage: %mpicluster start \[N\] \[options\]"),
         ("start --name", r"^%mpicluster start: argument --name: expected one argument\. usage: %mpicluster start"),
         ("attach", r"^%mpicluster attach: the following arguments are required: NAME\. usage: .* attach NAME "),
         ("start --name=--", r"^%mpicluster start: --name=-- is not valid\. Omit the option"),
@@ -76,6 +80,36 @@ def test_help_of_a_place_shows_the_usage_of_every_verb_there(place):
     text = parse(["--help"], place).options["text"]
 
     assert all(verb.usage(place) in text and verb.help in text for verb in VERBS if place in verb.places)
+
+
+@pytest.mark.parametrize(
+    ("place", "expected"),
+    [
+        (NOTEBOOK, ["start and stop:", "look at a cluster:", "set up:"]),
+        (TERMINAL, ["start and stop:", "look at a cluster:", "run:", "set up:"]),
+    ],
+)
+def test_help_of_a_place_has_the_verbs_in_groups(place, expected):
+    text = parse(["--help"], place).options["text"]
+
+    assert [line for line in text.splitlines() if line.endswith(":") and not line.startswith(" ")] == expected
+    assert text.count(f"\n  {place} ") == len(verbs(place)), "each verb is in one group"
+    assert {verb.group for verb in VERBS} == set(VERB_GROUPS)
+
+
+def test_help_of_start_has_the_options_in_groups():
+    text = parse(["start", "--help"], TERMINAL).options["text"]
+
+    sections = [section.partition(":\n") for section in text.split("\n\n")]
+    typed = {head: re.findall(r"^  (--[\w-]+|N)", body, re.MULTILINE) for head, _, body in sections if body}
+    assert text.startswith("usage: workbench start [N] [options]\n")
+    assert list(typed) == list(ARGUMENT_GROUPS)
+    assert typed["network"] == ["--interface", "--protocol", "--ssh-tunnel"]
+    assert typed["output"] == ["--dry-run", "--json", "--verbose"]
+
+
+def test_every_option_of_a_cluster_is_in_one_group():
+    assert sorted(name for names in GROUPS.values() for name in names) == sorted(each.name for each in options())
 
 
 @pytest.mark.parametrize("flag", ["-h", "--help"])

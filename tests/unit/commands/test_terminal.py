@@ -87,7 +87,7 @@ def test_help_loads_neither_dask_nor_a_notebook():
 
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
 
-    assert done.stdout.startswith("workbench start [N]")
+    assert done.stdout.startswith("start and stop:\n  workbench start [N]")
     assert {"dask", "distributed", "IPython", "numpy", "yaml"}.isdisjoint(done.stderr.splitlines())
 
 

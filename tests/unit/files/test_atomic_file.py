@@ -49,7 +49,9 @@ def test_metrics_that_find_no_room_leave_the_file_as_it_was(tmp_path, monkeypatc
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("pathlib.Path.replace", full)
-    with pytest.raises(InvalidRequest, match=r"--out .*ranks\.csv: it cannot be written \(No space left on device\)"):
+    with pytest.raises(
+        InvalidRequest, match=r"--out .*ranks\.csv: the file cannot be written \(No space left on device\)"
+    ):
         actions.metrics(RECORD, "ranks", str(file))
 
     assert file.read_text() == "old"
@@ -64,16 +66,16 @@ def test_a_file_is_refused_in_a_folder_where_none_can_be_made_beside_it(tmp_path
     monkeypatch.setattr("os.access", lambda path, _: Path(path) != tmp_path / "kept")
 
     for file in ("kept/file", "kept/new", "link"):
-        with pytest.raises(InvalidRequest, match="you may not write there"):
-            atomic_file.checked("--out", str(tmp_path / file))
-    assert atomic_file.checked("--out", str(tmp_path / "new")) == tmp_path / "new"
+        with pytest.raises(InvalidRequest, match="no permission to write there"):
+            atomic_file.validate("--out", str(tmp_path / file))
+    assert atomic_file.validate("--out", str(tmp_path / "new")) == tmp_path / "new"
 
 
 @pytest.mark.parametrize("file", ["a" * 300, "a\0b", "\ud800"])
 def test_a_name_that_no_file_can_have_is_refused(file, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(InvalidRequest, match=r"--out .*: no file can have that name .*; name another file"):
-        atomic_file.checked("--out", file)
+    with pytest.raises(InvalidRequest, match=r"--out .*: the name is not valid .*\. Name another file"):
+        atomic_file.validate("--out", file)
 
 
 def test_a_pipe_is_written_to_and_stays_one(tmp_path):

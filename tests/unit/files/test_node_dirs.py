@@ -203,6 +203,25 @@ def test_segments_that_killed_ranks_of_mpich_left_are_removed_unless_they_are_us
             path.unlink(missing_ok=True)
 
 
+def test_in_a_container_young_segments_stay_since_their_ranks_may_be_out_of_sight(monkeypatch):
+    young, old = (Path(f"/dev/shm/mpich_shm_test{os.getpid()}_{age}") for age in (1, 1000))  # noqa: S108
+    for path in (young, old):
+        path.write_bytes(bytes(4096))
+        age = int(path.name.rpartition("_")[2])
+        os.utime(path, (time.time() - age, time.time() - age))
+    try:
+        with monkeypatch.context() as container:
+            container.setattr(node_dirs, "_sees_all_processes", lambda: False)
+            node_dirs.remove("0" * 32)
+            assert young.exists()
+            assert not old.exists()
+        node_dirs.remove("0" * 32)
+        assert young.exists() != node_dirs._sees_all_processes()
+    finally:
+        young.unlink(missing_ok=True)
+        old.unlink(missing_ok=True)
+
+
 def test_segments_of_ranks_that_are_about_to_end_are_waited_for():
     segment = Path(f"/dev/shm/mpich_shm_test{os.getpid()}_dying")  # noqa: S108  (where MPICH puts them)
     segment.write_bytes(bytes(4096))
@@ -234,7 +253,7 @@ sys.stdin.read()
 
 
 def test_what_killed_processes_have_left_on_a_node_goes_with_the_next_cluster_there(monkeypatch):
-    monkeypatch.setattr(node_dirs, "_BEING_MARKED", 0.0)
+    monkeypatch.setattr(node_dirs, "_MARK_TIME", 0.0)
     killed, running, other = "ab" * 16, "cd" * 16, "ef" * 16
     with (
         subprocess.Popen([sys.executable, "-c", HOLD, killed], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as dead,

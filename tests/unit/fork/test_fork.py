@@ -187,7 +187,7 @@ from workbench.fork import stub
 parent = subprocess.Popen(["true"])
 parent.wait()
 (connection, template), (life, rank) = socket.socketpair(), socket.socketpair()
-stub._stand_in(connection, life, os.getpid(), parent.pid)
+stub._wait_for_rank(connection, life, os.getpid(), parent.pid)
 """
 
 
@@ -310,7 +310,7 @@ def control_group():
 def test_a_rank_of_slurm_with_a_control_group_of_its_own_is_not_forked(monkeypatch, node):
     monkeypatch.setattr(stub, "_read", lambda _: "0::/system.slice/slurmstepd.scope/job_7/step_0/user/task_3\n")
     with pytest.raises(stub.Refused, match="each rank has a separate control group here"):
-        stub._hand_over({}, node.id, "/nowhere", "")
+        stub._request_fork({}, node.id, "/nowhere", "")
 
 
 def test_what_differs_is_named():

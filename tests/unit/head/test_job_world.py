@@ -46,8 +46,8 @@ class Scheduler:
 def scheduler(monkeypatch):
     fake = Scheduler()
     monkeypatch.setattr(job_world, "launcher", lambda _: fake)
-    monkeypatch.setattr(job_world, "_PATIENCE", 0.3)
-    monkeypatch.setattr(job_world, "_SOON", 0.01)
+    monkeypatch.setattr(job_world, "_END_TIMEOUT", 0.3)
+    monkeypatch.setattr(job_world, "_FIRST_INTERVAL", 0.01)
     return fake
 
 
@@ -58,7 +58,7 @@ def world(scheduler, monkeypatch, tmp_path):
     record.folder.mkdir(parents=True)
     spec = job_world.world_job_spec.__globals__["_spec"](record, "world-1-1", "job-1", 2, ())
     monkeypatch.setattr(job_world, "world_job_spec", lambda *_: spec)
-    return JobWorld(record, MPI("openmpi", (5, 0), "", "mpiexec"), 1, 2, say=lambda _: None)
+    return JobWorld(record, MPI("openmpi", (5, 0), "", "mpiexec"), 1, 2, report=lambda _: None)
 
 
 async def nobody():

@@ -159,7 +159,7 @@ def follower(end, said: list[str], ends: list[float]) -> Walltime:
     def drain(reason: str) -> None:
         said.append(f"drain: {reason}")
 
-    return Walltime(end, grace=GRACE, learned=ends.append, say=said.append, drain=drain)
+    return Walltime(end, grace=GRACE, learned=ends.append, report=said.append, drain=drain)
 
 
 async def test_a_head_without_an_end_has_no_duty():
@@ -169,7 +169,7 @@ async def test_a_head_without_an_end_has_no_duty():
 
 
 async def test_a_scheduler_that_stumbles_is_asked_again(monkeypatch):
-    monkeypatch.setattr(walltime, "_ASK", 0.01)
+    monkeypatch.setattr(walltime, "_QUERY_INTERVAL", 0.01)
     ends_at = time.time() + LAST + 1
     answers = iter([OSError("no answer"), None, ends_at])
 
@@ -191,6 +191,6 @@ async def test_a_scheduler_that_stumbles_is_asked_again(monkeypatch):
     ("left", "foreseen"), [(None, False), (3600.0, False), (60.0 + walltime.ANNOUNCED, True), (5.0, True)]
 )
 def test_a_signal_announces_the_end_of_the_walltime_only_shortly_before_it(left, foreseen):
-    its = walltime.Walltime(None, grace=60, learned=print, say=print, drain=print)
+    its = walltime.Walltime(None, grace=60, learned=print, report=print, drain=print)
     its.countdown.update_deadline(None if left is None else 1000.0 + left, 1000.0)
     assert its.expects_end(1000.0) is foreseen

@@ -79,5 +79,5 @@ def test_what_is_no_host_is_refused_ahead_of_the_submission(monkeypatch, tmp_pat
     monkeypatch.setenv("JUPYTER_DATA_DIR", str(tmp_path))
 
     for given in ("", "-oProxyCommand=x", "a b", 5):
-        with pytest.raises(InvalidRequest, match=r"^ssh-tunnel .* is not valid. Choose a host as ssh takes it"):
+        with pytest.raises(InvalidRequest, match=r"^ssh-tunnel .* is not valid. Choose a host in the syntax of ssh"):
             request(1, ssh_tunnel=given)

@@ -119,9 +119,9 @@ async def test_a_request_that_changes_something_is_logged_with_who_has_asked_and
         await handler(Comm(), n=-1, contents=b"")
 
     assert lines() == [
-        "workbench.request workbench_scale: asked by tls://127.0.0.1:17: n=3",
+        "workbench.request workbench_scale: from tls://127.0.0.1:17: n=3",
         "workbench.request workbench_scale: done for tls://127.0.0.1:17 after T s",
-        "workbench.request workbench_scale: asked by tls://127.0.0.1:17: n=-1",
+        "workbench.request workbench_scale: from tls://127.0.0.1:17: n=-1",
         "workbench.request workbench_scale: failed for tls://127.0.0.1:17 after T s: ValueError('too few')",
     ]
 
@@ -130,7 +130,7 @@ async def test_a_request_of_dask_that_takes_the_connection_gets_it(lines):
     handler = request_log.logged({"terminate": lambda comm, reason: (comm, reason)})["terminate"]
     comm = Comm()
     assert await handler(comm, reason="over") == (comm, "over")
-    assert lines()[0] == "workbench.request terminate: asked by tls://127.0.0.1:17: reason='over'"
+    assert lines()[0] == "workbench.request terminate: from tls://127.0.0.1:17: reason='over'"
 
 
 def test_a_request_that_only_looks_is_not_logged(lines):
@@ -147,7 +147,7 @@ async def test_an_ssh_is_logged(lines, tmp_path, monkeypatch):
     tunnel = Tunnel("gate")
 
     with pytest.raises(HeadUnreachable):
-        await tunnel.open("tls://127.0.0.1:17", 0.1)
+        await tunnel.open(["tls://127.0.0.1:17"], 0.1)
     await tunnel.close()
 
     # a process of an earlier test may end meanwhile

@@ -4,11 +4,23 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import tracemalloc
 
 import numpy as np
 import pytest
+from sklearn.base import clone
 
-from workbench.ml import PCA, LinearRegression, Ridge, TruncatedSVD, checks
+from workbench.ml import (
+    PCA,
+    KMeans,
+    LinearRegression,
+    LogisticRegression,
+    NearestNeighbors,
+    Ridge,
+    StandardScaler,
+    TruncatedSVD,
+    checks,
+)
 from workbench.ml.checks import Checks, FindsNonFinite, make
 from workbench.ml.decomposition import fit as decomposition_fit
 from workbench.ml.decomposition.part import DecompositionPart
@@ -222,3 +234,47 @@ def test_whole_numbers_are_converted_without_scikit_learn(dtype, monkeypatch):
     assert part.X.dtype == np.float64
     assert part.X.flags.c_contiguous
     assert part.total().tolist() == [2.0, 2.0, 2.0]
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.int64, bool])
+@pytest.mark.parametrize(
+    "model",
+    [
+        KMeans(3, random_state=0),
+        KMeans(3, init="random", n_init=1, random_state=0),
+        LinearRegression(),
+        LogisticRegression(),
+        LogisticRegression(solver="newton-cholesky"),
+        NearestNeighbors(),
+        PCA(2),
+        *(PCA(2, solver=solver, random_state=0) for solver in ("tsqr", "randomized")),
+        Ridge(),
+        StandardScaler(),
+        TruncatedSVD(2),
+    ],
+    ids=str,
+)
+def test_integers_are_converted_some_rows_at_a_time(model, dtype):
+    rows, random = 200_000, np.random.default_rng(0)
+    X, y = random.integers(-100, 100, size=(rows, 16)).astype(dtype), random.integers(0, 2, size=rows)
+    as_floats = clone(model).fit(X.astype(np.float64), y)
+    tracemalloc.start()
+    model.fit(X, y)
+    used = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+
+    assert used < 8 * X.size
+    for name, value in vars(as_floats).items():
+        if name.endswith("_") and isinstance(value, np.ndarray):
+            np.testing.assert_allclose(getattr(model, name), value, rtol=1e-12, atol=1e-12, err_msg=name)
+            assert getattr(model, name).dtype == value.dtype
+
+
+@pytest.mark.parametrize("metric", ["euclidean", "manhattan", lambda left, right: abs(left - right).sum()])
+def test_neighbors_of_small_integers_do_not_overflow(metric):
+    X = np.random.default_rng(0).integers(-128, 128, size=(40, 3)).astype(np.int8)
+    distances, rows = NearestNeighbors(3, metric=metric).fit(X).kneighbors(X[:9])
+    expected, expected_rows = NearestNeighbors(3, metric=metric).fit(X * 1.0).kneighbors(X[:9] * 1.0)
+
+    np.testing.assert_array_equal(rows, expected_rows)
+    np.testing.assert_array_equal(distances, expected)

@@ -1,15 +1,22 @@
-"""What a fit on Dask workers reports of a head that is gone; fits themselves are in tests/cluster."""
+"""Calls of the parts on Dask workers, also of groups, and the errors for a lost head; fits are in tests/cluster."""
 
 from __future__ import annotations
 
 import asyncio
 from types import SimpleNamespace
 
+import dask.array as da
+import numpy as np
 import pytest
 from distributed.core import ConnectionPool, PooledRPCCall
 
+from workbench import place
 from workbench.errors import HeadUnreachable
-from workbench.ml.engine.dask_parts import ActorParts
+from workbench.ml.checks import Checks
+from workbench.ml.engine import dask_parts
+from workbench.ml.engine.dask_parts import ActorParts, group_size
+from workbench.ml.placed import whereabouts
+from workbench.placement import layout
 
 ADDRESS = "tcp://127.0.0.1:9"
 
@@ -47,3 +54,64 @@ async def test_an_error_of_a_part_is_raised_as_it_is(parts):
 
     with pytest.raises(RuntimeError, match="of a part"):
         await asyncio.wait_for(parts._ask("step", ()), 60)
+
+
+class Rows:
+    """A part that returns its rows."""
+
+    def __init__(self, X, y, weight, start):
+        self.rows = X[:, 0].tolist()
+
+    def numbers(self, factor):
+        return [factor * row for row in self.rows]
+
+    def total(self):
+        return float(sum(self.rows))
+
+    def fails_from(self, row):
+        if self.rows[0] >= row:
+            raise LookupError(f"block of row {self.rows[0]:.0f}")
+        return 0.0
+
+
+def join(left, right):
+    return left + right
+
+
+@pytest.fixture
+def actors(client, request, monkeypatch):
+    """Parts on four workers, in groups if these are more than `request.param`."""
+    monkeypatch.setattr(dask_parts, "_MAX_DIRECT", request.param)
+    X = place(da.from_array(np.arange(10.0)[:, None], chunks=3))
+    _, pins = whereabouts(X)
+    columns = [layout.block_arguments(client, value, pins) for value in (X, None, None)]
+    blocks = list(zip(pins, [0, 3, 6, 8], zip(*columns, strict=True), strict=True))
+    parts = ActorParts(client, Rows, Checks("Rows"), blocks, report=print)
+    yield parts
+    parts.end()
+
+
+@pytest.mark.parametrize(("actors", "asked"), [(8, 4), (3, 2)], indirect=["actors"])
+def test_the_client_asks_the_first_worker_of_each_group(actors, asked, monkeypatch):
+    run, calls = actors._client.run, []
+    monkeypatch.setattr(
+        actors._client, "run", lambda *args, workers: calls.append(len(workers)) or run(*args, workers=workers)
+    )
+
+    assert actors.fold(join, "numbers", 2.0) == [2.0 * row for row in range(10)]
+    assert actors.sum("total") == 45.0
+    assert calls == [asked, asked]
+    assert actors.each("numbers", 1.0) == [[0.0, 1.0, 2.0], [3.0, 4.0, 5.0], [6.0, 7.0], [8.0, 9.0]]
+
+
+@pytest.mark.parametrize("actors", [8, 3], indirect=True)
+def test_the_error_of_the_earliest_block_is_raised(actors):
+    for row, block in ((0, 0), (5, 6), (7, 8)):
+        with pytest.raises(LookupError, match=f"block of row {block}"):
+            actors.sum("fails_from", row)
+    assert actors.sum("total") == 45.0
+
+
+@pytest.mark.parametrize(("workers", "size"), [(1, 1), (8, 1), (9, 3), (64, 8), (100, 10)])
+def test_groups_have_as_many_workers_as_there_are_groups(workers, size):
+    assert group_size(workers) == size

@@ -82,6 +82,29 @@ def test_principal_components_are_those_of_scikit_learn(solver, whiten):
     assert (ours.n_components_, ours.n_samples_, ours.solver_, ours.engine_) == (4, len(X), solver, "local")
 
 
+@pytest.mark.parametrize("whiten", [False, True])
+@pytest.mark.parametrize("form", [np.asarray, sparse.csr_array])
+@pytest.mark.parametrize("number", [4, None])
+def test_likelihoods_and_covariances_are_those_of_scikit_learn(number, form, whiten):
+    X = data()
+    theirs = decomposition.PCA(number, whiten=whiten, svd_solver="full").fit(X)
+    ours = PCA(number, whiten=whiten).fit(form(X))
+
+    np.testing.assert_allclose(ours.get_covariance(), theirs.get_covariance(), atol=1e-9)
+    np.testing.assert_allclose(ours.get_precision(), theirs.get_precision(), atol=1e-9)
+    np.testing.assert_allclose(ours.score_samples(form(X)), theirs.score_samples(X), rtol=1e-9)
+    assert ours.score(form(X)) == pytest.approx(theirs.score(X), rel=1e-9)
+
+
+def test_likelihoods_of_dask_collections_are_lazy():
+    X, model = data(), PCA(4).fit(data())
+    likelihoods = model.score_samples(da.from_array(X, chunks=(90, 5)))
+
+    assert likelihoods.chunks == da.from_array(X, chunks=(90, 5)).chunks[:1]
+    np.testing.assert_allclose(likelihoods.compute(), model.score_samples(X), rtol=1e-12)
+    assert model.score(da.from_array(X, chunks=90)) == pytest.approx(model.score(X), rel=1e-12)
+
+
 @pytest.mark.parametrize("solver", SOLVERS)
 @pytest.mark.parametrize("form", [np.asarray, sparse.csr_array])
 def test_singular_vectors_are_those_of_scikit_learn(solver, form):
@@ -330,7 +353,7 @@ def test_each_parameter_of_scikit_learn_is_one_here(name):
 @pytest.mark.parametrize(
     ("model", "sentence"),
     [
-        (PCA(3, svd_solver="arpack"), "svd_solver='arpack' has no meaning for .*: no solver takes a pass"),
+        (PCA(3, svd_solver="arpack"), "svd_solver='arpack' has no meaning for .*: no solver needs a pass"),
         (PCA(3, tol=0.1), "tol=0.1 has no meaning for .*: no solver ends at a tolerance"),
         (
             PCA(3, power_iteration_normalizer="LU"),

@@ -391,7 +391,7 @@ def test_parameters_of_scikit_learn_that_have_one_meaning_are_taken(model):
         (LinearRegression(positive=True), "positive=True has no meaning for .*: coefficients may have either sign"),
         (Ridge(positive=True), "positive=True has no meaning for .*: coefficients may have either sign"),
         (Ridge(solver="sag"), "solver='sag' has no meaning for .* Pass 'auto' or 'cholesky'"),
-        (Ridge(max_iter=10), "max_iter=10 has no meaning for .*: nothing is iterated"),
+        (Ridge(max_iter=10), "max_iter=10 has no meaning for .*: the solver has no iterations"),
         (LinearRegression(n_jobs=0.5), "The 'n_jobs' parameter"),
     ],
 )

@@ -352,7 +352,7 @@ def test_parameters_of_scikit_learn_that_have_one_meaning_are_taken():
     [
         ({"penalty": "l1"}, "penalty='l1' has no meaning for .*: there is no L1 penalty. Pass 'l2' or None"),
         ({"l1_ratio": 0.5}, "l1_ratio=0.5 has no meaning for .*: there is no L1 penalty"),
-        ({"dual": True}, "dual=True has no meaning for .*: the weights themselves are varied. Pass False"),
+        ({"dual": True}, "dual=True has no meaning for .*: the solvers use the primal form. Pass False"),
         ({"solver": "liblinear"}, "The 'solver' parameter of LogisticRegression must be a str among"),
         ({"intercept_scaling": 0}, "The 'intercept_scaling' parameter"),
     ],

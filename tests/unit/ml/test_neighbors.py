@@ -242,7 +242,7 @@ def test_a_number_of_neighbours_that_cannot_be_is_refused(number, error, message
 def test_a_row_has_one_neighbour_less_than_there_are_rows():
     X = rows(20)
     assert NearestNeighbors(19).fit(X).kneighbors()[0].shape == (20, 19)
-    with pytest.raises(ValueError, match="Expected n_neighbors < n_samples_fit, where rows are no neighbours"):
+    with pytest.raises(ValueError, match="Expected n_neighbors < n_samples_fit, since no row is its own neighbor"):
         NearestNeighbors(20).fit(X).kneighbors()
 
 
@@ -317,6 +317,29 @@ def test_neighbours_of_dask_queries_stay_with_these_on_the_ranks(client, form, m
     assert_found((distances.compute(), indices.compute()), expected.kneighbors(queries), rtol=0)
     graph = model.kneighbors_graph(given, mode="distance").compute()
     np.testing.assert_array_equal(graph.toarray(), expected.kneighbors_graph(queries, mode="distance").toarray())
+
+
+@pytest.mark.parametrize("engine", ["auto", "dask"])
+@pytest.mark.parametrize("form", ["table", "whole numbers", "half precision", "sparse", "sparse whole numbers"])
+def test_rows_on_ranks_are_checked_and_converted_once(client, form, engine, monkeypatch):
+    X, queries = np.round(5 * rows(203)), rows(9, seed=2)
+    given = da.from_array(X, chunks=(60, 6))
+    if form == "table":
+        given = dd.from_pandas(pd.DataFrame(X).astype({0: "Int64", 1: np.float32}), npartitions=3)
+    elif form.startswith("sparse"):
+        given = given.astype(np.int32 if form == "sparse whole numbers" else np.float64).map_blocks(sparse.csr_array)
+    else:
+        given = given.astype(np.int8 if form == "whole numbers" else np.float16)
+    model = NearestNeighbors(3, engine=engine).fit(place(given))
+    for name in ("sklearn.utils.check_array", "workbench.ml.frames.array_of"):
+        monkeypatch.setattr(name, lambda *_, **__: pytest.fail("the rows were checked again"))
+    distances, indices = model.kneighbors()
+    results = model.kneighbors(queries)
+    monkeypatch.undo()
+
+    expected = NearestNeighbors(3).fit(X)
+    assert_found((distances.compute(), indices.compute()), expected.kneighbors(), rtol=0)
+    assert_found(results, expected.kneighbors(queries), rtol=0)
 
 
 def test_queries_on_ranks_are_checked(client):

@@ -168,10 +168,10 @@ def test_a_step_is_left_as_it_was():
     ("step", "sentence"),
     [
         (preprocessing.KBinsDiscretizer(strategy="uniform"), "strategy has no meaning in a recipe; valid: 'quantile'"),
-        (preprocessing.KBinsDiscretizer([3]), "n_bins and cv must be one number of at least 2"),
+        (preprocessing.KBinsDiscretizer([3]), "n_bins and cv must be an integer of at least 2"),
         (preprocessing.OneHotEncoder(min_frequency=3), "min_frequency has no meaning in a recipe; valid: None"),
         (preprocessing.TargetEncoder(target_type="multiclass"), "target_type has no meaning"),
-        (preprocessing.TargetEncoder(cv=1), "n_bins and cv must be one number of at least 2"),
+        (preprocessing.TargetEncoder(cv=1), "n_bins and cv must be an integer of at least 2"),
         (SimpleImputer(missing_values=0), "missing_values has no meaning"),
         (SimpleImputer(add_indicator=True), "add_indicator has no meaning"),
         (SimpleImputer(strategy=np.mean), "strategy must be one of mean, median"),

@@ -66,12 +66,12 @@ def test_an_empty_block_has_a_pointer():
     ("array", "said"),
     [
         ([1.0], "takes a NumPy array, not list"),
-        (pd.Series([1.0]), r"not Series: convert it, e.g. with its to_numpy\(\)"),
-        (np.zeros(3, np.float32), r"dtype float32, and the C code takes float64: .*astype\('float64'\)"),
+        (pd.Series([1.0]), r"not Series\. Convert it, for example with its to_numpy\(\)"),
+        (np.zeros(3, np.float32), r"dtype float32, and the C code takes float64\. .*astype\('float64'\)"),
         (np.zeros((4, 4))[:, ::2], r"\(4, 2\) is not contiguous in C order .*ascontiguousarray"),
         (np.asfortranarray(np.zeros((3, 3))), "not contiguous in C order"),
-        (unaligned(), r"alignment: pass a copy\(\)"),
-        (read_only(), r"read-only, and the C code is to write to it: pass a copy\(\)"),
+        (unaligned(), r"alignment\. Pass a copy\(\)"),
+        (read_only(), r"read-only, but the C code must write to it\. Pass a copy\(\)"),
     ],
 )
 def test_an_array_that_does_not_fit_is_refused_in_a_sentence(array, said):
@@ -80,13 +80,13 @@ def test_an_array_that_does_not_fit_is_refused_in_a_sentence(array, said):
 
 
 def test_a_type_of_c_is_no_dtype():
-    with pytest.raises(InvalidRequest, match=r"dtype='double \*' is not one of NumPy: for double \* it is 'float64'"):
+    with pytest.raises(InvalidRequest, match=r"dtype='double \*' is not a NumPy dtype\. Use 'float64' for double \*"):
         pointer(np.zeros(3), "double *")
 
 
 @pytest.mark.parametrize("dtype", ["object", "U5", "datetime64[ns]", "float16", ">f8", "f8,i4"])
 def test_what_c_has_no_number_type_for_is_refused(dtype):
-    with pytest.raises(InvalidRequest, match="C has no number type for: convert it before"):
+    with pytest.raises(InvalidRequest, match=r"without a number type in C\. Convert the array before"):
         pointer(np.zeros(3, dtype))
 
 
@@ -132,7 +132,7 @@ def test_a_library_is_built_once_and_can_be_called(source, folder):
 
 
 def test_options_in_one_text_are_refused(source, folder):
-    with pytest.raises(InvalidRequest, match=r"options='-O2 -g' is one text: pass a list, options=\['-O2', '-g'\]"):
+    with pytest.raises(InvalidRequest, match=r"options='-O2 -g' is a string\. Pass a list: options=\['-O2', '-g'\]"):
         build(source, options="-O2 -g", folder=folder)
 
 
@@ -191,7 +191,7 @@ def test_a_missing_header_is_named(source, folder):
 
 
 @pytest.mark.parametrize(
-    ("name", "said"), [("add.py", r"add.py is no C or C\+\+ file"), ("none.c", "there is no file .*none.c")]
+    ("name", "said"), [("add.py", r"add.py is not a C or C\+\+ file"), ("none.c", "File .*none.c does not exist")]
 )
 def test_a_source_that_is_none_is_refused(tmp_path, name, said):
     with pytest.raises(InvalidRequest, match=said):
@@ -212,7 +212,7 @@ def test_a_folder_that_cannot_be_is_refused(source):
 
 def test_without_a_wrapper_the_sentence_says_what_to_install(source, folder, other_compiler):
     other_compiler(None)
-    with pytest.raises(MPINotFound, match=r"there is no mpicc beside it or on PATH. Install a compiler"):
+    with pytest.raises(MPINotFound, match=r"no mpicc was found beside this library or on PATH\. Install a compiler"):
         build(source, folder=folder)
 
 

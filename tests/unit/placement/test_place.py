@@ -310,7 +310,7 @@ def test_a_closed_client_is_refused(local_cluster):
 
 @pytest.mark.parametrize("thing", ["a cluster's address", LocalCluster])
 def test_what_is_no_client_is_refused(thing):
-    with pytest.raises(PlacementError, match=r"^client=.* is no client: pass a distributed\.Client, as"):
+    with pytest.raises(PlacementError, match=r"^client=.* is not a client\. Pass a distributed\.Client"):
         place(np.zeros(8), client=thing)
 
 

@@ -178,9 +178,9 @@ def test_a_peer_is_refused_if_the_kernel_does_not_answer(monkeypatch):
     its._user, its._hosts = os.geteuid(), ""
     listens, own = loopback()
     with listens, own, listens.accept()[0] as accepted:
-        assert its._may(accepted, own.getsockname())
+        assert its._is_allowed(accepted, own.getsockname())
         monkeypatch.setattr(guard, "owner", fails)
-        assert not its._may(accepted, own.getsockname())
+        assert not its._is_allowed(accepted, own.getsockname())
 
 
 def test_a_program_below_the_launcher_accepts_by_itself():
@@ -324,13 +324,13 @@ def test_peers_of_other_hosts_are_those_whose_addresses_the_hosts_of_the_world_h
     its = guard.Guard.__new__(guard.Guard)
     its._user, its._hosts = os.geteuid(), str(tmp_path)
     with socket.create_server(("127.0.0.1", 0)) as connection:
-        assert not its._may(connection, ("192.0.2.77", 4000))
+        assert not its._is_allowed(connection, ("192.0.2.77", 4000))
         (tmp_path / "192.0.2.77").touch()
-        assert its._may(connection, ("192.0.2.77", 4000))
-        assert its._may(connection, ("::ffff:192.0.2.77", 4000, 0, 0))
-        assert not its._may(connection, ("192.0.2.78", 4000))
+        assert its._is_allowed(connection, ("192.0.2.77", 4000))
+        assert its._is_allowed(connection, ("::ffff:192.0.2.77", 4000, 0, 0))
+        assert not its._is_allowed(connection, ("192.0.2.78", 4000))
         its._hosts = ""
-        assert not its._may(connection, ("192.0.2.77", 4000))
+        assert not its._is_allowed(connection, ("192.0.2.77", 4000))
 
 
 def test_an_address_of_this_host_is_not_another_host_s_although_it_is_named(tmp_path):
@@ -340,7 +340,7 @@ def test_an_address_of_this_host_is_not_another_host_s_although_it_is_named(tmp_
     (tmp_path / "127.0.0.1").touch()
     with socket.create_server(("127.0.0.1", 0)) as connection:
         for path in tmp_path.iterdir():
-            assert not its._may(connection, (path.name, 1))
+            assert not its._is_allowed(connection, (path.name, 1))
 
 
 def test_a_launcher_on_several_hosts_names_their_addresses_and_accepts_its_user(tmp_path):

@@ -39,6 +39,6 @@ def test_a_client_that_has_lost_its_head_says_so_until_another_one_is_connected(
     client.status = "connecting"
     with pytest.raises(HeadUnreachable, match=r"lost the head.*tls://10\.0\.0\.1:40000.*has ended.*%mpicluster list"):
         current_client(client)
-    closed = r"cluster at tls://10\.0\.0\.1:40000, is closed.*has ended.*Start one.*%mpicluster list"
+    closed = r"cluster at tls://10\.0\.0\.1:40000, is closed.*has ended.*Start a cluster.*%mpicluster list"
     with pytest.raises(PlacementError, match=closed):
         current_client(None)

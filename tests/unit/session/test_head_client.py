@@ -87,7 +87,7 @@ async def test_another_scheduler_which_returns_none_is_no_head():
 
     head = ClientHead(client(workbench_fit=unknown), "a fit")
     assert await head.call("workbench_fit") is None
-    with pytest.raises(InvalidRequest, match=rf"{ADDRESS}, which is no MPICluster: a fit needs one"):
+    with pytest.raises(InvalidRequest, match=rf"{ADDRESS}, which is not an MPICluster, but a fit requires"):
         await head.begin("workbench_fit")
 
 

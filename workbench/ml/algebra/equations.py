@@ -1,4 +1,4 @@
-"""Symmetric equations solved in units in which their diagonal is 1, by half of their matrix."""
+"""Symmetric systems of equations, solved from half of the matrix, in units in which the diagonal is 1."""
 
 from __future__ import annotations
 
@@ -11,33 +11,33 @@ from scipy.linalg.lapack import dpocon
 
 _Array = NDArray[np.float64]
 Solve = Callable[[_Array], _Array]
-"""Returns the solution, shape (features, targets), of a right side of this shape."""
+"""Returns the solution for a right side, both of shape (features, targets)."""
 
 _EPS = float(np.finfo(np.float64).eps)
 
 
 def solver(gram: _Array, penalty: float = 0.0) -> Solve:
-    """Return what solves equations, whose solution is the shortest of those that there are.
+    """Return the function that solves equations; of several solutions the shortest.
 
     Parameters
     ----------
     gram
-        The matrix, positive semidefinite, shape (features, features); only its upper half counts.
+        The positive semidefinite matrix, shape (features, features), of which the upper half is read.
     penalty
-        Is added to the diagonal.
+        Added to the diagonal.
     """
     scale = units_of(np.clip(np.diag(gram), 0, None) + penalty)
     factor, known = cholesky(in_units(gram, scale))
     if factor is not None and known > rounding_of(gram):
         return by_factor(factor, scale)
-    # As large as the matrix.
+    # The factor has the size of the matrix.
     del factor
     values, vectors = eigh(in_units(gram, scale), lower=False, overwrite_a=True, check_finite=False)
     return by_vectors(scale, values, vectors, int((values > rounding_of(gram) * values[-1]).sum()))
 
 
 def by_factor(factor: _Array, scale: _Array) -> Solve:
-    """Return what solves equations by the Cholesky factor of their matrix in other units."""
+    """Return the function that solves equations from the Cholesky factor of the scaled matrix."""
 
     def solve(projection: _Array) -> _Array:
         solution: _Array = cho_solve((factor, False), scale[:, None] * projection, check_finite=False)
@@ -47,7 +47,7 @@ def by_factor(factor: _Array, scale: _Array) -> Solve:
 
 
 def by_vectors(scale: _Array, values: _Array, vectors: _Array, rank: int) -> Solve:
-    """Return what solves equations by the last eigenvectors of their matrix, so many, by the shortest coefficients."""
+    """Return the function that solves equations from the last `rank` eigenvectors, with the shortest coefficients."""
     first = len(values) - rank
     null, kept = vectors[:, :first], vectors[:, first:]
 
@@ -59,16 +59,16 @@ def by_vectors(scale: _Array, values: _Array, vectors: _Array, rank: int) -> Sol
 
 
 def less_null(scale: _Array, null: _Array, coef: _Array) -> _Array:
-    """Return the shortest coefficients that fit as these do.
+    """Return the shortest coefficients with the same predictions.
 
     Parameters
     ----------
     scale
-        Shape (features,): the features were multiplied by these.
+        Shape (features,): the factors of the scaled features.
     null
-        Shape (features, directions): along these the features that were multiplied do not change.
+        Shape (features, directions): the null space of the scaled features.
     coef
-        Shape (features, targets), of the features as they are.
+        Shape (features, targets): coefficients of the unscaled features.
     """
     if not null.size:
         return coef
@@ -79,12 +79,12 @@ def less_null(scale: _Array, null: _Array, coef: _Array) -> _Array:
 
 
 def units_of(squares: _Array) -> _Array:
-    """Return the factors by which columns of these squared lengths get length 1; 0 where there is no length."""
+    """Return the factors that scale columns of these squared lengths to length 1; 0 for length 0."""
     return np.sqrt(np.divide(1.0, squares, out=np.zeros(len(squares)), where=squares > 0))
 
 
 def in_units(gram: _Array, scale: _Array) -> _Array:
-    """Return a matrix in other units; its diagonal is 1, or 0."""
+    """Return the scaled matrix, whose diagonal is 1, or 0."""
     scaled = gram * scale
     scaled *= scale[:, None]
     np.fill_diagonal(scaled, scale > 0)
@@ -92,8 +92,8 @@ def in_units(gram: _Array, scale: _Array) -> _Array:
 
 
 def cholesky(scaled: _Array) -> tuple[_Array | None, float]:
-    """Return the factor of a matrix, in its place, and 1 over its condition or less; None if there is no factor."""
-    # Of the whole matrix, of which there is the upper half.
+    """Return the factor of a matrix, computed in place, and a lower bound of 1 / condition; None without a factor."""
+    # The norm of the whole matrix, from the upper half.
     norm = float(np.sqrt(2 * np.einsum("ij,ij->", scaled, scaled)))
     try:
         factor: _Array = cho_factor(scaled, overwrite_a=True, check_finite=False)[0]
@@ -103,5 +103,5 @@ def cholesky(scaled: _Array) -> tuple[_Array | None, float]:
 
 
 def rounding_of(matrix: _Array) -> float:
-    """Return what is rounding, relative to the largest eigenvalue."""
+    """Return the rounding error of eigenvalues, relative to the largest."""
     return _EPS * (10 + len(matrix))

@@ -1,4 +1,4 @@
-"""The products of features, of rows less their mean: of sums about an origin that is near the mean, in one pass."""
+"""The Gram matrix of centered rows, from sums about an origin near the mean, in one pass."""
 
 from __future__ import annotations
 
@@ -13,38 +13,38 @@ from workbench.ml.algebra.row_slices import upper
 _Array = NDArray[np.float64]
 
 COUNTED = 65_535
-"""With more features than these the half of a matrix has more numbers than LAPACK counts."""
+"""Maximum number of features: LAPACK cannot count the numbers of half of a larger matrix."""
 
-# An origin that is farther than ten deviations from the mean costs more than two digits.
+# The square of ten deviations: an origin at this distance from the mean costs two digits.
 _FAR = 100
-# A column whose deviation is less than this times its mean is constant, but for rounding.
+# A column whose deviation is less than this multiple of its mean is constant, apart from rounding.
 _CONSTANT = 16 * float(np.finfo(np.float64).eps)
 
 
 @dataclass(frozen=True)
 class Gram:
-    """The products of features, of rows less their mean."""
+    """The Gram matrix of centered rows."""
 
     matrix: _Array
-    """Shape (features, features): the upper half, and 0."""
+    """Shape (features, features): the upper half, and zeros."""
     mean: _Array
     """The mean of the rows, shape (features,)."""
     constant: NDArray[np.bool_]
-    """Which columns are constant, but for rounding, shape (features,)."""
+    """Which columns are constant, apart from rounding, shape (features,)."""
     far: bool
-    """Whether the origin was so far from the mean that digits are lost: the mean is a better one."""
+    """Whether digits are lost because the origin is far from the mean: the mean is a better origin."""
 
 
 def about_mean(packed: _Array, sums: _Array, weight: float, origin: _Array) -> Gram:
-    """Return the products of features, of rows less their mean.
+    """Return the Gram matrix of centered rows.
 
     Parameters
     ----------
     packed
-        What `workbench.ml.algebra.row_slices.Products` has added of rows less an origin, shape
+        The sum of `workbench.ml.algebra.row_slices.Products` of rows minus an origin, shape
         (features * (features + 1) / 2,).
     sums
-        The sum of these rows, shape (features,).
+        The sum of rows minus the origin, shape (features,).
     weight
         The weight of all rows.
     origin
@@ -54,5 +54,5 @@ def about_mean(packed: _Array, sums: _Array, weight: float, origin: _Array) -> G
     matrix = dsyr(-1 / weight, sums, a=upper(packed, len(sums)), overwrite_a=True)
     squares, mean = np.diag(matrix), origin + shift
     rounding = weight * np.square(_CONSTANT * mean)
-    away = weight * np.square(shift)
-    return Gram(matrix, mean, squares <= rounding, bool(((away > _FAR * squares) & (away > rounding)).any()))
+    shifted = weight * np.square(shift)
+    return Gram(matrix, mean, squares <= rounding, bool(((shifted > _FAR * squares) & (shifted > rounding)).any()))

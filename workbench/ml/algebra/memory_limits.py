@@ -1,4 +1,4 @@
-"""The memory that the matrices of a fit may take: what an algorithm holds against it by itself."""
+"""The memory limit of a fit, with which algorithms compare the size of their matrices."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ from dask.utils import format_bytes
 
 @dataclass(frozen=True)
 class Limit:
-    """The memory limit of what computes with the matrices of a fit."""
+    """The memory limit of a process that computes with the matrices of a fit."""
 
     nbytes: float = math.inf
-    """Infinite where nobody was asked."""
+    """Infinite if the limit was not needed."""
     whose: str = ""
+    """Name of the process, for messages."""
 
     def over(self, nbytes: int) -> str:
-        """Return why matrices of so many bytes have no room; empty if these have room."""
+        """Return why matrices of this size exceed the limit; empty if they do not."""
         if nbytes <= self.nbytes:
             return ""
         limit = format_bytes(int(self.nbytes))
@@ -25,4 +26,4 @@ class Limit:
 
 
 UNASKED = Limit()
-"""Where no matrix is large."""
+"""The limit of a fit without large matrices."""

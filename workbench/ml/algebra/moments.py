@@ -1,4 +1,4 @@
-"""Number, mean and squared deviations of sets of rows, joined without a second look at the rows."""
+"""Number, mean and squared deviations of sets of rows, and their union."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from numpy.typing import NDArray
 _Array = NDArray[Any]
 
 Moments = tuple[Any, _Array, _Array]
-"""Of a set of rows: their number (or weight), a float or one per feature; the mean of each feature, 0 where there are
-no rows; and the sum of the squared deviations from it (with the weights)."""
+"""Moments of a set of rows: the number or weight of the rows, a float or an array per feature; the mean of each
+feature, 0 without rows; and the (weighted) sum of the squared deviations from the mean."""
 
 
 def join(left: Moments, right: Moments) -> Moments:
-    """Return the moments of two sets of rows together.
+    """Return the moments of the union of two sets of rows.
 
     Notes
     -----
-    Chan, Golub and LeVeque, The American Statistician 37 (1983). No digits are lost where the mean is large beside the
-    deviations, as they are in the difference of the sum of squares and the square of the sum.
+    Chan, Golub and LeVeque, The American Statistician 37 (1983). No digits are lost if the mean is much larger than
+    the deviations, unlike in the difference of the sum of squares and the square of the sum.
     """
     rows = left[0] + right[0]
     share = right[0] / np.where(rows > 0, rows, 1.0)

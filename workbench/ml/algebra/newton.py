@@ -1,4 +1,4 @@
-"""Newton's method for functions that are convex and dear to evaluate."""
+"""Newton's method for convex functions whose evaluation is expensive."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
 
 _Vector = NDArray[np.float64]
 
-# The decrease of the loss that a step has to bring, in parts of what its slope promises, and how often it is halved.
+# Minimum decrease of the loss in a step, as a fraction of the decrease that the slope predicts, and maximum halvings.
 _DECREASE, _HALVINGS = 1e-4, 40
-# What a step has to leave of the gradient where losses cannot tell: rounding makes it smaller too, but not by as much.
+# Maximum fraction of the gradient after a step, for losses that differ by rounding only.
 _SMALLER = 0.75
-# Losses that differ by less, in multiples of their precision, are the same; those that differ by less than the second
-# may be, where scores are sums of numbers that are large beside them.
+# Losses that differ by less than the first multiple of their precision are equal. Losses that differ by less than the
+# second may be equal, because scores may be sums of numbers that are much larger.
 _FLAT, _CLOSE = 64, 1 << 14
 
 
@@ -36,18 +36,17 @@ def newton(
     Parameters
     ----------
     evaluate
-        Returns at a point the loss, the gradient, and what returns the step to where the gradient vanishes, if the
-        curvature is everywhere as at this point.
+        Returns the loss and the gradient at a point, and a function that returns the Newton step at this point.
     x
-        Where to begin.
+        First point.
     tol
-        It has converged where no component of the gradient is larger.
+        Convergence: the largest absolute component of the gradient.
     eps
-        The precision of losses and gradients, those of numbers of which they are computed.
+        Precision of the numbers from which losses and gradients are computed.
     max_iter
-        Steps at most.
-    tell
-        Receives ``x``, ``fun`` and ``jac``, point, loss and gradient, after each step.
+        Maximum number of steps.
+    report
+        Receives ``x``, ``fun`` and ``jac`` (point, loss and gradient) after each step.
 
     Returns
     -------
@@ -57,25 +56,26 @@ def newton(
     Notes
     -----
     Nocedal and Wright, Numerical Optimization (2006), algorithms 3.2 and 3.1. Near the minimum losses agree in all
-    their digits; there a step is taken that makes the gradient smaller by a quarter.
+    digits. A step that makes the gradient smaller by a quarter is valid there.
     """
     from scipy.optimize import OptimizeResult
 
-    loss, gradient, ahead = evaluate(x)
+    loss, gradient, newton_step = evaluate(x)
     steps, message = 0, ""
     while np.abs(gradient).max() > tol and not message:
         if steps == max_iter:
             message = "the iterations are used up"
             break
-        step = ahead()
+        step = newton_step()
         slope, size = float(gradient @ step), np.abs(gradient).sum()
         for halving in range(_HALVINGS):
             length = 0.5**halving
-            next_value, pull, onward = evaluate(x + length * step)
-            difference, smaller = abs(next_value - loss), np.abs(pull).sum() <= _SMALLER * size
-            lower = difference > _FLAT * eps * abs(loss) and next_value <= loss + _DECREASE * length * slope
+            next_loss, next_gradient, next_step = evaluate(x + length * step)
+            difference, smaller = abs(next_loss - loss), np.abs(next_gradient).sum() <= _SMALLER * size
+            lower = difference > _FLAT * eps * abs(loss) and next_loss <= loss + _DECREASE * length * slope
             if lower or (smaller and difference <= _CLOSE * eps * abs(loss)):
-                x, loss, gradient, ahead, steps = x + length * step, next_value, pull, onward, steps + 1
+                x, loss, gradient, newton_step = x + length * step, next_loss, next_gradient, next_step
+                steps += 1
                 report(OptimizeResult(x=x, fun=loss, jac=gradient))
                 break
         else:

@@ -1,4 +1,4 @@
-"""The rows of a block, some at a time, as what sums of products are made of."""
+"""Slices of the rows of a block, and sums of products of rows."""
 
 from __future__ import annotations
 
@@ -13,58 +13,59 @@ from scipy.linalg.lapack import dsfrk, dtfttr, dtrttf
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-# Bytes of a slice that stays in the cache of a core while it is used, and its least number of rows: with fewer a
-# product of matrices is not faster than one of vectors.
+# Bytes of a slice that stays in the cache of a core while it is used, and its minimum number of rows: with fewer rows a
+# product of matrices is not faster than products of vectors.
 _CACHED, _LEAST = 1 << 20, 128
-# Rows of a sample: their mean is near that of all rows, beside the deviation.
+# Rows of a sample, whose mean is near the mean of all rows, compared with the deviation.
 _SAMPLE = 4096
-# With more features the memory of half a square counts more than a tenth of the time.
+# Above this number of features half of the memory is worth a tenth of the time.
 _SQUARE = 1000
 
 
 def rows_at_once(width: int) -> int:
-    """Return how many rows of so many float64 numbers make a slice: 1 MiB of them, and 128 at least."""
+    """Return the number of rows in a slice: 1 MiB of float64 numbers, and at least 128 rows."""
     return max(_LEAST, _CACHED // (8 * max(1, width)))
 
 
 def is_copied(X: Any, middle: NDArray[np.float64] | None) -> bool:
-    """Return whether `centred` makes copies of the rows, which is why there are few at once."""
+    """Return whether `centred` copies the rows, so that a slice has few rows."""
     return middle is not None or sparse.issparse(X) or X.dtype != np.float64
 
 
 def centred(
     X: Any, middle: NDArray[np.float64] | None, rows: int | None = None
 ) -> Iterator[tuple[slice, NDArray[np.float64]]]:
-    """Yield where a slice of rows is, and the rows themselves, less their middle.
+    """Yield slices and their rows as float64, minus a middle.
 
     Parameters
     ----------
     X
         Shape (rows, features): an array, or a matrix in CSR format.
     middle
-        Shape (features,): what is taken from each row; None for nothing.
+        Shape (features,): subtracted from each row; None: nothing is subtracted.
     rows
-        So many rows at once. Default: `rows_at_once`.
+        Number of rows of a slice. Default: `rows_at_once`.
 
     Yields
     ------
     tuple
-        The slice, and an array of shape (rows of it, features) that is to be read only, and only until the next.
+        The slice, and an array of shape (rows of the slice, features). The next slice may overwrite the array, and the
+        caller must not.
     """
     rows = rows or rows_at_once(X.shape[1])
     space = np.empty((0, 0))
     for start in range(0, X.shape[0], rows):
         part = slice(start, min(start + rows, X.shape[0]))
-        taken = X[part].toarray() if sparse.issparse(X) else X[part]
+        dense = X[part].toarray() if sparse.issparse(X) else X[part]
         if middle is None:
-            yield part, taken.astype(np.float64, copy=False)
+            yield part, dense.astype(np.float64, copy=False)
             continue
-        space = space if len(space) else np.empty(taken.shape)
-        yield part, np.subtract(taken, middle, out=space[: len(taken)])
+        space = space if len(space) else np.empty(dense.shape)
+        yield part, np.subtract(dense, middle, out=space[: len(dense)])
 
 
 def sample(X: Any, start: int, rows: int) -> Any:
-    """Return some of the rows of a block, about 4096 of all blocks: the same on however many blocks.
+    """Return a sample of the rows of a block, about 4096 rows of all blocks; the sample does not depend on the blocks.
 
     Parameters
     ----------
@@ -78,7 +79,7 @@ def sample(X: Any, start: int, rows: int) -> Any:
     Returns
     -------
     array, or matrix in CSR format
-        Of a matrix in CSR format all rows: their sum takes no longer.
+        All rows of a matrix in CSR format, whose sum is as fast.
     """
     if sparse.issparse(X):
         return X
@@ -87,7 +88,7 @@ def sample(X: Any, start: int, rows: int) -> Any:
 
 
 class Products:
-    """The sum of products of transposed rows and the same rows, half of which is computed and kept.
+    """The sum of products of the transposed rows and the rows: one half is computed and kept.
 
     Parameters
     ----------
@@ -97,7 +98,7 @@ class Products:
     Notes
     -----
     The half is in the packed form of LAPACK that is nearly as fast as a square: Gustavson, Wasniewski, Dongarra and
-    Langou, ACM Transactions on Mathematical Software 37 (2010). Up to 1000 features there is a square, 8 MiB.
+    Langou, ACM Transactions on Mathematical Software 37 (2010). Up to 1000 features the square is kept, 8 MiB.
     """
 
     def __init__(self, width: int) -> None:
@@ -106,7 +107,7 @@ class Products:
         self._half = np.empty(0) if width <= _SQUARE else np.zeros(width * (width + 1) // 2)
 
     def add(self, X: NDArray[np.float64]) -> None:
-        """Add the product of rows, shape (rows, features)."""
+        """Add the products of rows, shape (rows, features)."""
         if self._square is not None:
             self._square = dsyrk(1.0, X.T, beta=1.0, c=self._square, overwrite_c=True)
         else:
@@ -114,17 +115,17 @@ class Products:
 
     @property
     def packed(self) -> NDArray[np.float64]:
-        """The half, to be unpacked by `upper`."""
+        """The packed half; `upper` unpacks it."""
         return self._half if self._square is None else dtrttf(self._square)[0]
 
 
 def upper(packed: NDArray[np.float64], width: int) -> NDArray[np.float64]:
-    """Return what `Products` has added, shape (features, features): 0 below the diagonal.
+    """Return the sum of `Products`, shape (features, features): zeros below the diagonal.
 
     Raises
     ------
     ValueError
-        If it is not finite.
+        If the sum is not finite.
     """
     triangle: NDArray[np.float64] = dtfttr(width, packed)[0]
     refuse_overflow(np.diag(triangle))
@@ -132,12 +133,6 @@ def upper(packed: NDArray[np.float64], width: int) -> NDArray[np.float64]:
 
 
 def refuse_overflow(squares: Any) -> None:
-    """Return if sums of squares are finite.
-
-    Raises
-    ------
-    ValueError
-        If they are not.
-    """
+    """Raise ValueError if sums of squares are not finite."""
     if not np.isfinite(squares).all():
         raise ValueError("Products of rows overflow: the squares of these numbers are too large, scale the data.")

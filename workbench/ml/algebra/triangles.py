@@ -1,4 +1,4 @@
-"""The triangles of QR decompositions of rows, joined two at a time."""
+"""The triangles of QR decompositions, joined two at a time."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ _Array = NDArray[np.float64]
 
 
 def join_triangles(upper: _Array, lower: _Array) -> _Array:
-    """Return R of the rows of which two are given: those of the rows above, and of the rows below.
+    """Return R of all rows, from the R of the upper rows and the R of the lower rows.
 
     Notes
     -----
     TSQR: Demmel, Grigori, Hoemmen and Langou, SIAM Journal on Scientific Computing 34 (2012).
     """
-    # As LAPACK wants it, and decomposed in place.
+    # In the order of LAPACK, so that the decomposition needs no copy.
     stacked = np.empty((len(upper) + len(lower), upper.shape[1]), order="F")
     stacked[: len(upper)], stacked[len(upper) :] = upper, lower
     triangle: _Array = qr(stacked, mode="raw", overwrite_a=True, check_finite=False)[1]
@@ -31,7 +31,7 @@ def triangle(slices: Iterable[_Array], columns: int) -> _Array:
     Parameters
     ----------
     slices
-        Some of the rows each, shape (rows, columns).
+        Slices of the rows, shape (rows, columns).
     columns
         Number of columns.
     """

@@ -1,4 +1,4 @@
-"""Principal components and singular vectors in the manner of scikit-learn, on ranks."""
+"""Principal components and singular vectors on ranks, with the interface of scikit-learn."""
 
 from __future__ import annotations
 
@@ -11,12 +11,15 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import numpy as np
 from dask.base import is_dask_collection
 from scipy.linalg import LinAlgWarning
+from sklearn import decomposition
 from sklearn.base import ClassNamePrefixFeaturesOutMixin
 from sklearn.utils import check_array, check_random_state
 from sklearn.utils._param_validation import Interval, RealNotInt, StrOptions
+from sklearn.utils.extmath import fast_logdet
 from sklearn.utils.validation import check_is_fitted
 
 from workbench.ml import memory_guard
+from workbench.ml.algebra.row_slices import centred
 from workbench.ml.checks import FLOATS, Checks
 from workbench.ml.data import training
 from workbench.ml.decomposition import fit as decomposition_fit
@@ -30,7 +33,7 @@ from workbench.ml.transformer import Transformer
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-# scikit-learn's names for solvers.
+# The names of solvers in scikit-learn.
 _SOLVERS = {"full": "tsqr", "covariance_eigh": "gram", "randomized": "randomized"}
 _INSTEAD = (
     "Pass solver='randomized', whose matrices have a column for each component, with few n_components, or use ranks "
@@ -39,7 +42,7 @@ _INSTEAD = (
 
 
 class _Decomposition(ClassNamePrefixFeaturesOutMixin, Transformer, Estimator):  # type: ignore[misc]
-    """What both have in common."""
+    """The base class of `PCA` and `TruncatedSVD`."""
 
     _sparse = True
     _centred: ClassVar[bool]
@@ -53,7 +56,7 @@ class _Decomposition(ClassNamePrefixFeaturesOutMixin, Transformer, Estimator):  
     }
     _only: ClassVar[dict[str, tuple[tuple[Any, ...], str]]] = {
         "tol": ((0.0, 0), "no solver ends at a tolerance"),
-        "power_iteration_normalizer": (("auto", "QR"), "only the QR decomposition keeps the digits"),
+        "power_iteration_normalizer": (("auto", "QR"), "only the QR decomposition keeps all digits"),
     }
 
     n_components: float | None
@@ -63,33 +66,33 @@ class _Decomposition(ClassNamePrefixFeaturesOutMixin, Transformer, Estimator):  
     random_state: Any
 
     def fit(self, X: Any, y: Any = None) -> Self:
-        """Find the components.
+        """Compute the components.
 
         Parameters
         ----------
         X : array, CSR matrix, dataframe, or Dask array or dataframe of shape (rows, features)
             The rows.
         y : None
-            Is not used.
+            Not used.
 
         Returns
         -------
         PCA or TruncatedSVD
-            This one.
+            The estimator itself.
 
         Raises
         ------
         ValueError, TypeError
-            As scikit-learn words it, if the rows are not valid, or there cannot be so many components.
+            The error of scikit-learn if the rows or the number of components are not valid.
         InvalidRequest
-            If the matrices of the solver have no room in the memory of a rank.
+            If the matrices of the solver exceed the memory limit of a rank.
 
         Warns
         -----
         LinAlgWarning
-            If there is no room for ``"tsqr"`` where ``"gram"`` knows a singular value to fewer than 6 digits.
+            If ``"gram"`` has fewer than 6 digits of a singular value, and ``"tsqr"`` exceeds the memory limit.
         """
-        checks = Checks(type(self).__name__, sparse=self._sparse)
+        checks = Checks(type(self).__name__, sparse=self._sparse, integers=True)
         data = training(self, checks, X)
         rows, features = data.X.shape
         self._check(rows, features)
@@ -118,23 +121,23 @@ class _Decomposition(ClassNamePrefixFeaturesOutMixin, Transformer, Estimator):  
         if fitted.short:
             warnings.warn(
                 f"{name} of {features} features: the smallest singular values are known to fewer than 6 digits, see "
-                f"error_bound_. solver='tsqr', which finds all digits, needs {fitted.short}: take fewer n_components, "
-                "or use ranks with more memory",
+                f"error_bound_. solver='tsqr', which finds all digits, needs {fitted.short}: pass smaller "
+                "n_components, or use ranks with more memory",
                 LinAlgWarning,
                 stacklevel=2,
             )
         return self
 
     def _solver(self) -> str:
-        """Return the solver, as this package names it."""
+        """Return the name of the solver in this package."""
         return self.solver
 
     def _iterations(self) -> int:
-        """Return the number of iterations of random vectors."""
+        """Return the number of iterations of ``"randomized"``."""
         return self.n_iter
 
     def _check(self, rows: int, features: int) -> None:
-        """Raise ValueError if there cannot be so many components."""
+        """Raise ValueError if the number of components is not valid."""
         number = self.n_components or 1
         if number > min(rows, features):
             raise ValueError(
@@ -144,10 +147,10 @@ class _Decomposition(ClassNamePrefixFeaturesOutMixin, Transformer, Estimator):  
 
     @abstractmethod
     def _explain(self, fitted: decomposition_fit.Fitted, rows: int, dtype: np.dtype[Any]) -> None:
-        """Take the variances of the components."""
+        """Set the attributes of the variances of the components."""
 
     def transform(self, X: Any) -> Any:
-        """Return the rows in terms of the components.
+        """Return the projections of the rows on the components.
 
         Parameters
         ----------
@@ -157,7 +160,7 @@ class _Decomposition(ClassNamePrefixFeaturesOutMixin, Transformer, Estimator):  
         Returns
         -------
         array of shape (rows, n_components), dtype of the components
-            In the unit of the features; without unit if they are whitened. Lazily if X is a Dask collection.
+            In the unit of the features; without unit with ``whiten``. Lazy if X is a Dask collection.
         """
         check_is_fitted(self)
         if is_dask_collection(X):
@@ -167,20 +170,20 @@ class _Decomposition(ClassNamePrefixFeaturesOutMixin, Transformer, Estimator):  
 
     @abstractmethod
     def _onto(self, products: NDArray[Any]) -> NDArray[Any]:
-        """Return what rows are in terms of the components; their products with these are given."""
+        """Return the projections of rows from their products with the components."""
 
     def inverse_transform(self, X: Any) -> Any:
-        """Return the rows that `transform` would make these of.
+        """Return the rows of projections.
 
         Parameters
         ----------
         X : array or Dask array of shape (rows, n_components)
-            What `transform` has returned.
+            A result of `transform`.
 
         Returns
         -------
         array of shape (rows, features), dtype of the components
-            Apart from what the components leave out. Lazily if X is a Dask array.
+            The rows without the parts along other components. Lazy if X is a Dask array.
         """
         check_is_fitted(self)
         if is_dask_collection(X):
@@ -191,11 +194,11 @@ class _Decomposition(ClassNamePrefixFeaturesOutMixin, Transformer, Estimator):  
 
     @abstractmethod
     def _back(self, X: NDArray[Any]) -> NDArray[Any]:
-        """Return the rows of what `_onto` has returned."""
+        """Return the rows of a result of `_onto`."""
 
     @property
     def _n_features_out(self) -> int:
-        """How many columns `transform` returns, for scikit-learn."""
+        """Number of columns of `transform`, for scikit-learn."""
         return len(self.components_)
 
 
@@ -205,76 +208,75 @@ class PCA(_Decomposition):
     Parameters
     ----------
     n_components : int, float or None, default=None
-        How many; a share of all variance, less than 1, that they are to explain; or None for all there are.
+        Number of components; the fraction of the variance, less than 1, that the components explain; or None for all.
     copy : bool, default=True
-        Is not used: rows are never changed.
+        Not used: rows are never changed.
     whiten : bool, default=False
         Whether `transform` returns columns of variance 1.
     svd_solver : {"auto", "full", "covariance_eigh", "randomized"}, default="auto"
-        scikit-learn's names for a `solver`: ``"full"`` is ``"tsqr"``, ``"covariance_eigh"`` is ``"gram"``.
+        The name of a `solver` in scikit-learn: ``"full"`` is ``"tsqr"``, ``"covariance_eigh"`` is ``"gram"``.
     tol : float, default=0.0
-        Only the default is valid, as no solver ends at a tolerance.
+        Only the default is valid, since no solver ends at a tolerance.
     iterated_power : int or "auto", default="auto"
-        scikit-learn's name for `n_iter`, which holds with ``"auto"``.
+        The name of `n_iter` in scikit-learn; with ``"auto"`` the value of `n_iter` is used.
     power_iteration_normalizer : {"auto", "QR"}, default="auto"
         Both are the QR decomposition.
     solver : {"auto", "gram", "tsqr", "randomized"}, default="auto"
-        ``"gram"``: by the products of features, for few features. ``"tsqr"``: by QR decompositions of blocks, where
-        small singular values matter. ``"randomized"``: for many features and few components. ``"auto"`` takes
-        ``"randomized"`` for more than 1000 features of which less than 4 in 5 components are wanted; else ``"tsqr"``
-        for fewer rows than features; else ``"gram"``, and after it ``"tsqr"`` if one of the singular values that are
-        wanted is not known to 6 digits.
+        ``"gram"``: from the products of features, for few features. ``"tsqr"``: from QR decompositions of blocks, if
+        small singular values matter. ``"randomized"``: for many features and few components. ``"auto"`` is
+        ``"randomized"`` for more than 1000 features and fewer than 80 % of the components; else ``"tsqr"`` for fewer
+        rows than features; else ``"gram"``, followed by ``"tsqr"`` if the singular values have fewer than 6 digits.
     n_iter : int, default=5
-        Iterations of ``"randomized"``.
+        Number of iterations of ``"randomized"``.
     n_oversamples : int, default=10
-        How many vectors ``"randomized"`` has beside those that are wanted.
+        Number of vectors of ``"randomized"`` in addition to `n_components`.
     random_state : int, RandomState instance or None, default=None
         Seed of ``"randomized"``.
     engine : {"auto", "mpi", "dask", "local"}, default="auto"
         See `workbench.ml.engine.fitting.fit`.
     verbose : int, default=0
-        1 for a bar, 2 for a line each pass over the rows.
+        1: a progress bar; 2: one line per pass over the rows.
     callback : callable, default=None
-        Is called after each pass over the rows with its number and name: ``pass``, ``name``; after an iteration of
+        Called after each pass over the rows with its number and name: ``pass``, ``name``; after an iteration of
         ``"randomized"`` with ``pass`` and ``iteration``.
 
     Attributes
     ----------
     components_ : ndarray of shape (n_components, features)
-        Right singular vectors of the rows less their mean, the most important first. The largest number of each is
-        positive.
+        Right singular vectors of the centered rows, the most important first. The number with the largest absolute
+        value of each is positive.
     explained_variance_ : ndarray of shape (n_components,)
-        Variance of the rows along each.
+        Variance of the rows along each component.
     explained_variance_ratio_ : ndarray of shape (n_components,)
-        The same as a share of all variance.
+        The same as a fraction of the total variance.
     singular_values_ : ndarray of shape (n_components,)
-        Of the rows less their mean.
+        Singular values of the centered rows.
     error_bound_ : ndarray of shape (n_components,)
-        No singular value is further than this from the true one. With ``"gram"`` and ``"tsqr"`` it is rounding, of the
-        squares and of the values. With ``"randomized"`` it comes of what the vectors miss, to the second order where
-        the values that are wanted stand out from all the squares that are left; where they do not it is large, though
-        true.
+        Bound of the error of each singular value. With ``"gram"`` and ``"tsqr"`` the bound is the rounding error of the
+        squares or of the values. With ``"randomized"`` the bound comes from the part of the rows outside of the
+        vectors, to second order if the singular values are well separated from that part; otherwise the bound is valid,
+        but large.
     mean_ : ndarray of shape (features,)
         Mean of the rows.
     noise_variance_ : float
-        Mean variance along what was left out.
+        Mean variance along the omitted components.
     n_components_ : int
         Number of components.
     n_samples_ : int
         Number of rows of the fit.
     solver_ : str
-        What found them: ``"gram"``, ``"tsqr"`` or ``"randomized"``.
+        The solver of the result: ``"gram"``, ``"tsqr"`` or ``"randomized"``.
     n_features_in_ : int
         Number of features.
     engine_ : str
-        What the fit ran on: ``"mpi"``, ``"dask"``, or ``"local"``, this process.
+        The engine of the fit: ``"mpi"``, ``"dask"``, or ``"local"``, this process.
 
     Notes
     -----
-    Finds what scikit-learn's estimator of this name finds, with the signs of its components. Singular values agree
-    within `error_bound_`; a component is the more certain the farther its singular value is from the others. All is
-    computed in float64. Each rank works on matrices of features x features, or with ``"randomized"`` of features x
-    vectors, beside slices of its rows, which are never copied as a whole.
+    The result is that of scikit-learn, with the same signs of the components. Singular values agree within
+    `error_bound_`; the precision of a component increases with the distance of its singular value from the others. All
+    computations are in float64. Each rank needs matrices of features x features, or with ``"randomized"`` of features x
+    vectors, and slices of its rows; blocks are never copied.
     """
 
     _centred = True
@@ -291,7 +293,7 @@ class PCA(_Decomposition):
     }
     _only: ClassVar[dict[str, tuple[tuple[Any, ...], str]]] = {
         **_Decomposition._only,
-        "svd_solver": (("auto", *_SOLVERS), "no solver takes a pass over all rows for each vector"),
+        "svd_solver": (("auto", *_SOLVERS), "no solver needs a pass over all rows for each vector"),
     }
 
     def __init__(
@@ -328,13 +330,13 @@ class PCA(_Decomposition):
         self.callback = callback
 
     def _solver(self) -> str:
-        theirs = _SOLVERS.get(self.svd_solver, "auto")
-        if "auto" not in (self.solver, theirs) and self.solver != theirs:
+        solver = _SOLVERS.get(self.svd_solver, "auto")
+        if "auto" not in (self.solver, solver) and self.solver != solver:
             raise ValueError(
-                f"svd_solver={self.svd_solver!r} is solver={theirs!r}, and solver={self.solver!r} was passed beside "
+                f"svd_solver={self.svd_solver!r} is solver={solver!r}, and solver={self.solver!r} was passed beside "
                 "it: pass one of the two"
             )
-        return self.solver if theirs == "auto" else theirs
+        return self.solver if solver == "auto" else solver
 
     def _iterations(self) -> int:
         return self.n_iter if self.iterated_power == "auto" else int(self.iterated_power)
@@ -361,8 +363,57 @@ class PCA(_Decomposition):
         self.noise_variance_ = dtype.type(fitted.rest / (rows - 1) / left if left else 0.0)
         self.n_components_, self.n_samples_ = number, rows
 
+    # The model of both estimators is the same: these methods read the attributes of a fit only.
+    get_covariance = decomposition.PCA.get_covariance
+    get_precision = decomposition.PCA.get_precision
+
+    def score_samples(self, X: Any) -> Any:
+        """Return the log-likelihood of each row under the probabilistic model of the components.
+
+        Parameters
+        ----------
+        X : array, CSR matrix, dataframe, or Dask array or dataframe of shape (rows, features)
+            The rows.
+
+        Returns
+        -------
+        array of shape (rows,), float64
+            Lazy if X is a Dask collection.
+
+        Notes
+        -----
+        Tipping and Bishop, Journal of the Royal Statistical Society B 61 (1999).
+        """
+        check_is_fitted(self)
+        if is_dask_collection(X):
+            return self._map("score_samples", X, None, np.float64)
+        X = self._checked(X)
+        precision = self.get_precision().astype(np.float64)
+        constant = fast_logdet(precision) - len(precision) * np.log(2 * np.pi)
+        likelihoods = np.empty(X.shape[0])
+        for part, rows in centred(X, self.mean_.astype(np.float64)):
+            likelihoods[part] = (constant - np.einsum("ij,ij->i", rows @ precision, rows)) / 2
+        return likelihoods
+
+    def score(self, X: Any, y: Any = None) -> float:
+        """Return the mean log-likelihood of the rows.
+
+        Parameters
+        ----------
+        X : array, CSR matrix, dataframe, or Dask array or dataframe of shape (rows, features)
+            The rows.
+        y : None
+            Not used.
+
+        Returns
+        -------
+        float
+            The mean of `score_samples`.
+        """
+        return float(self.score_samples(X).mean())
+
     def _scales(self) -> NDArray[Any]:
-        """Return the deviations by which columns are divided."""
+        """Return the standard deviations by which `transform` divides the columns with ``whiten``."""
         least = np.finfo(self.explained_variance_.dtype).eps
         scales: NDArray[Any] = np.maximum(np.sqrt(self.explained_variance_), least)
         return scales
@@ -378,35 +429,36 @@ class PCA(_Decomposition):
 
 
 class TruncatedSVD(_Decomposition):
-    """The largest singular values and their vectors; the rows keep their mean.
+    """The largest singular values and their vectors, of rows that are not centered.
 
     Parameters
     ----------
     n_components : int, default=2
-        How many.
+        Number of components.
     algorithm : {"arpack", "randomized"}, default="randomized"
-        Is not used: `solver` chooses, and all find what scikit-learn finds with ``"arpack"``, up to `error_bound_`.
+        Not used: `solver` selects the algorithm. All solvers return the result of ``"arpack"`` in scikit-learn, up to
+        `error_bound_`.
     tol, power_iteration_normalizer, solver, n_iter, n_oversamples, random_state, engine, verbose, callback
-        As of `PCA`.
+        See `PCA`.
 
     Attributes
     ----------
     components_ : ndarray of shape (n_components, features)
-        Right singular vectors of the rows, the most important first. The largest number of each is positive.
+        Right singular vectors of the rows, the most important first. The number with the largest absolute value of each
+        is positive.
     explained_variance_ : ndarray of shape (n_components,)
-        Variance of the columns that `transform` makes of the rows of the fit: a difference of squares, which loses
-        digits where the mean of the rows is large beside their deviations.
+        Variance of the columns of `transform` for the rows of the fit: a difference of squares, which loses digits if
+        the mean of the rows is much larger than their deviations.
     explained_variance_ratio_ : ndarray of shape (n_components,)
-        The same as a share of all variance.
+        The same as a fraction of the total variance.
     singular_values_ : ndarray of shape (n_components,)
-        Of the rows.
+        Singular values of the rows.
     error_bound_, solver_, n_features_in_, engine_
-        As of `PCA`.
+        See `PCA`.
 
     Notes
     -----
-    As `PCA`. It finds what scikit-learn's estimator of this name finds with ``algorithm="arpack"``, the true singular
-    values.
+    See `PCA`. The result is that of scikit-learn with ``algorithm="arpack"``: the true singular values.
     """
 
     _centred = False

@@ -1,4 +1,4 @@
-"""Singular values and vectors of all rows: three ways, and the choice of one."""
+"""Singular values and vectors of all rows: three solvers, and the choice between them."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ from workbench.ml.engine.pass_counter import Passes
 _Array = NDArray[np.float64]
 
 SOLVERS = ("auto", "gram", "tsqr", "randomized")
-"""What an estimator may be told."""
+"""The values of the parameter `solver`."""
 
-# Up to so many features a matrix of their products is small, and its eigenvectors are found in a second.
+# Maximum number of features for which the eigenvectors of their products take at most a second.
 _NARROW = 1000
-# With more of all components than this, random vectors are not fewer than features.
+# Above this fraction of all components random vectors save nothing.
 _MOST = 0.8
-# A singular value that products of rows know less well, relatively, is worth a second look at the rows.
+# A singular value with a larger relative error justifies another pass over the rows.
 _DOUBTFUL = 1e-6
 _EPS = float(np.finfo(np.float64).eps)
 
 
 @dataclass(frozen=True)
 class Settings:
-    """How a fit is made; the names are those of the estimators."""
+    """Settings of a fit, with the names of the parameters."""
 
     n_components: float | None
-    """A number of components; a share of all variance, less than 1; or None for all."""
+    """Number of components; a fraction of the variance, less than 1; or None for all."""
     centred: bool
-    """Whether the mean is taken from the rows."""
+    """Whether the mean is subtracted from the rows."""
     solver: str
     n_iter: int
     n_oversamples: int
@@ -47,26 +47,26 @@ class Settings:
 
     @property
     def all(self) -> int:
-        """How many components there are."""
+        """Maximum number of components."""
         return min(self.rows, self.features)
 
     @property
     def chosen(self) -> str:
-        """What finds them first."""
+        """The first solver."""
         if self.solver != "auto":
             return self.solver
-        wanted = self.all if self.n_components is None else self.n_components
-        if self.features > _NARROW and 1 <= wanted < _MOST * self.all:
+        number = self.all if self.n_components is None else self.n_components
+        if self.features > _NARROW and 1 <= number < _MOST * self.all:
             return "randomized"
         return "tsqr" if self.rows < self.features else "gram"
 
     @property
     def most(self) -> int:
-        """More features than these cannot be, whatever the memory."""
+        """Maximum number of features with any memory."""
         return COUNTED if self.chosen == "gram" else 2**31 - 1
 
     def needs(self, features: int) -> int:
-        """Return the bytes of matrices for so many features, on the rank that has the most."""
+        """Return the bytes of matrices for a number of features, on the rank that needs the most."""
         if self.chosen == "gram":
             return 16 * features**2
         if self.chosen == "tsqr":
@@ -75,24 +75,24 @@ class Settings:
         return 48 * features * vectors + 28 * vectors**2
 
     def for_triangles(self, features: int) -> int:
-        """Return the bytes of matrices of ``"tsqr"`` for so many features."""
+        """Return the bytes of matrices of ``"tsqr"`` for a number of features."""
         rows, least = min(self.rows, 4 * features), min(self.rows, features)
         return max(16 * features * (rows + least), 34 * features * least + 24 * least**2)
 
     def sent(self, features: int) -> int:
-        """Return the bytes of what a part sends at a time, for so many features."""
+        """Return the bytes of a message of a part, for a number of features."""
         if self.chosen == "gram":
             return 4 * features**2
         return 8 * features * (min(self.rows, features) if self.chosen == "tsqr" else self._vectors(features))
 
     @property
     def later(self) -> int:
-        """Bytes that may be needed where the first solver does not know enough."""
+        """Bytes of matrices of a second solver, if the first one may have too few digits."""
         return self.for_triangles(self.features) if self.solver == "auto" and self.chosen == "gram" else 0
 
     @property
     def vectors(self) -> int:
-        """How many vectors ``"randomized"`` has."""
+        """Number of vectors of ``"randomized"``."""
         return self._vectors(self.features)
 
     def _vectors(self, features: int) -> int:
@@ -102,58 +102,57 @@ class Settings:
 
 @dataclass(frozen=True)
 class Fitted:
-    """What a fit has found."""
+    """The result of a fit."""
 
     mean: _Array
-    """Of the rows, shape (features,)."""
+    """Mean of the rows, shape (features,)."""
     components: _Array
     """Shape (components, features)."""
     singular_values: _Array
-    """Shape (components,), falling."""
+    """Shape (components,), in descending order."""
     rest: float
-    """Sum of the squares of the singular values that were left out."""
+    """Sum of the squares of the omitted singular values."""
     bound: _Array
-    """How far each singular value may be from the true one, shape (components,)."""
+    """Bound of the error of each singular value, shape (components,)."""
     solver: str
     short: str = ""
-    """Why there was no room for a solver that knows more digits."""
+    """Why a solver with more digits exceeded the memory limit; empty if it was not needed, or was used."""
 
 
 @dataclass(frozen=True)
 class _Spectrum:
-    """All that a solver knows."""
+    """The result of a solver."""
 
     mean: _Array
     values: _Array
     vectors: _Array
     """Shape (values, features)."""
     total: float
-    """Sum of the squares of all singular values, also of those that are not known."""
+    """Sum of the squares of all singular values, including the unknown ones."""
     bound: _Array
 
 
 def fit(parts: Parts, settings: Settings) -> Fitted:
-    """Find singular values and vectors.
+    """Compute singular values and vectors.
 
     Parameters
     ----------
     parts
         `DecompositionPart` objects.
     settings
-        How.
+        The settings.
 
     Notes
     -----
-    ``"gram"``: eigenvectors of the products of features; one pass. Squares have half the digits: singular values below
-    1e-8 of the largest are rounding. ``"tsqr"``: Demmel, Grigori, Hoemmen and Langou, SIAM Journal on Scientific
-    Computing 34 (2012); all digits, several times the work, and a pass for the mean. ``"randomized"``: Halko,
-    Martinsson and Tropp, SIAM Review 53 (2011), subspace iteration on the products of features, so that what is
-    iterated has a number per feature and vector and none per row; ``n_iter + 3`` passes beside that for the mean.
-    ``"auto"`` takes the last for more than 1000 features of which fewer than 4 in 5 components are wanted; else
-    ``"tsqr"`` for fewer rows than features; else ``"gram"``, and after it ``"tsqr"`` if the smallest singular value
-    that is wanted is not known to 6 digits, if there is room for its matrices.
+    ``"gram"``: eigenvectors of the products of features; one pass. Squares have half of the digits: singular values
+    below 1e-8 of the largest are rounding errors. ``"tsqr"``: Demmel, Grigori, Hoemmen and Langou, SIAM Journal on
+    Scientific Computing 34 (2012); all digits, several times the work, and a pass for the mean. ``"randomized"``:
+    Halko, Martinsson and Tropp, SIAM Review 53 (2011), subspace iteration on the products of features, which needs
+    numbers per feature and vector and none per row; a pass for the mean, and ``n_iter + 3`` passes.
+    `workbench.ml.decomposition.estimators.PCA` describes ``"auto"``, which omits the second solver if its matrices
+    exceed the memory limit.
 
-    Rounding errors are taken as random, so that of n of them the root of n remains: Higham and Mary, SIAM Journal on
+    Rounding errors are assumed to be random, so that n errors add up to the root of n: Higham and Mary, SIAM Journal on
     Scientific Computing 41 (2019).
     """
     passes = Passes(parts)
@@ -171,7 +170,7 @@ def fit(parts: Parts, settings: Settings) -> Fitted:
     if len(spectrum.values) == settings.all:
         rest = float(np.square(spectrum.values[number:]).sum())
     components = spectrum.vectors[:number].copy()
-    # One at a time, without a copy of all.
+    # One component at a time: the absolute values of all would take as much memory as the components.
     largest = [component[np.abs(component).argmax()] for component in components]
     components *= np.copysign(1.0, largest)[:, None]
     return Fitted(spectrum.mean, components, values, max(rest, 0.0), spectrum.bound[:number], solver, short)
@@ -182,7 +181,7 @@ def _doubtful(spectrum: _Spectrum, number: int) -> bool:
 
 
 def _number(spectrum: _Spectrum, settings: Settings) -> int:
-    """Return how many components are wanted."""
+    """Return the number of components."""
     if settings.n_components is None:
         return settings.all
     if settings.n_components >= 1:
@@ -192,7 +191,7 @@ def _number(spectrum: _Spectrum, settings: Settings) -> int:
 
 
 def _mean(parts: Parts, settings: Settings) -> tuple[_Array, _Array | None]:
-    """Return the mean, and what is to be taken from the rows."""
+    """Return the mean, and the middle that is subtracted from the rows."""
     mean = parts.sum("sums") / settings.rows
     return mean, mean if settings.centred else None
 
@@ -206,9 +205,9 @@ def _by_gram(parts: Parts, settings: Settings) -> _Spectrum:
 
 
 def _about_mean(parts: Parts, settings: Settings) -> tuple[_Array, _Array]:
-    """Return the products of features, of rows less their mean, and the mean; an origin of a sample saves a pass."""
-    seen, sums = parts.sum("sample", settings.rows)
-    origin = sums / seen
+    """Return the Gram matrix of centered rows, and the mean; the mean of a sample as the origin saves a pass."""
+    number, sums = parts.sum("sample", settings.rows)
+    origin = sums / number
     while True:
         packed, sums = parts.sum("gram", origin)
         gram = about_mean(packed, sums, settings.rows, origin)
@@ -226,7 +225,7 @@ def _by_tsqr(parts: Parts, settings: Settings) -> _Spectrum:
     mean, middle = _mean(parts, settings)
     triangle = parts.fold(join_triangles, "triangle", middle, None)
     _, values, vectors = svd(triangle, full_matrices=False, check_finite=False)
-    # Without the warnings of a product that overflows.
+    # `vdot` overflows without a warning.
     total = float(np.vdot(values, values))
     refuse_overflow(total)
     return _Spectrum(mean, values, vectors, total, _of_values(values, middle, settings))
@@ -245,11 +244,11 @@ def _by_random_vectors(parts: Passes, settings: Settings) -> _Spectrum:
     _, values, turn = svd(triangle, full_matrices=False, check_finite=False)
     directions = turn @ basis.T
     squares = np.square(values)
-    # What the basis does not span cannot add more to any square than all of its squares.
+    # The part outside of the basis adds at most the sum of its squares to any square.
     outside = max(total - float(squares.sum()), 0.0) + _rounding(settings) * total
     residuals = np.linalg.norm(parts.sum("normal", middle, directions.T) - directions.T * squares, axis=0)
     doubt = _of_residuals(squares, residuals + _rounding(settings) * squares.max(initial=0.0), outside)
-    # A basis finds too little, never too much.
+    # A basis underestimates singular values, and never overestimates them.
     bound = np.divide(doubt, values + np.sqrt(squares + doubt), out=np.zeros(len(values)), where=doubt > 0)
     return _Spectrum(mean, values, directions, total, bound + _of_values(values, middle, settings))
 
@@ -263,22 +262,22 @@ def _rounding(settings: Settings) -> float:
 
 
 def _of_residuals(squares: _Array, residuals: _Array, outside: float) -> _Array:
-    """Return the errors of the squares of singular values that a basis has given.
+    """Return the errors of the squares of singular values from a basis.
 
     Parameters
     ----------
     squares
-        The eigenvalues that were found, falling.
+        The eigenvalues, in descending order.
     residuals
-        For each of them the norm of what its vector is not an eigenvector by.
+        The norms of the residuals of the eigenvectors.
     outside
-        No eigenvalue is larger of what the basis does not span.
+        Bound of the eigenvalues outside of the basis.
 
     Notes
     -----
-    Of the first vectors, however many, the eigenvalues are known to the square of their residuals over the gap to those
-    of all that is beyond them: Li and Li, Linear Algebra and its Applications 395 (2005). How many are the first is
-    tried out; without any gap the error is `outside`.
+    The errors of the first eigenvalues are the sum of their squared residuals, divided by the gap to the other
+    eigenvalues: Li and Li, Linear Algebra and its Applications 395 (2005). The best number of first eigenvalues is
+    used; without a gap the error is `outside`.
     """
     gaps = squares[:, None] - np.append(squares[1:], 0.0) - outside
     known = np.cumsum(np.square(residuals))
@@ -289,14 +288,14 @@ def _of_residuals(squares: _Array, residuals: _Array, outside: float) -> _Array:
 
 
 def _of_roots(squares: _Array, doubt: float) -> _Array:
-    """Return the errors of the roots of numbers that are known so well."""
+    """Return the errors of the roots of numbers with an error of `doubt`."""
     roots, sure = np.sqrt(squares), np.sqrt(np.clip(squares - doubt, 0.0, None))
     bound: _Array = doubt / np.maximum(roots + sure, np.sqrt(doubt)) if doubt else np.zeros(len(squares))
     return bound
 
 
 def _of_values(values: _Array, middle: _Array | None, settings: Settings) -> _Array:
-    """Return the errors of singular values that were found without squares."""
+    """Return the errors of singular values that were computed without squares."""
     error = _rounding(settings) * values.max(initial=0.0)
     if middle is not None:
         error += _EPS * float(np.sqrt(settings.rows) * np.linalg.norm(middle))

@@ -1,4 +1,4 @@
-"""What a decomposition needs of one block: products of its rows, and the triangle of their QR decomposition."""
+"""The computations of a decomposition on one block: products of rows, and the triangle of the QR decomposition."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from workbench.ml.checks import FindsNonFinite
 _Array = NDArray[np.float64]
 _Middle = _Array | None
 
-# So many slices at once, of rows that are not copied.
+# Number of slices in one product, for rows that are not copied.
 _MANY = 16
 
 
@@ -28,17 +28,16 @@ class DecompositionPart(FindsNonFinite):
     X
         Shape (rows, features): an array, or a matrix in CSR format.
     y, weight
-        Are not used.
+        Not used.
     start
-        Number of its first row in all of the data.
+        Number of the first row in all data.
 
     Notes
     -----
-    All methods but the first two take the middle of all rows, shape (features,), which is taken from each of them; None
-    for nothing. All sums are of float64. Work space: 4 bytes times the square of the number of features (12 up to 1000
-    features) for `gram`, 80 times that square for `triangle`, and with a basis thrice what it takes itself; beside
-    these slices of a fixed size, three of 1 MiB or 128 rows. Sparse rows become dense by slices, but not where there is
-    a basis.
+    The argument `middle`, shape (features,), is subtracted from each row; None: nothing is subtracted. All sums are in
+    float64. Work space: 4 bytes times the square of the number of features (12 up to 1000 features) for `gram`, 80
+    times that square for `triangle`, three times the size of a basis, and three slices of 1 MiB or 128 rows. Slices of
+    sparse rows become dense, except with a basis.
     """
 
     def __init__(self, X: Any, y: None, weight: None, start: int) -> None:
@@ -51,10 +50,10 @@ class DecompositionPart(FindsNonFinite):
         return self._finite(sums)
 
     def sample(self, rows: int) -> tuple[float, _Array]:
-        """Return the number of some of so many rows of all parts, and their sum, shape (features,)."""
-        some = sample(self._X, self._start, rows)
+        """Return the number of rows of a sample, and their sum, shape (features,); `rows` counts rows of all parts."""
+        sampled = sample(self._X, self._start, rows)
         with np.errstate(over="ignore", invalid="ignore"):
-            return float(some.shape[0]), np.ravel(some.sum(axis=0, dtype=np.float64))
+            return float(sampled.shape[0]), np.ravel(sampled.sum(axis=0, dtype=np.float64))
 
     def squares(self, middle: _Middle) -> float:
         """Return the sum of the squares of all numbers."""
@@ -68,10 +67,10 @@ class DecompositionPart(FindsNonFinite):
         return total
 
     def gram(self, middle: _Middle) -> tuple[_Array, _Array]:
-        """Return the product of the transposed rows and the rows, packed as by `Products`, and the sum of the rows."""
+        """Return the product of transposed rows and rows, in the format of `Products`, and the sum of the rows."""
         width = self._X.shape[1]
         products, sums = Products(width), np.zeros(width)
-        # Rows that are not copied come many at once: BLAS keeps in the cache what it needs there.
+        # BLAS itself blocks for the cache, so that slices that are not copied have many rows.
         rows = None if is_copied(self._X, middle) else _MANY * rows_at_once(width)
         with np.errstate(over="ignore", invalid="ignore"):
             for _, X in centred(self._X, middle, rows):
@@ -80,18 +79,18 @@ class DecompositionPart(FindsNonFinite):
         return products.packed, self._finite(sums)
 
     def _finite(self, sums: _Array) -> _Array:
-        """Return the sums of all rows; refuse rows that are not finite."""
+        """Return the sums of all rows; raise ValueError for rows that are not finite."""
         if not np.isfinite(sums).all():
             self.refuse_non_finite()
         return sums
 
     def normal(self, middle: _Middle, basis: _Array) -> _Array:
-        """Return the product of the transposed rows, the rows and a basis, as `gram` times the basis.
+        """Return the product of the transposed rows, the rows and a basis.
 
         Parameters
         ----------
         middle
-            See above.
+            See the notes of the class.
         basis
             Shape (features, vectors).
         """
@@ -109,7 +108,7 @@ class DecompositionPart(FindsNonFinite):
         Returns
         -------
         ndarray of shape (at most columns, columns)
-            Columns are the features, or the vectors of the basis.
+            The columns are the features, or the vectors of the basis.
         """
         if basis is not None:
             products = (product for _, product in self._times(middle, basis))
@@ -119,13 +118,13 @@ class DecompositionPart(FindsNonFinite):
         return triangle((X for _, X in centred(self._X, middle, rows)), width)
 
     def _times(self, middle: _Middle, basis: _Array) -> Iterator[tuple[Any, _Array]]:
-        """Yield rows, and their products with a basis; of sparse rows the middle is taken from the products only."""
+        """Yield rows, and their products with a basis; the middle is subtracted from products of sparse rows only."""
         if not sparse.issparse(self._X):
             for _, X in centred(self._X, middle):
                 yield X, X @ basis
             return
         at_once = rows_at_once(basis.shape[1])
-        away = 0.0 if middle is None else middle @ basis
+        shift = 0.0 if middle is None else middle @ basis
         for start in range(0, self._X.shape[0], at_once):
             X = self._X[start : start + at_once]
-            yield X, X @ basis - away
+            yield X, X @ basis - shift

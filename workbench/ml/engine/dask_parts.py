@@ -1,9 +1,12 @@
-"""The parts of a model's data as Dask actors, each on the worker where its block lies.
+"""The parts of a model's data as Dask actors, each on the worker of its block.
 
 This is the Dask version of an MPI program: `functools.reduce` joins the results of all blocks. An actor keeps prepared
 data of its block for as long as its future exists. `distributed.Client.run` calls all actors together, with one message
 to the scheduler and one reply. This takes 2 to 4 ms with 2 workers and 6 to 9 ms with 8; calls of the actors' methods,
 with a message each, take 3 and 15 ms, and tasks 10 ms and more.
+
+The time, and the results that pass through the scheduler, grow with the number of workers. With many workers the client
+calls the first worker of each group only, which calls the others of its group and joins their results.
 """
 
 from __future__ import annotations
@@ -11,12 +14,15 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
+import math
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
 from distributed import get_worker, wait
+from distributed.core import clean_exception
+from distributed.protocol.pickle import dumps
 
 from workbench.collective import serialize
 from workbench.collective.quiet import pause_periodic_callbacks
@@ -36,6 +42,9 @@ if TYPE_CHECKING:
 
 # Seconds between two checks whether the head still runs.
 _POLL_INTERVAL_S = 2.0
+
+# Maximum number of workers without groups.
+_MAX_DIRECT = 8
 
 # The actors of this process, by fit and address: a process may have several workers. Dask keeps an actor for as long as
 # its future exists.
@@ -81,8 +90,61 @@ async def ask_part(fit: str, method: str, args: Sequence[Any], dask_worker: Work
         return await asyncio.get_running_loop().run_in_executor(thread, actor.call, method, args)
 
 
+def group_size(workers: int) -> int:
+    """Return the number of workers in a group: as many as there are groups, or 1 for few workers."""
+    return 1 if workers <= _MAX_DIRECT else math.ceil(math.sqrt(workers))
+
+
+async def ask_group(
+    fit: str,
+    join: Callable[[Any, Any], Any],
+    method: str,
+    args: Sequence[Any],
+    addresses: Sequence[str],
+    *,
+    dask_worker: Worker,
+) -> Any:
+    """Return the joined results of `ask_part` for a group of workers; runs on the first worker of the group.
+
+    Parameters
+    ----------
+    fit, method, args
+        Arguments of `ask_part`.
+    join
+        Joins two results, that of the earlier worker first.
+    addresses
+        The addresses of all workers, in the order of their blocks.
+    """
+    first = addresses.index(dask_worker.address)
+    members = addresses[first + 1 : first + group_size(len(addresses))]
+    if not members:
+        return await ask_part(fit, method, args, dask_worker)
+    request = {"function": dumps(ask_part), "args": dumps((fit, method, args))}
+    results = await asyncio.gather(
+        ask_part(fit, method, args, dask_worker),
+        *(_result(dask_worker.rpc(address).run(**request)) for address in members),
+        return_exceptions=True,
+    )
+    # All results are awaited, so that the error of the earliest block is raised.
+    for result in results:
+        if isinstance(result, BaseException):
+            raise result
+    # Large results are joined beside the event loop.
+    thread = dask_worker.executors["actor"]
+    return await asyncio.get_running_loop().run_in_executor(thread, functools.reduce, join, results)
+
+
+async def _result(call: Awaitable[dict[str, Any]]) -> Any:
+    """Return the result of `Worker.run` on another worker, or raise its error."""
+    response = await call
+    if response["status"] == "OK":
+        return response["result"]
+    failure: Any = clean_exception(**response)
+    raise failure[1].with_traceback(failure[2])
+
+
 def _is_no_step(record: logging.LogRecord) -> bool:
-    return record.args != (ask_part.__name__,)
+    return record.args not in {(ask_part.__name__,), (ask_group.__name__,)}
 
 
 def _lost(address: str) -> str:
@@ -156,7 +218,9 @@ class ActorParts:
 
     def fold(self, join: Callable[[Any, Any], Any], method: str, *args: Any) -> Any:
         """See `workbench.ml.engine.parts.Parts.fold`."""
-        return functools.reduce(join, self.each(method, *args))
+        leaders = self._addresses[:: group_size(len(self._addresses))]
+        results = self._client.sync(self._call, leaders, ask_group, join, method, args, self._addresses)
+        return functools.reduce(join, (results[address] for address in leaders))
 
     def each(self, method: str, *args: Any) -> list[Any]:
         """See `workbench.ml.engine.parts.Parts.each`."""
@@ -176,9 +240,13 @@ class ActorParts:
             future.release()
 
     async def _ask(self, method: str, args: Sequence[Any]) -> dict[str, Any]:
-        """Call all workers together, on the event loop of the client."""
+        """Call a method of all parts, on the event loop of the client."""
+        return await self._call(self._addresses, ask_part, method, args)
+
+    async def _call(self, workers: list[str], function: Callable[..., Any], *args: Any) -> dict[str, Any]:
+        """Call a function on workers together, on the event loop of the client; return the results by address."""
         client = self._client
-        request = asyncio.ensure_future(client.run(ask_part, self._fit, method, args, workers=self._addresses))
+        request = asyncio.ensure_future(client.run(function, self._fit, *args, workers=workers))
         try:
             while not (await asyncio.wait({request}, timeout=_POLL_INTERVAL_S))[0] and client.status == "running":
                 pass

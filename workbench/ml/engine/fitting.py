@@ -34,8 +34,8 @@ def fit(task: Task, data: Data, engine: str, report: Report | None) -> tuple[Any
     engine : {"auto", "mpi", "dask", "local"}
         ``"mpi"``: one call of all ranks of an MPI world. ``"dask"``: requests of this process to all ranks, on any Dask
         cluster. ``"local"``: this process, for arrays. ``"auto"`` is ``"local"`` for arrays, and for Dask collections
-        ``"mpi"`` where one world holds all blocks, else ``"dask"``; the setting ``workbench.ml.engine`` is another
-        default.
+        ``"mpi"`` if one world holds all blocks, else ``"dask"``; the setting ``workbench.ml.engine`` replaces
+        ``"auto"``.
     report
         Receives the records of `Parts.report`, in this process.
     """

@@ -56,7 +56,7 @@ def take(fit: str, start: int, number: int) -> NDArray[Any]:
         arrays = _left.get(fit, {})
         if (start, number) not in arrays:
             raise RankLost(
-                "an array that a fit has left on a rank, such as labels_, was lost with the rank: fit again, or call "
+                "an array of a fit on a rank, for example labels_, was lost with the rank: fit again, or call "
                 "model.predict(X) of the fitted model"
             )
         array = arrays.pop((start, number))
@@ -66,18 +66,18 @@ def take(fit: str, start: int, number: int) -> NDArray[Any]:
 
 
 def collect(fit: str, like: Sequence[NDArray[Any]], X: Any, sizes: Sequence[int]) -> tuple[Any, ...]:
-    """Return what the parts have left as placed Dask arrays, whose blocks stay beside those of X.
+    """Return the arrays of the parts as placed Dask arrays, with blocks beside the blocks of X.
 
     Parameters
     ----------
     fit
         Identity of the fit.
     like
-        Arrays without rows, one like each of those that were left.
+        An empty array like each array of a part.
     X
         The placed rows of the fit.
     sizes
-        How many rows the arrays of each block have.
+        Number of rows of the arrays of each block.
     """
     from workbench.ml.placed import whereabouts
     from workbench.placement import pinning, sources

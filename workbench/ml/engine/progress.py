@@ -92,7 +92,7 @@ class Listener:
         _listeners[self._client][self.fit] = take
 
     def finish(self, records: Sequence[Mapping[str, Any]]) -> None:
-        """Report those of all records that were not received yet."""
+        """Report the records that were not received yet, from all records."""
         self._hand_on(records[self._number :])
 
     def close(self) -> None:

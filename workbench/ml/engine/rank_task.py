@@ -31,12 +31,11 @@ class Task:
     """Returns the part of rows, targets, weights and the number of the first row."""
     checks: Checks
     kept: tuple[NDArray[Any], ...] = ()
-    """Arrays without rows, like the arrays that each part, a `workbench.ml.engine.kept_arrays.Keeps`, keeps on its
-    rank.
-    The fit returns them as placed Dask arrays, beside the result of the algorithm."""
+    """Empty arrays like those that each part, a `workbench.ml.engine.kept_arrays.Keeps`, keeps on its rank. The fit
+    returns the kept arrays as placed Dask arrays, beside the result of the algorithm."""
 
     def __sizeof__(self) -> int:
-        # A call broadcasts arguments that are large by this size, such as the queries of a search.
+        # A call broadcasts arguments above a size, for example the queries of a search.
         from dask.sizeof import sizeof
 
         settings = vars(self.settings).values() if is_dataclass(self.settings) else (self.settings,)

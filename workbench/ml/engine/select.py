@@ -40,7 +40,7 @@ def chosen(engine: str, *, distributed: bool) -> str:
     if engine == "local":
         raise InvalidRequest(
             'engine="local" fits arrays in this process, and Dask collections were passed: pass X.compute(), or '
-            'engine="mpi", "dask" or "auto", which fit them where they lie'
+            'engine="mpi", "dask" or "auto", which fit on the ranks'
         )
     _refuse_on_workers()
     return engine
@@ -63,5 +63,5 @@ def _refuse_on_workers() -> None:
         place = "on a rank, in a cell or in a call on all ranks"
     raise InvalidRequest(
         f"a fit on the ranks was begun {place}, and would wait for itself: fit in the notebook, or pass arrays with "
-        'engine="auto", which are fitted where they are'
+        'engine="auto", which are fitted in this process'
     )

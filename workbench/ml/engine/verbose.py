@@ -12,7 +12,7 @@ from tqdm import TqdmWarning
 from workbench.ml.engine.progress import Report
 
 with warnings.catch_warnings():
-    # A notebook without ipywidgets gets a bar of text, which nobody has to be warned of.
+    # A notebook without ipywidgets gets a bar of text, which needs no warning.
     warnings.simplefilter("ignore", TqdmWarning)
     from tqdm.auto import tqdm
 
@@ -56,7 +56,7 @@ def reporting(name: str, iterations: int | None, verbose: int, callback: Callbac
                 _call(callback, record)
 
         yield report
-        # A notebook shows a bar that is not full at its end as failed.
+        # A notebook shows an incomplete bar as failed.
         bar.total = bar.n
 
 

@@ -1,4 +1,4 @@
-"""K-means in the manner of scikit-learn, on ranks."""
+"""K-means on ranks, with the interface of scikit-learn."""
 
 from __future__ import annotations
 
@@ -33,54 +33,54 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, Transformer, ClusterMixin, Estimat
     n_clusters : int, default=8
         Number of clusters.
     init : {"k-means||", "k-means++", "random"} or array of shape (n_clusters, features), default="k-means||"
-        The first centres. ``"k-means++"`` is another name of ``"k-means||"``, its form for rows on many ranks.
+        The first centers. ``"k-means++"`` is an alias of ``"k-means||"``, the variant for rows on many ranks.
         ``"random"`` draws rows by their weights.
     n_init : int or "auto", default="auto"
-        Number of runs from different first centres, the best of which counts. ``"auto"`` is 10 for ``"random"`` and 1
-        for everything else. First centres that are given are always one run.
+        Number of runs from different first centers; the result is the best run. ``"auto"`` is 10 for ``"random"``, else
+        1. An array of first centers is always one run.
     max_iter : int, default=300
-        Number of iterations at most, of one run.
+        Maximum number of iterations of a run.
     tol : float, default=1e-4
-        A run has converged where the centres move by less than this: the sum of the squared differences between the
-        centres of two iterations, relative to the mean variance of the features.
+        Convergence: the sum of the squared differences between the centers of two iterations, relative to the mean
+        variance of the features.
     random_state : int, RandomState instance or None, default=None
-        Seed of the first centres. The result does not depend on the number of ranks, apart from rounding.
+        Seed of the first centers. The result does not depend on the number of ranks, apart from rounding.
     copy_x : bool, default=True
-        Has no effect: X is never changed.
+        Not used: X is never changed.
     algorithm : {"lloyd"}, default="lloyd"
-        For the sake of scikit-learn's parameters.
+        The only valid algorithm; a parameter of scikit-learn.
     compute_labels : bool, default=True
-        Whether the rows are assigned to the last centres. Without that there is neither `labels_` nor `inertia_`, and a
-        fit that ends before all rows stay in their clusters saves one pass over them.
+        Whether to assign the rows to the last centers. False: the model has neither `labels_` nor `inertia_`, and a fit
+        that ends before all rows stay in their clusters saves one pass over the rows.
     engine : {"auto", "mpi", "dask", "local"}, default="auto"
         See `workbench.ml.engine.fitting.fit`.
     verbose : int, default=0
-        1 for a bar, 2 for a line each iteration.
+        1: a progress bar; 2: one line per iteration.
     callback : callable, default=None
-        Is called after each iteration with its numbers: ``iteration``, ``score``, ``shift``, ``moved``.
+        Called after each iteration with its numbers: ``iteration``, ``score``, ``shift``, ``moved``.
 
     Attributes
     ----------
     cluster_centers_ : ndarray of shape (n_clusters, features), dtype of X
-        The centres.
+        The centers.
     labels_ : array of shape (rows,), int32
         The cluster of each row. For a Dask collection a placed Dask array, 4 bytes per row on the ranks for as long as
         the model or the array exists. A pickle or a copy of the model is without the array; ``predict(X)`` returns the
         same labels.
     inertia_ : float
-        Sum of the squared distances of the rows to their centres, with their weights.
+        Weighted sum of the squared distances of the rows to their centers.
     n_iter_ : int
         Number of iterations of the best run.
     n_features_in_ : int
         Number of features.
     engine_ : str
-        What the fit ran on: ``"mpi"``, ``"dask"``, or ``"local"``, this process.
+        The engine of the fit: ``"mpi"``, ``"dask"``, or ``"local"``, this process.
 
     Notes
     -----
-    From the same first centres the result is scikit-learn's, apart from rounding: rows that are as far from two
-    centres, to 14 digits, may be in the other cluster. The first centres of k-means|| cost about as much as five
-    iterations, and two more for each round that finds clusters far from all others.
+    From the same first centers the result is that of scikit-learn, apart from rounding: rows with the same distance
+    from two centers, to 14 digits, may be in the other cluster. The first centers of k-means|| cost about as much as
+    five iterations, and two more for each round that finds clusters far from all others.
     """
 
     _sparse = True
@@ -96,7 +96,7 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, Transformer, ClusterMixin, Estimat
         "compute_labels": ["boolean"],
     }
     _only: ClassVar[dict[str, tuple[tuple[Any, ...], str]]] = {
-        "algorithm": (("lloyd",), "the other one takes 8 bytes per row and cluster, and finds the same clusters"),
+        "algorithm": (("lloyd",), "the other algorithm needs 8 bytes per row and cluster, and finds the same clusters"),
     }
 
     def __init__(
@@ -129,28 +129,28 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, Transformer, ClusterMixin, Estimat
         self.callback = callback
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
-        """Find the centres.
+        """Compute the centers.
 
         Parameters
         ----------
         X : array, CSR matrix, dataframe, or Dask array or dataframe of shape (rows, features)
             The rows.
         y : None
-            Is not used.
+            Not used.
         sample_weight : float, array-like, or Dask array or series of shape (rows,), default=None
             Weights of the rows, at least 0; None: all 1.
 
         Returns
         -------
         KMeans
-            This one.
+            The estimator itself.
 
         Raises
         ------
         ValueError, TypeError
-            As scikit-learn words it, if rows or weights are not valid.
+            The error of scikit-learn if rows or weights are not valid.
         """
-        checks = Checks(type(self).__name__, sparse=self._sparse)
+        checks = Checks(type(self).__name__, sparse=self._sparse, integers=True)
         data = training(self, checks, X, None, sample_weight)
         self.__dict__.pop("labels_", None)
         self.__dict__.pop("inertia_", None)
@@ -170,7 +170,7 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, Transformer, ClusterMixin, Estimat
                 stacklevel=2,
             )
         if not fitted.converged:
-            self._warn("the centres still move", fitted.iterations)
+            self._warn("the centers still move", fitted.iterations)
         return self
 
     def _settings(self, X: Any) -> kmeans_fit.Settings:
@@ -207,7 +207,7 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, Transformer, ClusterMixin, Estimat
         return len(self.cluster_centers_)
 
     def __getstate__(self) -> dict[str, Any]:
-        # Blocks on ranks stay there: a model that travels is numbers.
+        # A pickled model has no blocks, which stay on their ranks.
         state: dict[str, Any] = dict(super().__getstate__())
         if is_dask_collection(state.get("labels_")):
             del state["labels_"]
@@ -224,7 +224,7 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, Transformer, ClusterMixin, Estimat
         Returns
         -------
         array of shape (rows,), int32
-            The numbers of the nearest centres. Lazily if X is a Dask collection.
+            The numbers of the nearest centers. Lazy if X is a Dask collection.
         """
         check_is_fitted(self)
         if is_dask_collection(X):
@@ -233,7 +233,7 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, Transformer, ClusterMixin, Estimat
         return KMeansPart(X, None, None, 0).labels(self.cluster_centers_)
 
     def transform(self, X: Any) -> Any:
-        """Return the distances of each row to all centres.
+        """Return the distances of each row to all centers.
 
         Parameters
         ----------
@@ -242,8 +242,8 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, Transformer, ClusterMixin, Estimat
 
         Returns
         -------
-        array of shape (rows, n_clusters), dtype of the centres
-            Euclidean distances, in the unit of the features. Lazily if X is a Dask collection.
+        array of shape (rows, n_clusters), dtype of the centers
+            Euclidean distances, in the unit of the features. Lazy if X is a Dask collection.
         """
         check_is_fitted(self)
         if is_dask_collection(X):
@@ -252,22 +252,22 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, Transformer, ClusterMixin, Estimat
         return euclidean_distances(X, self.cluster_centers_)
 
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
-        """Return the inertia of rows, negative: the higher the better.
+        """Return the negative inertia of rows.
 
         Parameters
         ----------
         X : array, CSR matrix, dataframe, or Dask array or dataframe of shape (rows, features)
             The rows.
         y : None
-            Is not used.
+            Not used.
         sample_weight : float, array-like, or Dask array or series of shape (rows,), default=None
             Weights of the rows, at least 0; None: all 1.
 
         Returns
         -------
         float
-            The sum of the squared distances of the rows to their nearest centres, with their weights, times -1, in the
-            squared unit of the features.
+            The weighted sum of the squared distances of the rows to their nearest centers, times -1, in the squared
+            unit of the features.
         """
         check_is_fitted(self)
         squares = self._squared_distances(X)
@@ -276,7 +276,7 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, Transformer, ClusterMixin, Estimat
         return -float((squares if sample_weight is None else squares * sample_weight).sum())
 
     def _squared_distances(self, X: Any) -> Any:
-        """Return the squared distance of each row to its nearest centre, shape (rows,)."""
+        """Return the squared distance of each row to its nearest center, shape (rows,)."""
         if is_dask_collection(X):
             return self._map("_squared_distances", X, None, np.float64)
         X = self._checked(X, order="C")

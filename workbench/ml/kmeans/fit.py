@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from workbench.ml.algebra import moments
 from workbench.ml.engine.parts import Parts, weighed
-from workbench.ml.kmeans import first_centres
+from workbench.ml.kmeans import first_centers
 from workbench.ml.kmeans.lloyd import Fitted, lloyd
 
 _Array = NDArray[Any]
@@ -56,7 +56,7 @@ def first(parts: Parts, settings: Settings, run: int) -> _Array:
     """Return the first centers of a run, shape (clusters, features)."""
     if not isinstance(settings.init, str):
         return settings.init.astype(np.float64)
-    draw = first_centres.drawn if settings.init == "random" else first_centres.spread_out
+    draw = first_centers.drawn if settings.init == "random" else first_centers.spread_out
     return draw(parts, settings.n_clusters, (settings.seed, run))
 
 

@@ -1,4 +1,4 @@
-"""K-means from given first centres: Lloyd's iterations on parts."""
+"""K-means from given first centers: Lloyd's iterations on parts."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def _spread(parts: Parts) -> tuple[float, float]:
 
 
 def _inertia(parts: Parts, centers: _Array, squares: float, scores: float) -> float:
-    """Return the inertia of the last assignment: from the scores where their rounding is small, else from the rows."""
+    """Return the inertia of the last assignment: from the scores if these are precise, else from the rows."""
     inertia = squares - scores
     rounding = max(_ROUNDING, np.finfo(np.float64).eps * 2 * len(centers)) * (squares + abs(scores))
     return inertia if rounding < _PRECISION * inertia else float(parts.sum("inertia", centers))

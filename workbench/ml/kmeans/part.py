@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from workbench.ml.algebra.moments import Moments
-from workbench.ml.checks import FindsNonFinite
+from workbench.ml.checks import FindsNonFinite, checked
 from workbench.ml.engine.kept_arrays import Keeps
 
 _Array = NDArray[Any]
@@ -31,7 +31,7 @@ _SAMPLE = 1000
 _RECOUNT_STEPS = 20
 # Squared distances below this multiple of the squared norm of the row are rounding: of the norm of a difference, and of
 # a difference of squares.
-_AT_CENTRE, _AT_CENTRE_SPARSE = 1e-24, 1e-13
+_AT_CENTER, _AT_CENTER_SPARSE = 1e-24, 1e-13
 
 
 class KMeansPart(Keeps, FindsNonFinite):
@@ -50,13 +50,13 @@ class KMeansPart(Keeps, FindsNonFinite):
 
     Notes
     -----
-    Work space: 4 bytes per row for the labels, at most 11 during a step, 12 while the first centres are drawn, 4 more
-    where there are several runs, and slices of 8 MiB, or of 250 rows where these with their distances to all centres
-    are more.
+    Work space: 4 bytes per row for the labels, at most 11 during a step, 12 while the first centers are drawn, 4 more
+    with several runs, and slices of 8 MiB, or of 250 rows if these and their distances to all centers are larger.
     """
 
     def __init__(self, X: Any, y: None, weight: _Array | None, start: int) -> None:
         self._X, self._weight, self._start = X, weight, start
+        self._dtype = checked(X.dtype)
         self._middle: _Array | None = None
         self._labels: NDArray[np.int32] | None = None
         self._sums, self._counts, self._members = np.empty(0), np.empty(0), np.empty(0)
@@ -80,9 +80,9 @@ class KMeansPart(Keeps, FindsNonFinite):
     def spread(self) -> tuple[float, _Array, float, float]:
         """Return the number of rows, and the sums of the centered rows and of their squared norms, from the first step.
 
-        The last number is the weighted sum of the squared norms, NaN where the scores are less precise.
+        The last number is the weighted sum of the squared norms, NaN if the scores are less precise.
         """
-        exact = self._X.dtype == np.float64 and not sparse.issparse(self._X)
+        exact = self._dtype == np.float64 and not sparse.issparse(self._X)
         return float(self._X.shape[0]), self._sum, self._squares, self._weighted if exact else np.nan
 
     def center(self, middle: _Array) -> float:
@@ -106,7 +106,7 @@ class KMeansPart(Keeps, FindsNonFinite):
                 lots = np.divide(lots, weight, out=np.full(len(lots), np.inf), where=weight > 0)
             first = np.argsort(lots, kind="stable")[:number]
             drawn = heapq.nsmallest(number, [*drawn, *((float(lots[row]), part.start + int(row)) for row in first)])
-        return [(lot, self._start + row, _dense(self._X[row : row + 1])[0]) for lot, row in drawn]
+        return [(lot, self._start + row, _dense(self._rows(slice(row, row + 1)))[0]) for lot, row in drawn]
 
     def weight(self) -> float:
         """Return the weight of all rows."""
@@ -119,11 +119,11 @@ class KMeansPart(Keeps, FindsNonFinite):
         else:
             row = int(np.searchsorted(np.cumsum(self._weight, dtype=np.float64), weight, side="right"))
         row = min(row, self._X.shape[0] - 1)
-        return _dense(self._X[row : row + 1])
+        return _dense(self._rows(slice(row, row + 1)))
 
     @np.errstate(over="ignore", invalid="ignore")
     def step(self, centers: _Array, first: bool = False) -> tuple[_Array, _Array, float, float]:
-        """Assign the rows to their nearest centres.
+        """Assign the rows to their nearest centers.
 
         Parameters
         ----------
@@ -135,7 +135,7 @@ class KMeansPart(Keeps, FindsNonFinite):
         Returns
         -------
         sums : ndarray of shape (clusters, features)
-            Of the rows of each cluster, with their weights.
+            The weighted sum of the rows of each cluster.
         counts : ndarray of shape (clusters,)
             Weight of the rows of each cluster.
         scores : float
@@ -158,7 +158,7 @@ class KMeansPart(Keeps, FindsNonFinite):
             self._sums += sums
             self._counts += counts
             self._members += members
-            # Where no row is left, added and subtracted weights leave a rounding error.
+            # Added and subtracted weights leave a rounding error in a cluster without rows.
             empty = self._members == 0
             self._sums[empty] = self._counts[empty] = 0
         self._labels = labels
@@ -166,7 +166,7 @@ class KMeansPart(Keeps, FindsNonFinite):
         return self._sums, self._counts, scores, float(moved)
 
     def assign(self, centers: _Array) -> tuple[_Array, float]:
-        """Assign the rows to their nearest centres after the last step; return the rows of each, and the scores."""
+        """Assign the rows to the last centers; return the number of rows of each cluster, and the scores."""
         self._labels = None
         self._labels, scores = self._nearest(centers)
         return self._counted(len(centers), None), scores
@@ -181,7 +181,7 @@ class KMeansPart(Keeps, FindsNonFinite):
         return (self._label(slice(0, self._X.shape[0])) if self._kept is None else self._kept,)
 
     def labels(self, centers: _Array) -> NDArray[np.int32]:
-        """Return the nearest centre of each row, shape (rows,)."""
+        """Return the nearest center of each row, shape (rows,)."""
         self.center(centers.mean(axis=0, dtype=np.float64))
         return self._nearest(centers)[0]
 
@@ -192,8 +192,8 @@ class KMeansPart(Keeps, FindsNonFinite):
         """
         nearest_first: list[tuple[float, int]] = []
         for part, distances in self._squared_distances(centers):
-            X = self._X[part]
-            apart = distances > _squared_norms(X) * (_AT_CENTRE_SPARSE if sparse.issparse(X) else _AT_CENTRE)
+            X = self._rows(part)
+            apart = distances > _squared_norms(X) * (_AT_CENTER_SPARSE if sparse.issparse(X) else _AT_CENTER)
             rows = np.flatnonzero(apart if self._weight is None else apart & (self._weight[part] > 0))
             first = rows[np.argsort(-distances[rows], kind="stable")[:number]]
             nearest_first += [(-float(distances[row]), part.start + int(row)) for row in first]
@@ -204,7 +204,7 @@ class KMeansPart(Keeps, FindsNonFinite):
                 self._start + row,
                 1.0 if self._weight is None else float(self._weight[row]),
                 int(self._label(slice(row, row + 1))[0]),
-                _dense(self._X[row : row + 1])[0],
+                _dense(self._rows(slice(row, row + 1)))[0],
             )
             for below, row in nearest_first
         ]
@@ -214,7 +214,7 @@ class KMeansPart(Keeps, FindsNonFinite):
         return sum(self._weighed(part, distances) for part, distances in self._squared_distances(centers))
 
     def distances(self, centers: _Array) -> _Array:
-        """Return the squared distance of each row to its nearest centre, shape (rows,)."""
+        """Return the squared distance of each row to its nearest center, shape (rows,)."""
         self._labels = self.labels(centers)
         return np.concatenate([distances for _, distances in self._squared_distances(centers)])
 
@@ -256,12 +256,12 @@ class KMeansPart(Keeps, FindsNonFinite):
         """
         drawn = []
         for part, _ in self._slices():
-            chances = self._distances[part] * factor
+            probabilities = self._distances[part] * factor
             if self._weight is not None:
-                chances *= self._weight[part]
-            numbers = _uniform(seed, self._start + part.start, len(chances))
-            drawn.append(part.start + np.flatnonzero(numbers < chances))
-        return _dense(self._X[np.concatenate(drawn)])
+                probabilities *= self._weight[part]
+            numbers = _uniform(seed, self._start + part.start, len(probabilities))
+            drawn.append(part.start + np.flatnonzero(numbers < probabilities))
+        return _dense(self._rows(np.concatenate(drawn)))
 
     def weigh(self, candidates: int) -> _Array:
         """Return the weight of the rows nearest to each candidate, shape (candidates,); release the distances."""
@@ -281,7 +281,11 @@ class KMeansPart(Keeps, FindsNonFinite):
         """Yield slices of rows with room in the cache for their distances to so many centers."""
         for start in range(0, self._X.shape[0], rows := self._at_once(clusters)):
             part = slice(start, min(start + rows, self._X.shape[0]))
-            yield part, self._X[part]
+            yield part, self._rows(part)
+
+    def _rows(self, part: Any) -> Any:
+        """Return some rows as floats."""
+        return self._X[part].astype(self._dtype, copy=False)
 
     def _at_once(self, clusters: int) -> int:
         rows, features = self._X.shape
@@ -289,7 +293,7 @@ class KMeansPart(Keeps, FindsNonFinite):
         return int(min(rows, _SLICE, max(_LEAST, _NUMBERS // numbers)))
 
     def _nearest(self, centers: _Array) -> tuple[NDArray[np.int32], float]:
-        """Return the nearest centre of each row, and the weighted sum of their scores."""
+        """Return the nearest center of each row, and the weighted sum of the scores."""
         labels, total = np.empty(self._X.shape[0], dtype=np.int32), 0.0
         for part, nearest, best, _, _ in self._scored(centers):
             labels[part] = nearest
@@ -297,7 +301,7 @@ class KMeansPart(Keeps, FindsNonFinite):
         return labels, total
 
     def _scored(self, centers: _Array) -> Iterator[tuple[slice, _Array, _Array, Any, _Array]]:
-        """Yield a slice, its nearest centers and their scores, and the rows and centers less the middle.
+        """Yield a slice, its nearest centers and their scores, and the rows and centers minus the middle.
 
         Notes
         -----
@@ -307,8 +311,8 @@ class KMeansPart(Keeps, FindsNonFinite):
         """
         middle = self._middle
         if middle is not None:
-            centers, middle = centers - middle, middle.astype(self._X.dtype)
-        factors, norms = (2 * centers).astype(self._X.dtype), np.square(centers).sum(axis=1)[:, None]
+            centers, middle = centers - middle, middle.astype(self._dtype)
+        factors, norms = (2 * centers).astype(self._dtype), np.square(centers).sum(axis=1)[:, None]
         low = (1 << (len(centers) - 1).bit_length()) - 1
         numbers, mask = np.arange(len(centers))[:, None], np.int64(~low)
         products = np.empty((len(centers), self._at_once(len(centers))), dtype=factors.dtype)
@@ -346,7 +350,7 @@ class KMeansPart(Keeps, FindsNonFinite):
         for start in range(0, rows, at_once):
             part: Any = slice(start, min(start + at_once, rows))
             part = part if changed is None else changed[part]
-            X, clusters_of = self._X[part], labels[part]
+            X, clusters_of = self._rows(part), labels[part]
             if gather:
                 self._gather(part, X)
             weight = np.ones(len(clusters_of)) if self._weight is None else self._weight[part].astype(np.float64)

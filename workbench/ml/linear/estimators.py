@@ -1,4 +1,4 @@
-"""Linear regression in the manner of scikit-learn, on ranks."""
+"""Linear regression on ranks, with the interface of scikit-learn."""
 
 from __future__ import annotations
 
@@ -24,16 +24,17 @@ from workbench.ml.linear import fit as linear_fit
 from workbench.ml.linear.part import LinearPart
 from workbench.text import count
 
-# Names of columns in a warning.
+# Maximum number of columns in a warning.
 _NAMED = 10
 _INSTEAD = (
-    "Make fewer of them (TruncatedSVD with solver='randomized', or sklearn.feature_extraction.FeatureHasher), or use "
-    "ranks with more memory; for labels LogisticRegression needs no matrix"
+    "Reduce the number of features (TruncatedSVD with solver='randomized', or "
+    "sklearn.feature_extraction.FeatureHasher), or use ranks with more memory; for labels LogisticRegression needs no "
+    "matrix"
 )
 
 
 class _Linear(MultiOutputMixin, RegressorMixin, Estimator):  # type: ignore[misc]
-    """What the linear models have in common."""
+    """The base class of `LinearRegression` and `Ridge`."""
 
     _sparse = True
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
@@ -62,21 +63,22 @@ class _Linear(MultiOutputMixin, RegressorMixin, Estimator):  # type: ignore[misc
         Returns
         -------
         LinearRegression or Ridge
-            This one.
+            The estimator itself.
 
         Raises
         ------
         ValueError, TypeError
-            As scikit-learn words it, if rows, targets or weights are not valid.
+            The error of scikit-learn if rows, targets or weights are not valid.
         InvalidRequest
-            If the matrices of features x features have no room in the memory of a rank: before the fit, or where
-            the columns nearly depend on each other, so that a QR decomposition is needed, in the fit.
+            If the matrices of features x features exceed the memory limit of a rank: before the fit, or in
+            the fit if columns nearly depend on each other, so that a QR decomposition is needed.
         """
-        checks = Checks(type(self).__name__, target="numbers", sparse=self._sparse, several=True)
+        name, sparse = type(self).__name__, self._sparse
+        checks = Checks(name, target="numbers", sparse=sparse, several=True, integers=True)
         data = training(self, checks, X, y, sample_weight)
         settings = self._settings(*data.X.shape[:1], *data.y.shape[1:])
         later = 0 if np.all(settings.alpha) else settings.for_triangles(data.X.shape[1])
-        limit = memory_guard.check(type(self).__name__, data, self.engine, linear_fit.needs, _INSTEAD, later=later)
+        limit = memory_guard.check(name, data, self.engine, linear_fit.needs, _INSTEAD, later=later)
         task = Task(linear_fit.fit, replace(settings, limit=limit), LinearPart, checks)
         fitted = self._fit(task, data)
         self.coef_, self.intercept_ = fitted.coef.astype(data.dtype), fitted.intercept.astype(data.dtype)
@@ -91,10 +93,10 @@ class _Linear(MultiOutputMixin, RegressorMixin, Estimator):  # type: ignore[misc
         raise NotImplementedError
 
     def _take(self, fitted: linear_fit.Fitted, dtype: np.dtype[Any]) -> None:
-        """Take what else was found."""
+        """Set the other attributes of a fit."""
 
     def predict(self, X: Any) -> Any:
-        """Return what the model expects the targets to be.
+        """Return the predicted targets.
 
         Parameters
         ----------
@@ -104,7 +106,7 @@ class _Linear(MultiOutputMixin, RegressorMixin, Estimator):  # type: ignore[misc
         Returns
         -------
         array of shape (rows,) or (rows, targets), dtype of the coefficients
-            In the unit of the targets. Lazily if X is a Dask collection.
+            In the unit of the targets. Lazy if X is a Dask collection.
         """
         check_is_fitted(self)
         if is_dask_collection(X):
@@ -120,48 +122,48 @@ class LinearRegression(_Linear):
     Parameters
     ----------
     fit_intercept : bool, default=True
-        Whether the model has a constant beside the features.
+        Whether the model has an intercept.
     copy_X : bool, default=True
-        Is not used: rows are never changed.
+        Not used: rows are never changed.
     tol : float, default=1e-6
-        Singular values of the rows, once each column has length 1, below this times the largest one count as 0;
-        1e-15 times the number of features at least.
+        Singular values of the rows, scaled to columns of length 1, count as 0 below this fraction of the largest. The
+        minimum is 1e-15 times the number of features.
     n_jobs : int, default=None
-        Is not used: each rank computes on its rows.
+        Not used: each rank computes on its rows.
     positive : bool, default=False
         Only the default is valid.
     engine : {"auto", "mpi", "dask", "local"}, default="auto"
         See `workbench.ml.engine.fitting.fit`.
     verbose : int, default=0
-        1 for a bar, 2 for a line each pass over the rows.
+        1: a progress bar; 2: one line per pass over the rows.
     callback : callable, default=None
-        Is called after each pass over the rows with its number and name: ``pass``, ``name``.
+        Called after each pass over the rows with its number and name: ``pass``, ``name``.
 
     Attributes
     ----------
     coef_ : ndarray of shape (features,) or (targets, features)
-        The slopes.
+        The coefficients of the features.
     intercept_ : float or ndarray of shape (targets,)
-        The constant; 0 without one.
+        The intercept; 0 without `fit_intercept`.
     rank_ : int
-        How many singular values of the rows count, once each column has length 1.
+        Number of singular values above `tol`.
     singular_ : ndarray of shape (min(rows, features),)
-        Singular values of the rows, weighted, and less their mean where there is an intercept. Most fits find them by
-        squares: those below 1e-8 of the largest are rounding.
+        Singular values of the weighted rows, which are centered with an intercept. Most fits compute these from
+        squares: values below 1e-8 of the largest are rounding errors.
     n_features_in_ : int
         Number of features.
     engine_ : str
-        What the fit ran on: ``"mpi"``, ``"dask"``, or ``"local"``, this process.
+        The engine of the fit: ``"mpi"``, ``"dask"``, or ``"local"``, this process.
 
     Notes
     -----
-    Minimises what scikit-learn's estimator of this name minimises, in units in which each column has length 1, so that
-    features in units that differ much all count; scikit-learn drops those that are below `tol` times the largest. Where
-    more than one model fits best, a warning names the columns that depend on each other, and the model is as in
-    scikit-learn the one of the shortest coefficients, to about 1e-8 of the largest. The rows are reduced to the sums of
-    their products, of which each rank has half a matrix of features x features, float64 whatever the rows are. Where a
-    singular value is below 1e-5 of the largest and may count, a pass of QR decompositions finds what squares do not
-    know. The coefficients agree with those of scikit-learn, for float64 rows, to about 1e-10 of the largest.
+    The loss is that of scikit-learn, in units in which each column has length 1, so that features in very different
+    units all count; scikit-learn ignores features below `tol` times the largest. If several models fit best, a warning
+    names the columns that depend on each other, and the result is the model with the shortest coefficients, as in
+    scikit-learn, to about 1e-8 of the largest. Each rank reduces its rows to half a matrix of features x features, in
+    float64. If a singular value between `tol` and 1e-5 of the largest is possible, a pass of QR decompositions follows,
+    since squares have too few digits. The coefficients of float64 rows agree with scikit-learn to about 1e-10 of the
+    largest.
     """
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
@@ -202,15 +204,15 @@ class LinearRegression(_Linear):
             warnings.warn(self._of_rank(fitted), LinAlgWarning, stacklevel=3)
 
     def _of_rank(self, fitted: linear_fit.Fitted) -> str:
-        """Return why more than one model fits best."""
+        """Return the warning that several models fit best."""
         names = getattr(self, "feature_names_in_", range(self.n_features_in_))
         named = [repr(names[column]) for column in fitted.dependent[:_NAMED]]
         more = len(fitted.dependent) - len(named)
         return (
             f"LinearRegression: the rows have rank {fitted.rank} of {count(self.n_features_in_, 'feature')}, so that "
-            "more than one model fits best, and the one of the shortest coefficients was taken. Columns that are "
-            f"constant or depend on each other: {', '.join(named)}{f' and {more} more' if more else ''}. Leave out "
-            "those that the others replace, or use Ridge"
+            "more than one model fits best, and the result is the one with the shortest coefficients. Columns that are "
+            f"constant or depend on each other: {', '.join(named)}{f' and {more} more' if more else ''}. Remove "
+            "dependent columns, or use Ridge"
         )
 
 
@@ -220,47 +222,47 @@ class Ridge(_Linear):
     Parameters
     ----------
     alpha : float or array-like of shape (targets,), default=1.0
-        The strength of the penalty, ``alpha * |coef|^2`` beside the sum of squares: a number, or one for each target.
-        The intercept is not penalised.
+        The strength of the penalty, ``alpha * |coef|^2`` in addition to the sum of squares: a number, or one number per
+        target. The intercept is not penalized.
     fit_intercept : bool, default=True
-        Whether the model has a constant beside the features.
+        Whether the model has an intercept.
     copy_X : bool, default=True
-        Is not used: rows are never changed.
+        Not used: rows are never changed.
     max_iter : int, default=None
-        Only the default is valid, as nothing is iterated.
+        Only the default is valid, since the solver has no iterations.
     tol : float, default=1e-4
-        Is not used, for the same reason.
+        Not used, since the solver has no iterations.
     solver : {"auto", "cholesky"}, default="auto"
-        Both are the Cholesky decomposition.
+        Both values select the Cholesky decomposition.
     positive : bool, default=False
         Only the default is valid.
     random_state : int, RandomState instance or None, default=None
-        Is not used: nothing is random.
+        Not used: nothing is random.
     engine : {"auto", "mpi", "dask", "local"}, default="auto"
         See `workbench.ml.engine.fitting.fit`.
     verbose : int, default=0
-        1 for a bar, 2 for a line each pass over the rows.
+        1: a progress bar; 2: one line per pass over the rows.
     callback : callable, default=None
-        Is called after each pass over the rows with its number and name: ``pass``, ``name``.
+        Called after each pass over the rows with its number and name: ``pass``, ``name``.
 
     Attributes
     ----------
     coef_ : ndarray of shape (features,) or (targets, features)
-        The slopes.
+        The coefficients of the features.
     intercept_ : float or ndarray of shape (targets,)
-        The constant; 0 without one.
+        The intercept; 0 without `fit_intercept`.
     n_iter_ : ndarray of shape (targets,), int32
-        1 for each: the equations are solved once.
+        Always 1: the equations are solved once.
     n_features_in_ : int
         Number of features.
     engine_ : str
-        What the fit ran on: ``"mpi"``, ``"dask"``, or ``"local"``, this process.
+        The engine of the fit: ``"mpi"``, ``"dask"``, or ``"local"``, this process.
 
     Notes
     -----
-    The rows are reduced to the sums of their products, as by `LinearRegression`, and the equations are solved by a
-    Cholesky decomposition for each different `alpha`; a pass corrects the coefficients, which agree with those of
-    scikit-learn to about 1e-10 of the largest where the rows with the penalty have a condition below 1e5.
+    Each rank reduces its rows to sums of products, like `LinearRegression`. A Cholesky decomposition for each different
+    `alpha` solves the equations, and another pass corrects the coefficients. These agree with scikit-learn to about
+    1e-10 of the largest if the condition of the rows with the penalty is below 1e5.
     """
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
@@ -271,8 +273,8 @@ class Ridge(_Linear):
     }
     _only: ClassVar[dict[str, tuple[tuple[Any, ...], str]]] = {
         **_Linear._only,
-        "solver": (("auto", "cholesky"), "the equations are solved as they are, without iterations"),
-        "max_iter": ((None,), "nothing is iterated"),
+        "solver": (("auto", "cholesky"), "the equations are solved directly, without iterations"),
+        "max_iter": ((None,), "the solver has no iterations"),
     }
 
     def __init__(
@@ -305,7 +307,7 @@ class Ridge(_Linear):
     def _take(self, fitted: linear_fit.Fitted, dtype: np.dtype[Any]) -> None:
         self.n_iter_ = np.ones(len(fitted.coef), dtype=np.int32)
         if len(fitted.coef) == 1:
-            # Also of a column of targets, as in scikit-learn.
+            # Also for targets in one column, as in scikit-learn.
             self.coef_ = np.ravel(self.coef_)
 
     def _settings(self, rows: int, targets: int = 1) -> linear_fit.Settings:
@@ -313,7 +315,7 @@ class Ridge(_Linear):
         if alpha.shape not in {(), (1,), (targets,)}:
             raise ValueError(
                 f"Number of targets and number of penalties do not correspond: alpha has shape {alpha.shape}, and y "
-                f"{targets} of them: pass a number, or one for each target"
+                f"{targets} targets: pass a number, or one number per target"
             )
         if not (alpha >= 0).all():
             raise ValueError(

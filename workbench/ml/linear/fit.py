@@ -1,4 +1,4 @@
-"""Linear models fitted on parts: the sums that all ranks are asked for, and the equations solved here."""
+"""Fit of linear models on parts: sums of all ranks, and the solution of the equations in this process."""
 
 from __future__ import annotations
 
@@ -29,36 +29,36 @@ from workbench.ml.engine.pass_counter import Passes
 
 _Array = NDArray[np.float64]
 
-# Eigenvalues of products of rows above this times the largest are known to as many digits as the correction needs.
+# Eigenvalues of products of rows above this fraction of the largest have enough digits for the correction.
 _KNOWN = 1e-10
-# Columns that an error names.
+# Maximum number of columns in an error.
 _NAMED = 10
-# A direction of columns depends on those columns that have more than this part in it.
+# Columns with a larger component of a dependent direction are dependent.
 _PART = 0.01
 
 
 @dataclass(frozen=True)
 class Fitted:
-    """What a fit has found."""
+    """The result of a fit."""
 
     coef: _Array
     """Shape (targets, features)."""
     intercept: _Array
     """Shape (targets,)."""
     rank: int
-    """How many singular values count."""
+    """Number of singular values above the tolerance."""
     singular: _Array
-    """The singular values of the rows, less their mean, shape (min(rows, features),), falling."""
+    """The singular values of the centered rows, shape (min(rows, features),), in descending order."""
     dependent: NDArray[np.intp]
     """The columns that depend on others, or on the intercept."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """How a fit is made; the names are those of the estimators."""
+    """Settings of a fit, with the names of the parameters."""
 
     alpha: float | _Array
-    """The penalty, or that of each target."""
+    """The penalty, or one penalty per target."""
     fit_intercept: bool
     tol: float
     rows: int
@@ -66,16 +66,16 @@ class Settings:
     limit: Limit = UNASKED
 
     def for_triangles(self, features: int) -> int:
-        """Return the bytes of matrices of QR decompositions for so many features, at most."""
+        """Return the maximum bytes of matrices of QR decompositions for a number of features."""
         return max(24 * features * min(self.rows, 2 * features) + 32 * features**2, 66 * features**2)
 
 
 @dataclass(frozen=True)
 class _Sums:
-    """What is known of all rows, weighted, after a pass."""
+    """Weighted sums of all rows after a pass."""
 
     gram: _Array
-    """Products of features, less their mean, shape (features, features): the upper half."""
+    """Products of centered features, shape (features, features): the upper half."""
     projection: _Array
     """Products of features and targets, shape (features, targets)."""
     middle: _Array | None
@@ -83,24 +83,24 @@ class _Sums:
     target: _Array
     """The mean of the targets, 0 without an intercept."""
     constant: NDArray[np.bool_]
-    """Which columns are constant, beside the intercept or 0."""
+    """Which columns are constant: 0, or the multiple of an intercept."""
 
 
 @dataclass(frozen=True)
 class _Free:
-    """What is found without a penalty."""
+    """The result of a fit without a penalty."""
 
     singular: _Array
     rank: int
     dependent: NDArray[np.intp]
     solve: Solve | None
-    """Solves the equations; None where they lack digits."""
+    """Solves the equations; None if the sums have too few digits."""
     coef: _Array | None = None
-    """Shape (features, targets), where there is no `solve`: with all digits, so that nothing is to be corrected."""
+    """Shape (features, targets), if `solve` is None: with all digits, so that no correction is needed."""
 
 
 def needs(features: int) -> int:
-    """Return the bytes of the matrices of rank 0, while it solves the equations; a third less unless columns depend."""
+    """Return the bytes of the matrices of rank 0 during the solution, a third less without dependent columns."""
     return 24 * features**2
 
 
@@ -112,25 +112,25 @@ def fit(parts: Parts, settings: Settings) -> Fitted:
     parts
         `LinearPart` objects.
     settings
-        How.
+        The settings.
 
     Raises
     ------
     ValueError
         If all weights are 0.
     InvalidRequest
-        If the matrices of the third pass have no room.
+        If the matrices of the third pass exceed the memory limit.
 
     Notes
     -----
-    Two passes: sums of products, and a correction. The equations of sums of products, the normal equations, lose as
-    many digits as the square of the condition of the rows has; the correction, made of what is left of the targets,
-    brings them back: Björck, Linear Algebra and its Applications 88/89 (1987), where these are called the corrected
-    seminormal equations. All equations are in units in which each column has length 1: van der Sluis, Numerische
-    Mathematik 14 (1969), so that the units of the features cost no digits.
+    Two passes: sums of products, and a correction. The normal equations of the sums lose digits with the square of the
+    condition of the rows. The correction, from the residuals of the targets, restores these digits: the corrected
+    seminormal equations of Björck, Linear Algebra and its Applications 88/89 (1987). All equations are in units in
+    which each column has length 1, so that the units of the features cost no digits: van der Sluis, Numerische
+    Mathematik 14 (1969).
 
-    Without a penalty a third pass, by QR decompositions, finds what sums of products do not know: whether a singular
-    value counts that is near `tol`, or a condition above 1e5. Of all coefficients that fit best the shortest are taken.
+    Without a penalty, a third pass with QR decompositions follows if the sums have too few digits: if a singular value
+    is near `tol`, or the condition is above 1e5. If several coefficients fit best, the result is the shortest.
     """
     passes = Passes(parts)
     sums = _sums(passes, settings)
@@ -145,7 +145,7 @@ def fit(parts: Parts, settings: Settings) -> Fitted:
         coef = np.zeros_like(projection)
         for penalty in np.unique(penalties[~exact]):
             targets = penalties == penalty
-            # Factors are as large as the matrix: none is kept for the next penalty, or for the correction.
+            # A factor has the size of the matrix, so that none is kept for the next penalty, or for the correction.
             coef[:, targets] = solve_for(float(penalty))(projection[:, targets])
         return coef
 
@@ -161,11 +161,11 @@ def fit(parts: Parts, settings: Settings) -> Fitted:
 
 
 def _sums(parts: Passes, settings: Settings) -> _Sums:
-    """Return the sums of products of rows less their mean, which are added as rows less the mean of a sample."""
+    """Return the sums of products of centered rows, from rows minus the mean of a sample."""
     middle, target = None, np.zeros(settings.targets)
     if settings.fit_intercept:
-        seen, rows, targets = parts.sum("sample", settings.rows)
-        middle, target = rows / seen, targets / seen
+        number, rows, targets = parts.sum("sample", settings.rows)
+        middle, target = rows / number, targets / number
     while True:
         weight, packed, projection, rows, targets = parts.sum("products", middle, target)
         weighed(weight)
@@ -173,7 +173,7 @@ def _sums(parts: Passes, settings: Settings) -> _Sums:
             matrix = upper(packed, len(rows))
             return _Sums(matrix, projection.copy(), None, target, np.diag(matrix) <= 0)
         gram = about_mean(packed, rows, weight, middle)
-        # Copied, as it is a view of the message, which is large.
+        # The projection is a view of the large message, which the subtraction releases.
         projection = projection - np.outer(rows, targets / weight)
         near, middle, target = not gram.far or (middle == gram.mean).all(), gram.mean, target + targets / weight
         if near:
@@ -181,27 +181,27 @@ def _sums(parts: Passes, settings: Settings) -> _Sums:
 
 
 def _free(parts: Passes, sums: _Sums, settings: Settings) -> _Free:
-    """Return what solves the equations without a penalty, and which columns depend on others."""
+    """Return the solution without a penalty, and the dependent columns."""
     gram, width = sums.gram, len(sums.gram)
     scale = units_of(np.where(sums.constant, 0.0, np.diag(gram)))
     singular = _singular(gram, settings)
-    factor, known = (None, 0.0) if sums.constant.any() else cholesky(in_units(gram, scale))
-    if factor is not None and known > max(settings.tol**2, _KNOWN):
+    factor, reciprocal = (None, 0.0) if sums.constant.any() else cholesky(in_units(gram, scale))
+    if factor is not None and reciprocal > max(settings.tol**2, _KNOWN):
         return _Free(singular, width, np.empty(0, dtype=np.intp), by_factor(factor, scale))
-    # As large as the matrix, and so are the vectors.
+    # The factor has the size of the matrix, and so have the vectors.
     del factor
     values, vectors = eigh(in_units(gram, scale), lower=False, overwrite_a=True, check_finite=False)
     shares, rounding = values / (values[-1] or 1.0), rounding_of(gram)
     least = max(settings.tol**2, rounding)
-    # A constant column is known to be one.
+    # Constant columns are known, and not doubtful.
     doubtful = (shares < _KNOWN) & (shares > settings.tol**2 - rounding)
     if doubtful.sum() > (sums.constant.sum() if settings.tol**2 <= rounding else 0):
         if over := settings.limit.over(settings.for_triangles(width)):
             columns = ", ".join(map(str, _dependent(vectors[:, doubtful])[:_NAMED]))
             raise InvalidRequest(
-                f"a linear model of {width} features, of which some nearly depend on others (columns {columns}): the "
-                f"QR decomposition that finds whether they do needs {over}. Leave out those that the others replace, "
-                "use Ridge, or use ranks with more memory"
+                f"a linear model of {width} features: columns {columns} nearly depend on others, and the QR "
+                f"decomposition that decides this needs {over}. Remove dependent columns, use Ridge, or use "
+                "ranks with more memory"
             )
         del vectors
         return _decomposed(parts, sums, scale, settings)
@@ -210,7 +210,7 @@ def _free(parts: Passes, sums: _Sums, settings: Settings) -> _Free:
 
 
 def _decomposed(parts: Passes, sums: _Sums, scale: _Array, settings: Settings) -> _Free:
-    """Return the same of the QR decomposition of rows and targets, which has all digits of the rows."""
+    """Return the result of `_free` from the QR decomposition of rows and targets, which has all digits."""
     width = len(scale)
     triangle = parts.fold(join_triangles, "triangle", sums.middle, sums.target, scale)[:width]
     rows, targets = triangle[:, :width], triangle[:, width:]

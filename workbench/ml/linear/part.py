@@ -1,4 +1,4 @@
-"""What a linear model computes on one block: sums of products of rows and targets, less their means."""
+"""The computations of a linear model on one block: sums of products of centered rows and targets."""
 
 from __future__ import annotations
 
@@ -28,20 +28,19 @@ class LinearPart(FindsNonFinite):
     weight
         Shape (rows,): weights of the rows; None: all 1.
     start
-        Number of its first row in all of the data.
+        Number of the first row in all data.
 
     Notes
     -----
-    All sums are of float64. Work space: 4 bytes times the square of the number of features (12 up to 1000 features),
-    80 times that square for `triangle`, and slices of a fixed size, four of 1 MiB or 128 rows; with many targets as
-    much for them.
+    All sums are in float64. Work space: 4 bytes times the square of the number of features (12 up to 1000 features), 80
+    times that square for `triangle`, four slices of 1 MiB or 128 rows, and as much for many targets.
     """
 
     def __init__(self, X: Any, y: NDArray[Any], weight: NDArray[Any] | None, start: int) -> None:
         self._X, self._y, self._weight, self._start = X, y.reshape(len(y), -1), weight, start
 
     def sample(self, rows: int) -> tuple[float, _Array, _Array]:
-        """Return the number of some of so many rows of all parts, and their sum, and that of their targets."""
+        """Return the number of rows of a sample, and the sums of rows and targets; `rows` counts rows of all parts."""
         X = sample(self._X, self._start, rows)
         y = self._y if sparse.issparse(X) else sample(self._y, self._start, rows)
         with np.errstate(over="ignore", invalid="ignore"):
@@ -53,16 +52,16 @@ class LinearPart(FindsNonFinite):
         Parameters
         ----------
         middle
-            Shape (features,): is taken from each row; None for nothing.
+            Shape (features,): subtracted from each row; None: nothing is subtracted.
         target
-            Shape (targets,): is taken from the targets of each row.
+            Shape (targets,): subtracted from the targets of each row.
 
         Returns
         -------
         weight : float
             The weight of all rows.
         packed : ndarray of shape (features * (features + 1) / 2,)
-            To be unpacked by `workbench.ml.algebra.row_slices.upper`.
+            `workbench.ml.algebra.row_slices.upper` unpacks the array.
         projection : ndarray of shape (features, targets)
         rows : ndarray of shape (features,)
             The weighted sum of the rows.
@@ -85,14 +84,14 @@ class LinearPart(FindsNonFinite):
         return weights, products.packed, projection, rows, targets
 
     def triangle(self, middle: _Array | None, target: _Array, scale: _Array) -> _Array:
-        """Return R of the QR decomposition of the rows in other units, with their targets beside them, weighted.
+        """Return R of the QR decomposition of the weighted, scaled rows and their targets.
 
         Parameters
         ----------
         middle, target
-            As of `products`.
+            See `products`.
         scale
-            Shape (features,): the features are multiplied by these.
+            Shape (features,): the factors of the features.
 
         Returns
         -------
@@ -113,7 +112,7 @@ class LinearPart(FindsNonFinite):
         return triangle(scaled(), width)
 
     def pull(self, middle: _Array | None, target: _Array, coef: _Array) -> _Array:
-        """Return the weighted sums of products of rows and of what coefficients leave of the targets."""
+        """Return the weighted sums of products of rows and residuals of the targets."""
         pull = np.zeros(coef.shape)
         for X, y, weight in self._slices(middle, target):
             pull += X.T @ (weight[:, None] * (y - X @ coef))
@@ -122,7 +121,7 @@ class LinearPart(FindsNonFinite):
     def _slices(
         self, middle: _Array | None, target: _Array, rows: int | None = None
     ) -> Iterator[tuple[_Array, _Array, _Array]]:
-        """Yield rows and targets, less their middles, and weights."""
+        """Yield rows and targets, minus their middles, and weights."""
         for part, X in centred(self._X, middle, rows):
             weight = np.ones(len(X)) if self._weight is None else self._weight[part].astype(np.float64)
             yield X, self._y[part].astype(np.float64) - target, weight

@@ -1,4 +1,4 @@
-"""Logistic regression in the manner of scikit-learn, on ranks."""
+"""Logistic regression on ranks, with the interface of scikit-learn."""
 
 from __future__ import annotations
 
@@ -33,39 +33,39 @@ class LogisticRegression(ClassifierMixin, Estimator):  # type: ignore[misc]
     Parameters
     ----------
     penalty : {"l2", None}, default="l2"
-        None: as ``C=np.inf``.
+        None has the meaning of ``C=np.inf``.
     C : float, default=1.0
         Inverse of the strength of the penalty.
     l1_ratio : float, default=0.0
-        Only 0 is valid: there is no L1 penalty.
+        Only 0 is valid, since there is no L1 penalty.
     dual : bool, default=False
         Only the default is valid.
     tol : float, default=1e-4
-        It has converged where no component of the gradient of the loss per row is larger.
+        Convergence: the largest absolute component of the gradient of the loss per row.
     max_iter : int, default=100
-        Iterations at most.
+        Maximum number of iterations.
     fit_intercept : bool, default=True
-        Whether the model has a constant beside the features. It is not penalised.
+        Whether the model has an intercept, which is not penalized.
     intercept_scaling : float, default=1
-        Is not used, as in scikit-learn with these solvers.
+        Not used, as in scikit-learn with these solvers.
     class_weight : dict or "balanced", default=None
-        Weights by label, or ``"balanced"`` for such that all classes weigh the same. Default: all 1.
+        Weights by label; ``"balanced"``: all classes have the same total weight. Default: all 1.
     random_state : int, RandomState instance or None, default=None
-        Is not used: nothing is random.
+        Not used: nothing is random.
     solver : {"lbfgs", "newton-cholesky", "newton-cg"}, default="lbfgs"
-        ``"newton-cholesky"`` is Newton's method: five to ten passes over the rows where ``"lbfgs"`` has some dozens or,
-        with features of different units, hundreds; each multiplies rows by rows, and the number of features times
-        classes, 2 counting as 1, is to be some thousand at most. ``"newton-cg"`` is another name of it.
+        ``"newton-cholesky"`` is Newton's method. It needs five to ten passes over the rows; ``"lbfgs"`` needs dozens,
+        or hundreds for features in different units. Each of its passes multiplies rows by rows: features times classes
+        (1 for two classes) should be at most some thousand. ``"newton-cg"`` is an alias.
     warm_start : bool, default=False
-        Whether a fit starts from what the one before has found.
+        Whether a fit starts with the weights of the last fit.
     n_jobs : int, default=None
-        Is not used: each rank computes on its rows.
+        Not used: each rank computes on its rows.
     engine : {"auto", "mpi", "dask", "local"}, default="auto"
         See `workbench.ml.engine.fitting.fit`.
     verbose : int, default=0
-        1 for a bar, 2 for a line each iteration.
+        1: a progress bar; 2: one line per iteration.
     callback : callable, default=None
-        Is called after each iteration with its numbers: ``iteration``, ``loss``, ``gradient``.
+        Called after each iteration with its numbers: ``iteration``, ``loss``, ``gradient``.
 
     Attributes
     ----------
@@ -74,19 +74,19 @@ class LogisticRegression(ClassifierMixin, Estimator):  # type: ignore[misc]
     coef_ : ndarray of shape (1, features) or (classes, features)
         The weights of the features.
     intercept_ : ndarray of shape (1,) or (classes,)
-        The constants.
+        The intercepts.
     n_iter_ : ndarray of shape (1,)
-        Iterations of the fit.
+        Number of iterations of the fit.
     n_features_in_ : int
         Number of features.
     engine_ : str
-        What the fit ran on: ``"mpi"``, ``"dask"``, or ``"local"``, this process.
+        The engine of the fit: ``"mpi"``, ``"dask"``, or ``"local"``, this process.
 
     Notes
     -----
-    Minimises what scikit-learn's estimator of this name minimises, with the same scale and, but for ``"newton-cg"``,
-    the same solver, so that coefficients agree to about `tol`, and to rounding where `tol` is small. Where more than
-    one model fits best, Newton's method finds one of them.
+    The loss is that of scikit-learn, with the same scale and, except for ``"newton-cg"``, the same solver, so that
+    coefficients agree to about `tol`, or to rounding for a small `tol`. If several models fit best, Newton's method
+    returns one of them.
     """
 
     _sparse = True
@@ -106,7 +106,7 @@ class LogisticRegression(ClassifierMixin, Estimator):  # type: ignore[misc]
     _only: ClassVar[dict[str, tuple[tuple[Any, ...], str]]] = {
         "penalty": (("l2", None), "there is no L1 penalty"),
         "l1_ratio": ((0.0, 0, None), "there is no L1 penalty"),
-        "dual": ((False,), "the weights themselves are varied"),
+        "dual": ((False,), "the solvers use the primal form"),
     }
 
     def __init__(
@@ -161,21 +161,21 @@ class LogisticRegression(ClassifierMixin, Estimator):  # type: ignore[misc]
         Returns
         -------
         LogisticRegression
-            This one.
+            The estimator itself.
 
         Raises
         ------
         ValueError, TypeError
-            As scikit-learn words it, if rows, labels or weights are not valid.
+            The error of scikit-learn if rows, labels or weights are not valid.
         InvalidRequest
-            If the matrices of ``"newton-cholesky"`` have no room in the memory of a rank.
+            If the matrices of ``"newton-cholesky"`` exceed the memory limit of a rank.
         """
-        checks = Checks(type(self).__name__, target="labels", sparse=self._sparse)
+        checks = Checks(type(self).__name__, target="labels", sparse=self._sparse, integers=True)
         data = training(self, checks, X, y, sample_weight)
         settings = self._settings(data.dtype)
         if self.solver != "lbfgs":
             name = type(self).__name__
-            # How many classes there are, the ranks have to tell.
+            # Only the ranks know the number of classes.
             limit = memory_guard.check(name, data, self.engine, logistic_fit.needs, "Pass solver='lbfgs'", later=np.inf)
             settings = replace(settings, limit=limit)
         fitted = self._fit(Task(logistic_fit.fit, settings, LogisticPart, checks), data)
@@ -220,7 +220,7 @@ class LogisticRegression(ClassifierMixin, Estimator):  # type: ignore[misc]
         Returns
         -------
         array of shape (rows,) for two classes, else (rows, classes), dtype of the coefficients
-            For two classes the logarithm of the odds of the second. Lazily if X is a Dask collection.
+            For two classes the log-odds of the second class. Lazy if X is a Dask collection.
         """
         check_is_fitted(self)
         if is_dask_collection(X):
@@ -241,7 +241,7 @@ class LogisticRegression(ClassifierMixin, Estimator):  # type: ignore[misc]
         Returns
         -------
         array of shape (rows, classes), dtype of the coefficients
-            In the order of ``classes_``. Lazily if X is a Dask collection.
+            In the order of ``classes_``. Lazy if X is a Dask collection.
         """
         check_is_fitted(self)
         if is_dask_collection(X):
@@ -262,7 +262,7 @@ class LogisticRegression(ClassifierMixin, Estimator):  # type: ignore[misc]
         Returns
         -------
         array of shape (rows, classes), dtype of the coefficients
-            The natural logarithms of what `predict_proba` returns.
+            The natural logarithms of the results of `predict_proba`.
         """
         return np.log(self.predict_proba(X))
 
@@ -277,7 +277,7 @@ class LogisticRegression(ClassifierMixin, Estimator):  # type: ignore[misc]
         Returns
         -------
         array of shape (rows,), dtype of the labels
-            Lazily if X is a Dask collection.
+            Lazy if X is a Dask collection.
         """
         check_is_fitted(self)
         if is_dask_collection(X):

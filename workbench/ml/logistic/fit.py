@@ -1,4 +1,4 @@
-"""Logistic regression fitted on parts: what all ranks are asked, and the steps in between."""
+"""Fit of logistic regression on parts: loss and gradient of all ranks, and the steps of the solver."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ if TYPE_CHECKING:
 
 _Vector = NDArray[np.float64]
 
-# As scikit-learn has them: steps of a line search, and the relative decrease of the loss that is none.
+# The values of scikit-learn: maximum steps of a line search, and the relative decrease of the loss that ends a fit.
 _LINE_SEARCH, _NO_DECREASE = 50, 64 * np.finfo(float).eps
 
 
 @dataclass(frozen=True)
 class Fitted:
-    """What a fit has found."""
+    """The result of a fit."""
 
     classes: NDArray[Any]
     weights: _Vector
     """Shape (features + 1,) for two classes, else (classes, features + 1): slopes, then the intercept."""
     iterations: int
     message: str
-    """Why it ended before it converged; empty if it did converge."""
+    """Why the fit ended before it converged; empty for a converged fit."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """How a fit is made; the names are those of the estimator."""
+    """Settings of a fit, with the names of the parameters."""
 
     C: float
     tol: float
@@ -50,9 +50,9 @@ class Settings:
     class_weight: Mapping[Any, float] | str | None
     solver: str
     eps: float
-    """Of the dtype of the rows, in which scores are computed."""
+    """Precision of the dtype of the scores."""
     start: _Vector | None
-    """Weights to start from, shaped as those of `Fitted`."""
+    """First weights, in the shape of `Fitted.weights`; None: zeros."""
     limit: Limit = UNASKED
 
 
@@ -69,20 +69,20 @@ def fit(parts: Parts, settings: Settings) -> Fitted:
     parts
         `LogisticPart` objects.
     settings
-        How.
+        The settings.
 
     Raises
     ------
     ValueError
         If the labels are of one class only, or if a class without weight is to be balanced.
     InvalidRequest
-        If the matrices of Newton's method have no room with so many classes.
+        If the number of classes is too large for the matrices of Newton's method.
 
     Notes
     -----
-    Minimises the loss per row plus ``|w|^2 / (2 C n)``, n being all weight; the intercept is not penalised. The scale
-    is that of scikit-learn, so that its tolerances mean the same. L-BFGS: Liu and Nocedal, Mathematical Programming 45
-    (1989), in SciPy's version. Newton's method solves its equations as `workbench.ml.algebra.equations.solver`.
+    Minimizes the loss per row plus ``|w|^2 / (2 C n)``, where n is the total weight; the intercept is not penalized.
+    The scale is that of scikit-learn, so that tolerances have the same meaning. L-BFGS: Liu and Nocedal, Mathematical
+    Programming 45 (1989), as implemented in SciPy. `workbench.ml.algebra.equations.solver` computes Newton steps.
     """
     classes = parts.fold(np.union1d, "classes")
     if len(classes) < 2:
@@ -102,26 +102,26 @@ def fit(parts: Parts, settings: Settings) -> Fitted:
     return Fitted(classes, problem.weights(solution.x), min(solution.nit, settings.max_iter), message)
 
 
-def _class_weights(parts: Parts, classes: NDArray[Any], wanted: Mapping[Any, float] | str | None) -> _Vector | None:
-    if wanted is None:
+def _class_weights(parts: Parts, classes: NDArray[Any], setting: Mapping[Any, float] | str | None) -> _Vector | None:
+    if setting is None:
         return None
-    if wanted == "balanced":
+    if setting == "balanced":
         counts = parts.sum("count", classes)
         if not counts.all():
             raise ValueError(
                 f"class_weight='balanced': all rows of class {classes[counts == 0].tolist()[0]!r} have the weight 0, "
-                "and no weight of the class balances them: leave them out, or pass a weight for each class"
+                "so that no class weight is valid: remove these rows, or pass a weight for each class"
             )
         balanced: _Vector = counts.sum() / (len(classes) * counts)
         return balanced
     from sklearn.utils.class_weight import compute_class_weight
 
-    weights: _Vector = compute_class_weight(wanted, classes=classes, y=classes)
+    weights: _Vector = compute_class_weight(setting, classes=classes, y=classes)
     return weights
 
 
 class _Problem:
-    """The function to be minimised, of one vector."""
+    """The loss as a function of one vector."""
 
     def __init__(self, parts: Parts, classes: int, total: float, settings: Settings) -> None:
         self._parts, self._settings, self._total = parts, settings, total
@@ -137,8 +137,8 @@ class _Problem:
         self._gradient = np.empty(0)
 
     def minimise(self) -> OptimizeResult:
-        """Return where the minimum is, or how far one has come."""
-        # Of all ranks only one comes here.
+        """Return the result of the solver."""
+        # Only one rank runs the solver, and needs the import.
         from scipy.optimize import minimize
 
         settings = self._settings
@@ -150,7 +150,7 @@ class _Problem:
                 tol=settings.tol,
                 eps=settings.eps,
                 max_iter=settings.max_iter,
-                report=self._tell,
+                report=self._report,
             )
         options = {"maxiter": settings.max_iter, "maxls": _LINE_SEARCH, "gtol": settings.tol, "ftol": _NO_DECREASE}
         return minimize(
@@ -158,12 +158,12 @@ class _Problem:
             start.ravel(),
             method="L-BFGS-B",
             jac=True,
-            callback=self._tell,
+            callback=self._report,
             options=options,
         )
 
     def weights(self, x: _Vector) -> _Vector:
-        """Return the weights in their shape, of the vector that is varied; without an intercept that is 0."""
+        """Return the vector as weights in their shape; the intercept is 0 without `fit_intercept`."""
         weights = x.reshape(self.shape).copy()
         if not self._settings.fit_intercept:
             weights[..., -1] = 0
@@ -185,16 +185,16 @@ class _Problem:
         return loss, gradient, step
 
     def _with_penalty(self, weights: _Vector, loss: float, gradient: _Vector) -> tuple[float, _Vector]:
-        """Return the loss per row and its gradient, of those of all rows."""
-        gradient = gradient / self._total + self._penalty * self._penalised(weights)
+        """Return the loss per row and its gradient with the penalty, from the sums over all rows."""
+        gradient = gradient / self._total + self._penalty * self._slopes(weights)
         if not self._settings.fit_intercept:
             gradient[..., -1] = 0
         self._gradient = gradient.ravel()
-        penalty = self._penalty / 2 * float(np.square(self._penalised(weights)).sum())
+        penalty = self._penalty / 2 * float(np.square(self._slopes(weights)).sum())
         return loss / self._total + penalty, self._gradient
 
     def _hessian(self, packed: _Vector) -> _Vector:
-        """Return the second derivatives of the loss per row by the vector that is varied."""
+        """Return the second derivatives of the loss per row with respect to the vector."""
         width = self.shape[-1]
         classes = 1 if len(self.shape) == 1 else self.shape[0]
         hessian = np.empty((classes, width, classes, width))
@@ -208,16 +208,17 @@ class _Problem:
                 block[-1], block[:, -1] = 0, 0
             block[np.arange(width - 1), np.arange(width - 1)] += self._penalty if left == right else 0
             hessian[left, :, right] = hessian[right, :, left] = block
-        # As LAPACK wants it: what is symmetric is its own transpose.
+        # LAPACK needs columns first, and a symmetric matrix equals its transpose.
         matrix: _Vector = hessian.reshape(classes * width, -1).T
         return matrix
 
-    def _penalised(self, weights: _Vector) -> _Vector:
+    def _slopes(self, weights: _Vector) -> _Vector:
+        """Return the weights with the intercepts, which are not penalized, set to 0."""
         slopes = weights.copy()
         slopes[..., -1] = 0
         return slopes
 
-    def _tell(self, intermediate_result: OptimizeResult) -> None:
+    def _report(self, intermediate_result: OptimizeResult) -> None:
         """Report an iteration."""
         self._steps += 1
         largest = float(np.abs(intermediate_result.get("jac", self._gradient)).max())

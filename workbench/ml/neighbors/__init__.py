@@ -1,1 +1,1 @@
-"""The search for nearest neighbours."""
+"""Nearest-neighbor search."""

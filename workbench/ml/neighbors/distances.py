@@ -1,4 +1,4 @@
-"""Distances of queries and rows: quickly for all pairs, and exactly for those that count."""
+"""Distances of queries and rows: fast for all pairs, and exact for the nearest pairs."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
+from workbench.ml.checks import checked
+
 _Array = NDArray[Any]
 
 # Numbers in an array of differences, 2 MiB.
@@ -16,25 +18,25 @@ _NUMBERS = 1 << 18
 
 
 class Measure(Protocol):
-    """Distances from some queries, in a unit of its own, in which they are sorted as the distances are."""
+    """Distances from some queries, in any unit that increases with the distance."""
 
     def scores(self, X: Any) -> tuple[_Array, Any]:
-        """Return the distances of all pairs, shape (queries, rows), and how far they may be off, for each query."""
+        """Return the distances of all pairs, shape (queries, rows), and their maximum error for each query."""
 
     def exact(self, X: Any, scores: _Array, queries: _Array, rows: _Array) -> _Array:
-        """Return the distances of some pairs, by the numbers of query and row."""
+        """Return the distances of some pairs, given by the numbers of queries and rows."""
 
     def distances(self, exact: _Array) -> _Array:
-        """Return what a user is told, in place of what `exact` returned."""
+        """Convert results of `exact` to the unit of the metric."""
 
 
 def measure(queries: Any, metric: Any, keywords: Mapping[str, Any]) -> Measure:
-    """Return what measures by a metric, as `NearestNeighbors` has it."""
+    """Return the measure of a metric of `NearestNeighbors`."""
     return Euclidean(queries) if metric == "euclidean" and not keywords else Pairwise(queries, metric, keywords)
 
 
 class Euclidean:
-    """Squared Euclidean distances: by one product of matrices for all pairs, by differences for those that count.
+    """Squared Euclidean distances: from a matrix product for all pairs, from differences for the nearest pairs.
 
     Parameters
     ----------
@@ -43,8 +45,8 @@ class Euclidean:
 
     Notes
     -----
-    In double precision. Rows are looked at from the mean of the queries: far from it products lose digits, but what is
-    near to a query is near to them.
+    In double precision. The mean of the queries is subtracted from rows and queries: products lose digits only for rows
+    far from the mean, which are not the nearest.
     """
 
     def __init__(self, queries: Any) -> None:
@@ -55,7 +57,7 @@ class Euclidean:
         """See `Measure.scores`."""
         queries = self._queries
         if sparse.issparse(X):
-            # It stays sparse if it stays where it is.
+            # Centered rows would not be sparse.
             X = X.astype(np.float64, copy=False)
             squares = np.asarray(X.multiply(X).sum(axis=1)).ravel()
         else:
@@ -68,9 +70,9 @@ class Euclidean:
         scores = np.ascontiguousarray((X @ factors.T).T) if sparse.issparse(X) else factors @ X.T
         scores += squares
         scores += own[:, None]
-        # Twice the bound of rounding for these sums, of as many terms as there are features.
-        off = 4 * (queries.shape[1] + 4) * np.finfo(np.float64).eps
-        return scores, off * (own + squares.max())
+        # Twice the bound of the rounding error of sums with one term per feature.
+        precision = 4 * (queries.shape[1] + 4) * np.finfo(np.float64).eps
+        return scores, precision * (own + squares.max())
 
     def exact(self, X: Any, scores: _Array, queries: _Array, rows: _Array) -> _Array:
         """See `Measure.exact`."""
@@ -88,14 +90,14 @@ class Euclidean:
 
 
 class Pairwise:
-    """Distances as `sklearn.metrics.pairwise_distances` computes them.
+    """Distances of `sklearn.metrics.pairwise_distances`.
 
     Parameters
     ----------
     queries
         Shape (queries, features): an array, or a matrix in CSR format.
     metric, keywords
-        What `pairwise_distances` is told.
+        Arguments of `pairwise_distances`.
     """
 
     def __init__(self, queries: Any, metric: Any, keywords: Mapping[str, Any]) -> None:
@@ -105,8 +107,10 @@ class Pairwise:
         """See `Measure.scores`."""
         from sklearn.metrics import pairwise_distances
 
-        scores = pairwise_distances(self._queries, X, metric=self._metric, **self._keywords).astype(np.float64)
-        # Where a distance is no number, the row is the last that is wanted.
+        # A function of the user computes with floats: small integers would overflow.
+        queries, X = (rows.astype(checked(rows.dtype), copy=False) for rows in (self._queries, X))
+        scores = pairwise_distances(queries, X, metric=self._metric, **self._keywords).astype(np.float64)
+        # A row whose distance is NaN is the last neighbor.
         return np.nan_to_num(scores, copy=False, nan=np.inf, posinf=np.inf), np.zeros(len(scores))
 
     def exact(self, X: Any, scores: _Array, queries: _Array, rows: _Array) -> _Array:

@@ -1,4 +1,4 @@
-"""The search for nearest neighbours in the manner of scikit-learn, on ranks."""
+"""Nearest-neighbor search on ranks, with the interface of scikit-learn."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sklearn.neighbors import VALID_METRICS
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 
-from workbench.ml.checks import Checks
+from workbench.ml.checks import FLOATS, Checks
 from workbench.ml.data import Data, know_features, training
 from workbench.ml.engine import fitting
 from workbench.ml.engine.rank_task import Task
@@ -24,15 +24,16 @@ from workbench.ml.engine.verbose import Callback, reporting
 from workbench.ml.estimator import Estimator, rows_together
 from workbench.ml.neighbors.graph import graph
 from workbench.ml.neighbors.part import (
-    Found,
+    Neighbors,
     NeighborsPart,
     QueriesPart,
     QueryChecks,
+    RowsPart,
     Search,
     count,
     find,
     find_each,
-    others,
+    without_self,
 )
 from workbench.ml.placed import as_array, beside, counted, in_blocks, placed
 
@@ -41,66 +42,68 @@ if TYPE_CHECKING:
 
     from workbench.placement.layout import AlignedBlocks
 
-# Bytes of queries and of what is found that one call of all ranks carries.
+# Maximum number of bytes of queries and results in one call of all ranks.
 _CALL = 1 << 26
-# Metrics that have to be told of all rows, and what.
+# Metrics that need a statistic of all rows, and the name of the argument.
 _OF_ALL = {"seuclidean": "V", "mahalanobis": "VI"}
 
 
 class NearestNeighbors(Estimator):
-    """The rows that are nearest to others, found by looking at all of them.
+    """Exact (brute-force) nearest-neighbor search.
 
     Parameters
     ----------
     n_neighbors : int, default=5
-        How many neighbours are searched for.
+        Number of neighbors.
     radius : float, default=1.0
-        Is not used, as there is no search by radius; only the default is valid.
+        Not used, since there is no search by radius; only the default is valid.
     algorithm : {"auto", "brute"}, default="auto"
-        All rows are compared, in both cases.
+        Both values compare all rows.
     leaf_size : int, default=30
-        Is not used, as in scikit-learn's ``algorithm="brute"``.
+        Not used, as with ``algorithm="brute"`` of scikit-learn.
     metric : str or callable, default="minkowski"
-        One that scikit-learn's estimator of this name takes with ``algorithm="brute"``, but for ``"precomputed"``; or a
-        function of two rows, which is slow.
+        A metric of scikit-learn's estimator with ``algorithm="brute"``, except ``"precomputed"``; or a function of two
+        rows, which is slow.
     p : float, default=2
-        Of ``"minkowski"``: 2 is the Euclidean metric.
+        The exponent of ``"minkowski"``; 2 is the Euclidean metric.
     metric_params : dict, default=None
-        More arguments of the metric, by name. ``"seuclidean"`` needs ``V``, ``"mahalanobis"`` needs ``VI``.
+        Other arguments of the metric, by name. ``"seuclidean"`` needs ``V``, ``"mahalanobis"`` needs ``VI``.
     n_jobs : int, default=None
-        Is not used: each rank searches in its rows.
+        Not used: each rank searches its rows.
     engine : {"auto", "mpi", "dask", "local"}, default="auto"
         See `workbench.ml.engine.fitting.fit`.
     verbose : int, default=0
-        1 for a bar, 2 for a line each pass over the rows.
+        1: a progress bar; 2: one line per pass over the rows.
     callback : callable, default=None
-        Is called after each pass over the rows with its number and name: ``pass``, ``name``. A fit is one, and a search
-        one for each call of all ranks.
+        Called after each pass over the rows with its number and name: ``pass``, ``name``. A fit is one pass, and each
+        call of all ranks in a search is another.
 
     Attributes
     ----------
     n_samples_fit_ : int
-        Number of the rows.
+        Number of rows of the fit.
     n_features_in_ : int
         Number of features.
     engine_ : str
-        What the last fit or search ran on: ``"mpi"``, ``"dask"``, or ``"local"``, this process.
+        The engine of the last fit or search: ``"mpi"``, ``"dask"``, or ``"local"``, this process.
 
     Notes
     -----
-    A fit keeps the rows where they lie: a Dask collection is placed, one block per rank (`workbench.place`), and each
-    search is one call of all ranks: each finds the nearest of its own rows, and what they have found is merged. An
-    array stays in this process; with ``engine="dask"`` or ``"mpi"`` it is placed as well.
+    A fit leaves the rows on their ranks: a Dask collection is placed, one block per rank (`workbench.place`). A search
+    is a call of all ranks. Each rank finds the nearest of its own rows, and the results are merged. An array stays in
+    this process; with ``engine="dask"`` or ``"mpi"`` an array is placed, too. Blocks that need a conversion, such as
+    dataframes, are converted once, in the fit.
 
-    Euclidean distances are computed from the differences of rows, in double precision: they have 15 digits, those of
-    scikit-learn some less where the rows are far from 0. Where distances agree, rows of lower numbers come first. So
-    the result does not depend on the number of ranks. Other metrics are those of `sklearn.metrics.pairwise_distances`.
+    Euclidean distances are computed from differences of rows, in double precision, and have 15 digits; distances of
+    scikit-learn have fewer if the rows are far from 0. For equal distances the rows with lower numbers come first, so
+    that the result does not depend on the number of ranks. Other metrics are those of
+    `sklearn.metrics.pairwise_distances`.
 
-    A search needs up to 20 MiB of work space on each rank, more where rows have more than some ten thousand features,
-    beside the queries and what is found for them; of many queries some 64 MiB are sent at a time.
+    A search needs up to 20 MiB of work space on each rank, or more with more than some ten thousand features, in
+    addition to the queries and the results. Many queries are sent in messages of 64 MiB.
 
-    A model that was fitted on an array can be pickled, with its rows. One whose rows lie on ranks cannot, as it only
-    refers to them: pickling it raises TypeError.
+    A model that was fitted on an array can be pickled, with its rows. A model whose rows are on ranks cannot, since it
+    only refers to the rows: pickling raises TypeError.
     """
 
     _sparse = True
@@ -114,7 +117,7 @@ class NearestNeighbors(Estimator):
         "metric_params": [dict, None],
     }
     _only: ClassVar[dict[str, tuple[tuple[Any, ...], str]]] = {
-        "algorithm": (("auto", "brute"), "all rows are compared, which finds the same neighbours"),
+        "algorithm": (("auto", "brute"), "all rows are compared, which finds the same neighbors"),
         "radius": ((1.0,), "there is no search by radius"),
     }
 
@@ -148,39 +151,46 @@ class NearestNeighbors(Estimator):
     def __getstate__(self) -> Any:
         if "_rows" in vars(self) and self._rows.distributed:
             raise TypeError(
-                "a NearestNeighbors whose rows lie on ranks cannot be pickled or copied, since it only refers to them: "
-                "save the rows and fit again, or fit on an array with engine='auto'"
+                "a NearestNeighbors whose rows are on ranks cannot be pickled or copied, since it only refers to the "
+                "rows: save the rows and fit again, or fit on an array with engine='auto'"
             )
         return super().__getstate__()
 
     def fit(self, X: Any, y: Any = None) -> Self:
-        """Keep rows to search in.
+        """Keep the rows for searches.
 
         Parameters
         ----------
         X : array, CSR matrix, dataframe, or Dask array or dataframe of shape (rows, features)
             The rows.
         y : None
-            Is not used.
+            Not used.
 
         Returns
         -------
         NearestNeighbors
-            This one.
+            The estimator itself.
 
         Raises
         ------
         ValueError, TypeError
-            As scikit-learn words it, if the rows are not valid, or the metric needs more `metric_params`.
+            The error of scikit-learn if the rows are not valid, or the metric needs other `metric_params`.
         """
         data = training(self, self._checks(), X)
         self._metric()
         engine = chosen(self.engine, distributed=data.distributed)
         if engine != "local":
             data = Data(in_blocks(placed([data.X], engine)[0]), None, None, distributed=True)
+        # Blocks are checked now, and converted now if that takes a copy: a search does neither.
+        task = Task(count, None, RowsPart, self._checks())
+        if hasattr(X, "divisions") or not _is_searchable(data.X):
+            shape, is_sparse = (0, data.X.shape[1]), sparse.issparse(data.X._meta)
+            kept = sparse.csr_array(shape, dtype=data.dtype) if is_sparse else np.empty(shape, data.dtype)
+            self.n_samples_fit_, (X,) = self._fit(replace(task, kept=(kept,)), data)
+            data = replace(data, X=X)
+        else:
+            self.n_samples_fit_ = self._fit(task, data)
         self._rows = data
-        # Blocks are checked now, not when the first is searched in.
-        self.n_samples_fit_ = self._run(count, None)
         return self
 
     def kneighbors(self, X: Any = None, n_neighbors: int | None = None, return_distance: bool = True) -> Any:
@@ -189,35 +199,34 @@ class NearestNeighbors(Estimator):
         Parameters
         ----------
         X : array, CSR matrix, dataframe, or Dask array or dataframe of shape (queries, features), default=None
-            The queries; None: the rows of the fit, none of which is a neighbour of its own.
+            The queries; None: the rows of the fit, of which none is its own neighbor.
         n_neighbors : int, default=None
-            How many; None: as the estimator was told.
+            Number of neighbors; None: the parameter of the estimator.
         return_distance : bool, default=True
-            Whether distances are wanted.
+            Whether to return distances.
 
         Returns
         -------
         distances : array of shape (queries, n_neighbors), float64
             In the unit of the metric, the smallest first; only if `return_distance`.
         indices : array of shape (queries, n_neighbors), int64
-            The numbers of the rows, among all that the model was fitted on.
+            The numbers of the rows of the fit.
 
         Raises
         ------
         ValueError, TypeError
-            If there are not so many neighbours, or as scikit-learn words it, if the queries are not valid.
+            If the fit has too few rows, or the error of scikit-learn if the queries are not valid.
         PlacementError
-            If the ranks of the rows are gone.
+            If a rank with rows was lost.
 
         Notes
         -----
-        For an array these are arrays. For a Dask collection, and for rows of the fit that lie on ranks, they are Dask
-        arrays. If the rows of the fit lie on ranks, X is placed on these, one block of queries per rank, unless the
-        blocks lie there already, and what is found stays with the queries: those of each rank go to the others in
-        turn, with ``"mpi"`` without passing through this process. That is computed here already, since a task cannot
-        call all ranks; fewer queries than ranks are answered from this process. If the model was fitted on an array,
-        nothing is computed yet: the chunks are those of X, and the array travels with the graph (compute both
-        together).
+        The results for an array are arrays. The results for a Dask collection, and for rows of the fit on ranks, are
+        Dask arrays. If the rows of the fit are on ranks, X is placed on the same ranks, one block of queries per rank,
+        and the results stay with the queries. The queries of each rank are sent to the other ranks in turn; with
+        ``"mpi"`` they do not pass through this process. The search runs at once, since a task cannot call all ranks;
+        fewer queries than ranks are searched for from this process. If the model was fitted on an array, the results
+        are lazy: they have the chunks of X, and the array is part of the graph (compute both results together).
         """
         check_is_fitted(self)
         own_rows = X is None
@@ -230,7 +239,7 @@ class NearestNeighbors(Estimator):
         else:
             X = self._checked(X, order="C")
         if not is_dask_collection(X):
-            result = self._found(X, number, 0 if own_rows else None)
+            result = self._local(X, number, 0 if own_rows else None)
         elif own_rows:
             result = self._on_ranks(number, None)
         elif self._rows.distributed:
@@ -245,19 +254,19 @@ class NearestNeighbors(Estimator):
         Parameters
         ----------
         X, n_neighbors
-            As of `kneighbors`.
+            The arguments of `kneighbors`.
         mode : {"connectivity", "distance"}, default="connectivity"
-            ``"connectivity"`` for ones at the neighbours, ``"distance"`` for their distances.
+            Values at the neighbors: ``"connectivity"``: ones; ``"distance"``: distances.
 
         Returns
         -------
         scipy.sparse.csr_array of shape (queries, rows of the fit), float64
-            For Dask collections a Dask array whose chunks are such, computed when `kneighbors` computes them.
+            For Dask collections a Dask array with chunks in this format, computed when `kneighbors` computes them.
 
         Raises
         ------
         ValueError
-            If the mode is another, or as of `kneighbors`.
+            If the mode is not valid, or the error of `kneighbors`.
         """
         check_is_fitted(self)
         if mode not in {"connectivity", "distance"}:
@@ -276,30 +285,30 @@ class NearestNeighbors(Estimator):
         if number < 1:
             raise ValueError(f"Expected n_neighbors > 0. Got {number}")
         if number > self.n_samples_fit_ - own_rows:
-            allowed = "n_neighbors < n_samples_fit, where rows are no neighbours of their own" if own_rows else ""
+            allowed = "n_neighbors < n_samples_fit, since no row is its own neighbor" if own_rows else ""
             raise ValueError(
                 f"Expected {allowed or 'n_neighbors <= n_samples_fit'}, but n_neighbors = {number}, "
                 f"n_samples_fit = {self.n_samples_fit_}"
             )
         return int(number)
 
-    def _found(self, queries: Any, number: int, first: int | None) -> Found:
+    def _local(self, queries: Any, number: int, first: int | None) -> Neighbors:
         """Return the nearest rows; without the queries themselves if these are rows, from number `first` on."""
         search = self._search(queries, number if first is None else number + 1)
+        part = NeighborsPart, self._query_checks()
         results = [
-            self._run(find, replace(search, queries=queries[start : start + search.step]))
+            self._fit(Task(find, replace(search, queries=queries[start : start + search.step]), *part), self._rows)
             for start in range(0, queries.shape[0], search.step)
         ]
         distances, rows = (np.concatenate(each) for each in zip(*results, strict=True))
-        return (distances, rows) if first is None else others(distances, rows, first)
+        return (distances, rows) if first is None else without_self(distances, rows, first)
 
     def _on_ranks(self, number: int, queries: AlignedBlocks | None) -> tuple[Any, Any]:
-        """Return the nearest rows for queries on the ranks, or for all rows, where these lie."""
-        kept = np.empty((0, number)), np.empty((0, number), np.int64)
+        """Return the nearest rows for queries on the ranks, or for all rows, on the same ranks."""
+        kept, checks = (np.empty((0, number)), np.empty((0, number), np.int64)), self._query_checks()
         if queries is None:
-            task = Task(find_each, self._search(None, number + 1), NeighborsPart, self._checks(), kept)
+            task = Task(find_each, self._search(None, number + 1), NeighborsPart, checks, kept)
         else:
-            checks = QueryChecks(type(self).__name__, sparse=True)
             task = Task(find_each, self._search(None, number), QueriesPart, checks, kept)
         rows = replace(self._rows, y=queries)
         with reporting(type(self).__name__, None, self.verbose, self.callback) as report:
@@ -308,52 +317,62 @@ class NearestNeighbors(Estimator):
                 report({"pass": 1, "name": "nearest"})
         return distances, indices
 
-    def _search(self, queries: Any, wanted: int) -> Search:
+    def _search(self, queries: Any, number: int) -> Search:
         metric, keywords = self._metric()
-        step = max(_CALL // (8 * self.n_features_in_ + 16 * wanted), 1)
-        return Search(queries, wanted, metric, keywords, step)
+        step = max(_CALL // (8 * self.n_features_in_ + 16 * number), 1)
+        return Search(queries, number, metric, keywords, step)
 
     def _of_collection(self, X: Any, number: int) -> tuple[Any, Any]:
-        """Return the nearest rows, which lie on ranks, for the queries of a Dask array."""
+        """Return the nearest rows on ranks for the queries of a Dask array."""
         [X] = counted([X])
         if X.shape[0] >= self._rows.X.numblocks[0]:
             return self._on_ranks(number, beside(self._rows.X, X))
         import dask.array as da
 
         chunks = X.chunks[0], (number,)
-        distances, rows = (da.from_array(found, chunks=chunks) for found in self._of_block(X.compute(), number))
+        distances, rows = (da.from_array(result, chunks=chunks) for result in self._of_block(X.compute(), number))
         return distances, rows
 
     def _lazily(self, X: Any, number: int) -> tuple[Any, Any]:
         model = copy.copy(self)
         model.n_neighbors = number
-        # In one array, so that both come of one search; numbers of rows are exact in it up to 2**53.
+        # One array needs one search; its numbers of rows are exact up to 2**53.
         both = model._map("_both", X, 2 * number, np.float64)
         return both[:, :number], both[:, number:].astype(np.int64)
 
     def _both(self, block: Any) -> NDArray[np.float64]:
         return np.hstack(self._of_block(block, self.n_neighbors))
 
-    def _of_block(self, block: Any, number: int) -> Found:
-        """Return the nearest rows for a block of queries, which may have none."""
+    def _of_block(self, block: Any, number: int) -> Neighbors:
+        """Return the nearest rows for a block of queries, which may be empty."""
         if not block.shape[0]:
             return np.empty((0, number)), np.empty((0, number), np.int64)
-        return self._found(self._checks().apply(block, None, None)[0], number, None)
+        return self._local(self._checks().apply(block, None, None)[0], number, None)
 
     def _checks(self) -> Checks:
-        return Checks(type(self).__name__, sparse=True)
+        return Checks(type(self).__name__, sparse=True, integers=True)
+
+    def _query_checks(self) -> Checks:
+        return QueryChecks(type(self).__name__, sparse=True, integers=True)
 
     def _metric(self) -> tuple[Any, Mapping[str, Any]]:
-        """Return the metric as the parts know it, and what it is told besides."""
+        """Return the metric of the parts, and its other arguments."""
         keywords = dict(self.metric_params or {})
         needed = _OF_ALL.get(self.metric) if isinstance(self.metric, str) else None
         if needed and needed not in keywords:
-            raise ValueError(f'metric="{self.metric}" needs {needed}, which is of all rows: pass metric_params')
+            raise ValueError(
+                f'metric="{self.metric}" needs {needed} of all rows: pass metric_params={{"{needed}": ...}}'
+            )
         if self.metric == "minkowski":
             keywords = {"p": self.p} | keywords
             if keywords == {"p": 2}:
                 return "euclidean", {}
         return "euclidean" if self.metric == "l2" else self.metric, keywords
 
-    def _run(self, algorithm: Any, settings: Any) -> Any:
-        return self._fit(Task(algorithm, settings, NeighborsPart, self._checks()), self._rows)
+
+def _is_searchable(X: Any) -> bool:
+    """Return whether a search accepts the blocks as they are."""
+    meta = getattr(X, "_meta", X)
+    if sparse.issparse(meta):
+        return meta.format == "csr" and meta.dtype in FLOATS
+    return meta.dtype in FLOATS or meta.dtype.kind in "iub"

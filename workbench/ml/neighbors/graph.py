@@ -1,4 +1,4 @@
-"""Neighbours as a graph: what makes it of those that were found, also on its way to blocks."""
+"""Graphs of neighbors."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ def graph(distances: NDArray[Any], indices: NDArray[Any], columns: int, mode: st
     Parameters
     ----------
     distances, indices
-        Shape (queries, neighbours): what was found.
+        Shape (queries, neighbors): results of a search.
     columns
-        How many rows the fit had.
+        Number of rows of the fit.
     mode
-        ``"connectivity"`` for ones, ``"distance"`` for the distances.
+        ``"connectivity"``: ones; ``"distance"``: the distances.
     """
-    # The scheduler, which hands this function on, need not load SciPy.
+    # The scheduler loads this module, and does not need SciPy.
     from scipy import sparse
 
     numbers = distances.ravel() if mode == "distance" else np.ones(indices.size)

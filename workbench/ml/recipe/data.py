@@ -1,4 +1,4 @@
-"""Tables that a recipe is given: in this process, or lazy, or on ranks."""
+"""The data of a recipe: in this process, lazy, or on ranks."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from workbench.placement import sources
 
 
 def local(X: Any) -> Any:
-    """Return a table of this process: a frame as it is, anything else as an array.
+    """Return a table of this process: a dataframe unchanged, anything else as an array.
 
     Raises
     ------
     ValueError, TypeError
-        As scikit-learn words it.
+        The error of scikit-learn.
     """
     if hasattr(X, "iloc") and X.ndim == 2:
         return X
@@ -29,12 +29,12 @@ def local(X: Any) -> Any:
 
 
 def training(checks: Checks, X: Any, y: Any, weight: Any, engine: str) -> Data:
-    """Return what a recipe is fitted on: as it is for this process, else placed and of known lengths.
+    """Return the data of a fit: unchanged for this process, else placed.
 
     Raises
     ------
     ValueError, TypeError
-        If these do not fit together.
+        If table, target and weights have different lengths or types.
     """
     for name, value in (("y", y), ("sample_weight", weight)):
         if value is None or isinstance(value, Number):
@@ -44,7 +44,7 @@ def training(checks: Checks, X: Any, y: Any, weight: Any, engine: str) -> Data:
                 f"X is {sources.type_name(X)} and {name} is {sources.type_name(value)}: "
                 "pass Dask collections only, or none"
             )
-        # Dask dataframes are counted when they are placed.
+        # Placing counts the rows of Dask dataframes.
         if not is_dask_collection(X) or (has_lengths(X) and has_lengths(value)):
             check_consistent_length(X, value)
     if not is_dask_collection(X):

@@ -1,4 +1,4 @@
-"""Transformers of scikit-learn for one column, fitted by what is known of the column rather than by its rows."""
+"""Transformers of scikit-learn for one column, fitted from the statistics of the column instead of its rows."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ if TYPE_CHECKING:
 
 
 def imputer(step: SimpleImputer, fill: Any, *, is_numeric: bool) -> SimpleImputer:
-    """Return an imputer that fills in this value."""
+    """Return an imputer with a value."""
     if is_numeric:
-        # Each strategy finds in one number that number.
+        # With each strategy the statistic of one number is that number.
         return clone(step).fit(np.array([[fill]], dtype=np.float64))
     return SimpleImputer(strategy="constant", fill_value=fill).fit(objects([fill]))
 
 
 def without_names() -> FunctionTransformer:
-    """Return a step between an imputer and an encoder, which is fitted without names: rows as arrays in all formats."""
+    """Return a step that converts the output of an imputer to arrays for an encoder that was fitted without names."""
     step = FunctionTransformer(np.asarray, feature_names_out="one-to-one").fit(np.zeros((1, 1)))
     # Without this `set_output` of the pipeline would wrap the array again.
     step._sklearn_auto_wrap_output_keys = set()
@@ -46,11 +46,11 @@ def scaler(step: StandardScaler, rows: float, mean: float, variance: float, scal
 
 
 def discretizer(step: KBinsDiscretizer, edges: _Array) -> KBinsDiscretizer:
-    """Return a discretizer with these edges, the outer ones included; with less than three it has one bucket."""
+    """Return a discretizer with these edges, including the outer ones; fewer than three edges make one bucket."""
     buckets = max(len(edges) - 1, 1)
     fitted = clone(step).set_params(n_bins=max(buckets, 2), strategy="uniform")
     with warnings.catch_warnings():
-        # One bucket is that of a column with one number, of which scikit-learn warns.
+        # scikit-learn warns of one bucket, which a column with one number has.
         warnings.simplefilter("ignore", UserWarning)
         fitted.fit(np.array([[0.0], [float(buckets > 1)]]))
     if len(edges) > 1:
@@ -69,12 +69,12 @@ def means(step: TargetEncoder, categories: Sequence[Any], tables: _Array) -> Tar
     Parameters
     ----------
     step
-        Has the parameters.
+        The encoder with the parameters.
     categories
         The categories.
     tables
-        Shape (sets, categories + 1): the means, the last is that of what was not there in the fit. Of several sets the
-        encoder returns a column each, as of the classes of a target.
+        Shape (sets, categories + 1): the means; the last is the mean for unknown categories. The encoder returns a
+        column per set, like for the classes of a target.
     """
     fitted = clone(step).set_params(target_type="continuous")
     fitted.fit(_numbers(categories), np.zeros(len(categories)))
@@ -93,12 +93,12 @@ def objects(values: Sequence[Any]) -> _Array:
 
 
 def _numbers(categories: Sequence[Any]) -> _Array:
-    """Return a number for each category: scikit-learn compares categories in a fit, and these may be of many types."""
+    """Return a number per category: a fit of scikit-learn compares categories, whose types may not be comparable."""
     return np.arange(len(categories))[:, None]
 
 
 def _categorical(encoder: Any, categories: Sequence[Any]) -> Any:
-    # scikit-learn finds numbers among numbers, and what is an object among anything.
-    alike = set(map(type, categories)) in ({int}, {float})
-    encoder.categories_ = [np.array(categories) if alike else objects(categories)[:, 0]]
+    # scikit-learn looks up numbers in an array of numbers, and other values in an array of objects.
+    is_uniform = set(map(type, categories)) in ({int}, {float})
+    encoder.categories_ = [np.array(categories) if is_uniform else objects(categories)[:, 0]]
     return encoder

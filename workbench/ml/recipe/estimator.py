@@ -1,4 +1,4 @@
-"""Feature engineering in the manner of scikit-learn's ``ColumnTransformer``, on ranks and in one pass."""
+"""Feature engineering like ``ColumnTransformer`` of scikit-learn, on ranks and in one pass."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _Array = NDArray[Any]
 
 
 class Recipe(Transformer, Estimator):
-    """What is done with the columns of a table before a model is trained on it.
+    """The transformations of the columns of a table before the training of a model.
 
     Parameters
     ----------
@@ -39,44 +39,43 @@ class Recipe(Transformer, Estimator):
         List of pairs ``(steps, columns)``. Steps are transformers of scikit-learn: ``SimpleImputer``,
         ``StandardScaler``, ``OneHotEncoder``, ``KBinsDiscretizer``, ``TargetEncoder``, ``"passthrough"``, or a
         ``SimpleImputer`` and one of these in a list or a pipeline. `Impute`, `Scale`, `OneHot`, `Bucketise`,
-        `TargetMean` and `Keep` make them. A transformer that learns nothing, as ``FunctionTransformer`` and
-        ``PolynomialFeatures``, or is fitted, in a ``FrozenEstimator``, is a step too, of all its columns together.
-        Parameters without a meaning here are refused. Columns are a name, a number (of a column of an array), a list or
-        slice of these, or a function that is given the frame and returns them, as
-        ``sklearn.compose.make_column_selector``. Each column comes to its own result; those that are not named are left
-        out.
+        `TargetMean` and `Keep` return them. Other valid steps are transformers without a fit, for example
+        ``FunctionTransformer`` and ``PolynomialFeatures``, and fitted ones in a ``FrozenEstimator``; they are applied
+        to all their columns together. Parameters without a meaning here raise an error. Columns are a name, a number
+        (of a column of an array), a list or slice of these, or a function from the dataframe to these, for example
+        ``sklearn.compose.make_column_selector``. Each column has its own result. Other columns are dropped.
     engine : {"auto", "mpi", "dask", "local"}, default="auto"
         See `workbench.ml.engine.fitting.fit`.
     verbose : int, default=0
-        1 for a bar, 2 for a line each pass over the rows.
+        1: a progress bar; 2: one line per pass over the rows.
     callback : callable, default=None
-        Is called after each pass over the rows with its number and name: ``pass``, ``name``.
+        Called after each pass over the rows with its number and name: ``pass``, ``name``.
 
     Attributes
     ----------
     columns_ : list
-        What was found of each column, in the order of the steps.
+        The fitted columns, in the order of the steps.
     transformer_ : sklearn.compose.ColumnTransformer
-        What the recipe does, as fitted transformers of scikit-learn, which load where workbench is not installed. Of
-        tables whose missing values are NaN it returns what ``transform`` does; where numbers are put into buckets none
-        may be missing.
+        The recipe as fitted transformers of scikit-learn, which can be loaded without an installed workbench. Its
+        results are those of ``transform``, for tables whose missing values are NaN; numbers for buckets must not be
+        missing.
     n_features_in_ : int
         Number of columns.
     feature_names_in_ : ndarray of str
-        Their names, if they are text.
+        Names of the columns, if these are text.
     engine_ : str
-        What the last fit ran on: ``"mpi"``, ``"dask"``, or ``"local"``, this process.
+        The engine of the last fit: ``"mpi"``, ``"dask"``, or ``"local"``, this process.
 
     Notes
     -----
-    The result is that of scikit-learn, but for rounding, on any number of ranks; quantiles are exact where each block
-    has at most 8192 different numbers. What differs: all that is missing is one category (None, NaN, NaT); numbers that
-    are missing stay so in buckets; a column without any number is filled with 0, and not left out; the folds of a
-    ``TargetEncoder`` are drawn by the number of the row; its target is always a number, so whole numbers are not labels
-    of many classes.
+    The result is that of scikit-learn, apart from rounding, on any number of ranks; quantiles are exact if each block
+    has at most 8192 different numbers. Differences: all missing values (None, NaN, NaT) are one category; missing
+    numbers stay missing in buckets; a column without any number is filled with 0, and not dropped; the folds of a
+    ``TargetEncoder`` depend on the numbers of the rows; its target is always numeric, so that integers are not labels
+    of several classes.
 
-    Fitted on ranks, no rank needs more beside its block than eight columns of numbers, and the statistics: 128 KiB for
-    each column whose quantiles are needed, from each rank, and some numbers for each category.
+    In addition to its block, a rank needs eight columns of numbers and the statistics: 128 KiB per column with
+    quantiles and rank, and some numbers per category.
 
     Examples
     --------
@@ -111,7 +110,7 @@ class Recipe(Transformer, Estimator):
         self.callback = callback
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
-        """Find what the steps need to know of the columns.
+        """Compute the statistics of the columns for the steps.
 
         Parameters
         ----------
@@ -120,38 +119,38 @@ class Recipe(Transformer, Estimator):
         y : array-like, or Dask array or series of shape (rows,), default=None
             The target, numbers or booleans; only a ``TargetEncoder`` needs it.
         sample_weight : float, array-like, or Dask array or series of shape (rows,), default=None
-            Weights of the rows. A row of weight 2 counts as two, in means, quantiles and all else; one of weight 0 is
-            not there. None: all 1.
+            Weights of the rows. A row of weight 2 counts as two rows in all statistics, and a row of weight 0 does not
+            count. None: all 1.
 
         Returns
         -------
         Recipe
-            This one.
+            The estimator itself.
 
         Raises
         ------
         ValueError, TypeError
-            If steps cannot follow each other, a column does not exist or is not of numbers where a step needs these, or
-            the target is missing.
+            If a list of steps is not valid, a column does not exist, a step for numbers has a column of other values,
+            or the target is missing.
         """
         self._learn(X, y, sample_weight)
         return self
 
-    def fit_transform(  # type: ignore[override]  # as that of `fit`
+    def fit_transform(  # type: ignore[override]  # with the arguments of `fit`
         self, X: Any, y: Any = None, sample_weight: Any = None
     ) -> Any:
-        """Fit, and return the rows as a model is to be trained on them: with means of the target of other folds.
+        """Fit, and return the rows for the training of a model: with target means of the other folds.
 
         Parameters
         ----------
         X, y, sample_weight
-            As of `fit`.
+            See `fit`.
 
         Returns
         -------
         ndarray, scipy.sparse.csr_array or dask.array.Array
-            As of `transform`. A Dask array is placed, one block on each rank, and computed once: the next step of a
-            pipeline fits on these blocks.
+            See `transform`. A Dask array is placed, one block per rank, and computed once: the next step of a pipeline
+            fits on these blocks.
         """
         return super().fit_transform(X, y, sample_weight=sample_weight)
 
@@ -164,18 +163,19 @@ class Recipe(Transformer, Estimator):
         return data.X.map_blocks(AppliedToNumbered(columns, "transform"), **_lazily(data.X.chunks[0], columns))
 
     def transform(self, X: Any) -> Any:
-        """Return rows in numbers.
+        """Return the transformed rows.
 
         Parameters
         ----------
         X
-            As of `fit`.
+            See `fit`.
 
         Returns
         -------
         ndarray, scipy.sparse.csr_array or dask.array.Array of shape (rows, names), float64
-            In CSR format if a step returns sparse rows, as `OneHot(sparse_output=True)`, of Dask's each chunk. Lazily
-            if X is Dask's: the lengths of the chunks are unknown where X is a dataframe that is not placed.
+            In CSR format if a step returns sparse rows, for example `OneHot(sparse_output=True)`; a Dask array has
+            chunks in this format. Lazy if X is a Dask collection; the lengths of the chunks are unknown if X is a
+            dataframe that is not placed.
         """
         import dask.array as da
 
@@ -195,9 +195,9 @@ class Recipe(Transformer, Estimator):
         return da.Array(blocks.dask, blocks.name, **options)
 
     def get_feature_names_out(self, input_features: Any = None) -> _Array:
-        """Return the names of the columns that `transform` returns.
+        """Return the names of the columns of `transform`.
 
-        Those that several steps would give have that of their step before them, as in ``bucketise__distance``.
+        A name that several steps return has the name of its step as a prefix, for example ``bucketise__distance``.
 
         Parameters
         ----------
@@ -207,7 +207,7 @@ class Recipe(Transformer, Estimator):
         Returns
         -------
         ndarray of shape (names,), object
-            Text, in the order of the columns of the result.
+            The names, in the order of the columns of the result.
         """
         check_is_fitted(self)
         names = _check_feature_names_in(self, input_features)
@@ -215,7 +215,7 @@ class Recipe(Transformer, Estimator):
 
     @property
     def transformer_(self) -> ColumnTransformer:
-        """What the fitted recipe does, as a fitted transformer of scikit-learn, which loads without workbench."""
+        """The fitted recipe as a fitted transformer of scikit-learn, which can be loaded without workbench."""
         check_is_fitted(self)
         names = getattr(self, "feature_names_in_", None)
         output_names = [name for name, _ in self._steps_of(_check_feature_names_in(self))]
@@ -230,13 +230,11 @@ class Recipe(Transformer, Estimator):
         else:
             validate_data(self, X, skip_check_array=True)
         chains = self._chains(X)
-        targeted = any(isinstance(chain.encoder, TargetEncoder) for chain in chains)
-        if targeted and y is None:
-            raise ValueError(
-                "This Recipe requires y to be passed, but the target y is None: TargetMean() is one of it."
-            )
+        needs_target = any(isinstance(chain.encoder, TargetEncoder) for chain in chains)
+        if needs_target and y is None:
+            raise ValueError("This Recipe requires y to be passed, but the target y is None: TargetMean() needs it.")
         checks = RecipeChecks(type(self).__name__)
-        data = training(checks, X, y if targeted else None, weight, self.engine)
+        data = training(checks, X, y if needs_target else None, weight, self.engine)
         algorithm = statistics if weight is None else of_weighed
         columns = tuple(chain.column() for chain in chains)
         columns_statistics = self._fit(Task(algorithm, columns, RecipePart, checks), data)
@@ -251,11 +249,11 @@ class Recipe(Transformer, Estimator):
             positions = _positions(columns(frame) if callable(columns) else columns, labels)
             result += chains(positions, labels, steps)
         if not result:
-            raise ValueError("a Recipe needs columns: pass steps such as [(Scale(), ['distance'])]")
+            raise ValueError("a Recipe needs columns: pass steps, for example [(Scale(), ['distance'])]")
         return tuple(result)
 
     def _steps_of(self, names: _Array) -> list[tuple[str, str]]:
-        """Return the name of each column that comes of a step, and what the step is called."""
+        """Return for each column of the result its name, and the name of its step."""
         labels = list(map(str, names))
         return [(name, column.chain.name) for column in self.columns_ for name in column.names(labels)]
 
@@ -275,14 +273,14 @@ class Recipe(Transformer, Estimator):
 
 
 def _pair(entry: Any) -> tuple[Any, Any]:
-    """Return steps and columns of an entry of `Recipe.steps`."""
+    """Return the steps and the columns of an entry of `Recipe.steps`."""
     if not isinstance(entry, tuple | list) or len(entry) != 2:
-        raise TypeError(f"{entry!r} is no pair of steps and columns: pass e.g. (Scale(), ['distance'])")
+        raise TypeError(f"{entry!r} is not a pair of steps and columns: pass for example (Scale(), ['distance'])")
     return entry[0], entry[1]
 
 
 def _positions(columns: Any, labels: Sequence[Any]) -> list[int]:
-    """Return the numbers of columns that are named, or numbered where no name is that number."""
+    """Return the numbers of columns from names, or from numbers that are no names."""
     if isinstance(columns, slice):
         return list(range(len(labels))[columns])
     numbers = {label: number for number, label in enumerate(labels)}
@@ -294,12 +292,12 @@ def _positions(columns: Any, labels: Sequence[Any]) -> list[int]:
             or not isinstance(number, int | np.integer)
             or not -len(labels) <= number < len(labels)
         ):
-            raise ValueError(f"there is no column {column!r} in X: it has {', '.join(map(repr, labels[:20]))}")
+            raise ValueError(f"X has no column {column!r}; its columns: {', '.join(map(repr, labels[:20]))}")
         positions.append(int(number) % len(labels))
     return positions
 
 
 def _lazily(lengths: Sequence[float], columns: Columns) -> dict[str, Any]:
-    """Return what Dask is told of the result."""
+    """Return the arguments of Dask for the result."""
     empty = columns.empty
     return {"chunks": (tuple(lengths), (empty.shape[1],)), "dtype": np.float64, "meta": empty}

@@ -1,4 +1,4 @@
-"""Columns of a recipe that is fitted: transformers of scikit-learn, and what these make of rows."""
+"""The columns of a fitted recipe: transformers of scikit-learn, and their application to blocks."""
 
 from __future__ import annotations
 
@@ -29,22 +29,22 @@ from workbench.ml.scaler.estimator import _is_constant as is_constant
 _Array = NDArray[Any]
 
 _CHUNK = 1 << 18
-"""Numbers that a step returns at a time."""
+"""Maximum number of values in a result of a step."""
 
 
 @dataclass(frozen=True)
 class FittedColumn:
-    """What is done with one column, or with several columns by a stateless transformer."""
+    """The fitted transformation of one column, or of several columns with a stateless transformer."""
 
     chain: Chain
     transformer: Any
-    """A fitted transformer of scikit-learn, of an array of this column alone."""
+    """A fitted transformer of scikit-learn, for an array of this column."""
     of_folds: Any
-    """For means of the target: what returns for each fold those of the others; else None."""
+    """For target means: a transformer that returns for each fold the means of the other folds; else None."""
     row: Any
-    """A row that it takes."""
+    """A valid row."""
     empty: Any
-    """What comes of no rows."""
+    """The result for no rows."""
 
     def names(self, names: Sequence[str]) -> list[str]:
         """Return the names of the columns of the result, from the names of all columns of the table."""
@@ -67,8 +67,8 @@ class FittedColumn:
         codes, categories = pd.factorize(values)
         if any(isinstance(category, tuple) for category in categories):
             raise ValueError(
-                f"{chain.label} has tuples, which encoders of scikit-learn take for several columns: make them text "
-                "before, as by map(str)"
+                f"column {chain.label!r} has tuples, which encoders of scikit-learn read as several columns: convert "
+                "these to text first, for example with map(str)"
             )
         table = encoders.objects([*categories.tolist(), *[np.nan] * bool((codes < 0).any())])
         if rows is None or self.of_folds is None:
@@ -129,16 +129,16 @@ class Columns:
             return dense
 
     def of_scikit_learn(self, names: Sequence[str] | None, features: int, *, unique: bool) -> ColumnTransformer:
-        """Return them as a fitted transformer of scikit-learn.
+        """Return the columns as a fitted transformer of scikit-learn.
 
         Parameters
         ----------
         names
-            Of the columns of a table; None for arrays.
+            Names of the columns of a table; None for arrays.
         features
-            How many columns a table has.
+            Number of columns of a table.
         unique
-            Whether the names of what comes of the columns are different, without those of the steps before them.
+            Whether the names of the results are unique without the names of the steps.
         """
         row: list[Any] = [0.0] * features
         entries = []
@@ -163,7 +163,7 @@ class Columns:
 
 
 def fitted(chain: Chain, statistics: Statistics) -> FittedColumn:
-    """Return what is done with a column whose statistics are known."""
+    """Return the fitted column from its statistics."""
     if statistics.sample is not None:
         return _stateless(chain, statistics.sample.row)
     steps, row = [], np.zeros((1, 1))
@@ -211,7 +211,7 @@ def _fill(chain: Chain, statistics: Statistics) -> Any:
 
 
 def _encoders(chain: Chain, amounts: Amounts | None, spread: Spread | None, groups: Groups | None) -> list[Any]:
-    """Return the encoder of a column; for means of the target also that of the folds."""
+    """Return the encoder of a column; for target means also the encoder of the folds."""
     step = chain.encoder
     if isinstance(step, StandardScaler) and amounts:
         return [_scaler(step, amounts)]
@@ -240,12 +240,12 @@ def _edges(buckets: int, spread: Spread) -> _Array:
     if not len(spread.points):
         return np.empty(0)
     edges = spread.quantiles(np.linspace(0, 100, buckets + 1) / 100)
-    # Those between which there is nothing are one.
+    # Equal edges have an empty bucket between them.
     return edges[np.diff(edges, prepend=-np.inf) > 1e-8]
 
 
 def _means(step: TargetEncoder, groups: Groups) -> list[TargetEncoder]:
-    """Return the encoder of all rows, and that which returns for each fold the means of the others."""
+    """Return the encoder of all rows, and the encoder of the folds with the means of the other folds."""
     folds = [tuple(each[fold] for each in groups.target) for fold in range(step.cv)]
     sets = [[other for other in range(step.cv) if other != fold] for fold in range(step.cv)]
     tables = []
@@ -253,19 +253,19 @@ def _means(step: TargetEncoder, groups: Groups) -> list[TargetEncoder]:
         joined: Any = folds[members[0]]
         for member in members[1:]:
             joined = moments.join(joined, folds[member])
-        table = _drawn(step.smooth, *joined)
-        # What is missing is a category where it is missing in the fit; there the mean before the last is its own.
+        table = _shrunk(step.smooth, *joined)
+        # The mean before the last is that of missing values, which are a category if the fit has any.
         tables.append(table if groups.missing else np.delete(table, -2))
     categories = [*groups.categories, *[np.nan] * groups.missing]
     return [encoders.means(step, categories, np.array(selected)) for selected in (tables[-1:], tables[:-1])]
 
 
-def _drawn(smooth: float | str, rows: _Array, mean: _Array, squares: _Array) -> _Array:
-    """Return the means of categories drawn towards that of all rows, and at last that one.
+def _shrunk(smooth: float | str, rows: _Array, mean: _Array, squares: _Array) -> _Array:
+    """Return the means of categories, shrunk towards the mean of all rows, and that mean at the end.
 
     Notes
     -----
-    Micci-Barreca, SIGKDD Explorations 3 (2001), equations 3 to 6, as scikit-learn's ``TargetEncoder``.
+    Micci-Barreca, SIGKDD Explorations 3 (2001), equations 3 to 6, like ``TargetEncoder`` of scikit-learn.
     """
     total = rows.sum() or 1.0
     overall = rows @ mean / total

@@ -1,4 +1,4 @@
-"""Which fold a row of a recipe is in: by its number alone, so that any number of ranks comes to the same folds."""
+"""The folds of the rows of a recipe, from the numbers of the rows, so that they do not depend on the ranks."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ def fold_of(rows: NDArray[np.int64], folds: int) -> NDArray[np.int64]:
     rows : ndarray of int64
         Numbers of rows, from 0.
     folds : int
-        How many folds there are.
+        Number of folds.
 
     Notes
     -----
-    Of as many consecutive rows as there are folds one is in each fold, so that all folds have as many rows. Which of
-    them is drawn by a hash of their number, the finaliser of SplitMix64 (Steele, Lea and Flood, OOPSLA 2014): rows that
-    repeat with a period, as those of days or stations do, are in all folds.
+    Each group of `folds` consecutive rows has one row in each fold, so that all folds have the same size. A hash of the
+    number of the group, the finalizer of SplitMix64 (Steele, Lea and Flood, OOPSLA 2014), assigns the rows: periodic
+    rows, for example of days or stations, are in all folds.
     """
     group, place = np.divmod(rows.astype(np.uint64), np.uint64(folds))
     mixed = (group + np.uint64(1)) * np.uint64(_GOLDEN)

@@ -1,4 +1,4 @@
-"""What a recipe needs of one block: its columns, and their statistics."""
+"""The computations of a recipe on one block: the statistics of columns."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ _Array = NDArray[Any]
 
 @dataclass(frozen=True)
 class Column:
-    """What a recipe needs to know of a column, in values that a rank loads without scikit-learn."""
+    """The required statistics of a column, in values that a rank loads without scikit-learn."""
 
     position: int
-    """Its number."""
+    """Number of the column."""
     label: Any
-    """Its name, for messages."""
+    """Name of the column, for messages."""
     is_numeric: bool = False
-    """Whether it has to be of numbers."""
+    """Whether the column must have numbers."""
     moments: bool = False
     quantiles: bool = False
     folds: int = 0
-    """Number of folds of the rows whose categories are needed; 0: no categories are needed."""
+    """Number of folds for the statistics of categories; 0: no such statistics."""
     positions: tuple[int, ...] = ()
-    """Numbers of the columns of a stateless transformer, of which a row is needed."""
+    """Numbers of the columns of a stateless transformer, which needs a row."""
 
 
 @dataclass(frozen=True)
 class RecipeChecks(Checks):
-    """What rows have to be: anything that has columns; these are looked at one by one."""
+    """The requirements for rows: anything with columns, which are checked one by one."""
 
     frames: ClassVar[bool] = True
 
@@ -55,7 +55,7 @@ def _target(y: Any, estimator: str) -> _Array:
         numbers = np.asarray(values, dtype=np.float64)
     except (TypeError, ValueError) as error:
         raise ValueError(
-            f"TargetMean() of a {estimator} needs a target of numbers, e.g. y == 'yes': {error}"
+            f"TargetMean() of a {estimator} needs a target of numbers, for example y == 'yes': {error}"
         ) from error
     if not np.isfinite(numbers).all():
         raise ValueError("Input y contains NaN or infinity: TargetMean() needs the target of all rows")
@@ -63,27 +63,27 @@ def _target(y: Any, estimator: str) -> _Array:
 
 
 def take(rows: Any, position: int) -> pd.Series[Any]:
-    """Return a column of a frame or an array."""
+    """Return a column of a dataframe or an array."""
     column: pd.Series[Any] = rows.iloc[:, position] if hasattr(rows, "iloc") else pd.Series(rows[:, position])
     return column
 
 
 def take_columns(rows: Any, positions: Sequence[int]) -> Any:
-    """Return several columns of a frame or an array."""
+    """Return several columns of a dataframe or an array."""
     return rows.iloc[:, list(positions)] if hasattr(rows, "iloc") else rows[:, list(positions)]
 
 
 def numbers_of(values: pd.Series[Any], label: Any) -> _Array:
-    """Return a column as numbers, NaN where one is missing.
+    """Return a column as numbers, with NaN for missing values.
 
     Raises
     ------
     ValueError
-        If it is of anything else, or one is infinite.
+        If a value is not a number, or infinite.
     """
     try:
         if values.dtype.kind in "mM":
-            raise TypeError(f"it is of {values.dtype}")  # noqa: TRY301  (one sentence for all)
+            raise TypeError(f"its dtype is {values.dtype}")  # noqa: TRY301  (both errors get the same message)
         numbers: _Array = values.to_numpy(dtype=np.float64, na_value=np.nan)
     except (TypeError, ValueError) as error:
         raise ValueError(
@@ -100,18 +100,18 @@ class RecipePart:
     Parameters
     ----------
     X
-        A frame or an array.
+        A dataframe or an array.
     y
-        Shape (rows,), float64: the target; None where it is not needed.
+        Shape (rows,), float64: the target; None if no step needs it.
     weight
-        Shape (rows,), float64: weights of the rows, of which those of weight 0 are left out; None: all 1.
+        Shape (rows,), float64: weights of the rows; rows of weight 0 are dropped; None: all 1.
     start
-        The number of the first row.
+        Number of the first row in all data.
 
     Notes
     -----
-    Work space: eight times one column as float64 or int64, and the statistics: 128 KiB for each column whose quantiles
-    are needed; for each category 24 bytes and its name, times the folds.
+    Work space: eight times one column as float64 or int64, and the statistics: 128 KiB per column with quantiles, and
+    for each category and fold 24 bytes and the name.
     """
 
     def __init__(self, X: Any, y: _Array | None, weight: _Array | None, start: int) -> None:
@@ -125,7 +125,7 @@ class RecipePart:
         return float(len(self._X)) if self._weight is None else float(self._weight.sum())
 
     def statistics(self, columns: Sequence[Column]) -> tuple[Statistics, ...]:
-        """Return what is needed of each column."""
+        """Return the statistics of each column."""
         return tuple(map(self._statistics, columns))
 
     def _statistics(self, column: Column) -> Statistics:
@@ -145,11 +145,11 @@ class RecipePart:
 
 def statistics(parts: Parts, columns: Sequence[Column]) -> tuple[Statistics, ...]:
     """Return the statistics of all rows, in one pass."""
-    found: tuple[Statistics, ...] = Passes(parts).fold(join, "statistics", columns)
-    return found
+    result: tuple[Statistics, ...] = Passes(parts).fold(join, "statistics", columns)
+    return result
 
 
 def of_weighed(parts: Parts, columns: Sequence[Column]) -> tuple[Statistics, ...]:
-    """Return the statistics of all rows, not all of which may weigh 0."""
+    """Return the statistics of all rows; raise ValueError if the weight of all rows is 0."""
     weighed(parts.sum("weight"))
     return statistics(parts, columns)

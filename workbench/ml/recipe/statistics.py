@@ -1,4 +1,4 @@
-"""What a recipe has to know of a column, found in one pass over a block and joined with that of others."""
+"""Statistics of the columns of a recipe: computed in one pass over a block, and joined with those of other blocks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from workbench.ml.scaler.part import ScalerPart
 _Array = NDArray[Any]
 
 POINTS = 1 << 13
-"""Numbers by which a block tells where its quantiles are."""
+"""Maximum number of values with which a block describes its quantiles."""
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Amounts:
     """Moments of numbers."""
 
     rows: float
-    """Weight of those that have a number; wherever rows are counted, it is by their weights."""
+    """Weight of the rows with a number; all counts of rows in this module are weights."""
     mean: float
     squares: float
     """Sum of the squared deviations from the mean."""
@@ -32,7 +32,7 @@ class Amounts:
 
     @classmethod
     def of(cls, numbers: _Array, weight: _Array | None = None) -> Self:
-        """Return those of one block, NaN where a number is missing."""
+        """Return the moments of one block, with NaN for missing numbers."""
         absent = np.isnan(numbers)
         missing = float(absent.sum() if weight is None else weight[absent].sum())
         if absent.all():
@@ -41,25 +41,25 @@ class Amounts:
         return cls(float(rows[0]), float(mean[0]), float(squares[0]), missing)
 
     def join(self, later: Amounts) -> Amounts:
-        """Return those of both."""
+        """Return the moments of both."""
         own, other = ((each.rows, np.asarray(each.mean), np.asarray(each.squares)) for each in (self, later))
         rows, mean, squares = moments.join(own, other)
         return Amounts(float(rows), float(mean), float(squares), self.missing + later.missing)
 
     def filled(self, value: float) -> Amounts:
-        """Return them with a number in place of those that are missing."""
+        """Return the moments with a number in place of the missing ones."""
         return replace(self, missing=0.0).join(Amounts(self.missing, value, 0.0, 0.0))
 
 
 @dataclass(frozen=True)
 class Spread:
-    """Numbers in ascending order, each with the rows that it stands for.
+    """Numbers in ascending order, each with the weight of the rows that it represents.
 
     Notes
     -----
-    A block of at most `POINTS` different numbers tells all of them. Of others each point stands for as many rows as the
-    next, and is the one in their middle: what is found at a rank belongs to one that is at most 1 / (2 `POINTS`) of all
-    rows away, however many blocks there are.
+    A block with at most `POINTS` different numbers keeps all of them. The points of other blocks each represent the
+    same weight, and are the medians of their rows, so that the position of a quantile is wrong by at most 1 / (2
+    `POINTS`) of all rows, with any number of blocks.
     """
 
     points: _Array
@@ -68,22 +68,22 @@ class Spread:
 
     @classmethod
     def of(cls, numbers: _Array, weight: _Array | None = None) -> Self:
-        """Return the points of one block, NaN where a number is missing."""
+        """Return the points of one block, with NaN for missing numbers."""
         is_known = ~np.isnan(numbers)
         known = numbers[is_known]
         missing = float(len(numbers) - len(known) if weight is None else weight[~is_known].sum())
         if weight is None:
-            known, heavy = np.sort(known), np.ones(len(known))
+            known, weights = np.sort(known), np.ones(len(known))
         else:
             order = np.argsort(known, kind="stable")
-            known, heavy = known[order], weight[is_known][order]
+            known, weights = known[order], weight[is_known][order]
         first = np.flatnonzero(np.append(True, known[1:] != known[:-1])[: len(known)])
         if len(first) <= POINTS:
-            return cls(known[first], np.add.reduceat(heavy, first) if len(first) else heavy, missing)
-        reached = np.cumsum(heavy)
-        cuts = np.linspace(0, reached[-1], POINTS + 1)
-        middle = (cuts[:-1] + cuts[1:]) / 2 - _rounding(reached)
-        return cls(known[np.searchsorted(reached, middle)], np.diff(cuts), missing)
+            return cls(known[first], np.add.reduceat(weights, first) if len(first) else weights, missing)
+        totals = np.cumsum(weights)
+        cuts = np.linspace(0, totals[-1], POINTS + 1)
+        middle = (cuts[:-1] + cuts[1:]) / 2 - _rounding(totals)
+        return cls(known[np.searchsorted(totals, middle)], np.diff(cuts), missing)
 
     def join(self, later: Spread) -> Spread:
         """Return the points of both."""
@@ -92,41 +92,40 @@ class Spread:
         return Spread(points, rows, self.missing + later.missing)
 
     def filled(self, value: float) -> Spread:
-        """Return them with a number in place of those that are missing."""
+        """Return the points with a number in place of the missing ones."""
         if not self.missing:
             return self
         return replace(self, missing=0.0).join(Spread(np.array([value]), np.array([self.missing]), 0.0))
 
-    def quantiles(self, shares: _Array) -> _Array:
-        """Return quantiles: the mean of two neighbours where one is as good as the other, as for a median."""
-        reached = np.cumsum(self.rows)
-        target, rounding = np.asarray(shares) * reached[-1], _rounding(reached)
+    def quantiles(self, fractions: _Array) -> _Array:
+        """Return quantiles; the mean of two neighbors if both are valid, like for a median."""
+        totals = np.cumsum(self.rows)
+        target, rounding = np.asarray(fractions) * totals[-1], _rounding(totals)
         last = len(self.points) - 1
-        lower = self.points[np.minimum(np.searchsorted(reached, target - rounding, "left"), last)]
-        upper = self.points[np.minimum(np.searchsorted(reached, target + rounding, "right"), last)]
+        lower = self.points[np.minimum(np.searchsorted(totals, target - rounding, "left"), last)]
+        upper = self.points[np.minimum(np.searchsorted(totals, target + rounding, "right"), last)]
         middle: _Array = lower + (upper - lower) / 2
         return middle
 
 
-def _rounding(reached: _Array) -> float:
-    """Return how far sums of weights, each of which has been added up of others, may be from what they should be."""
-    return float((POINTS + len(reached)) * np.finfo(np.float64).eps * reached[-1])
+def _rounding(totals: _Array) -> float:
+    """Return the maximum rounding error of cumulated sums of weights that are sums themselves."""
+    return float((POINTS + len(totals)) * np.finfo(np.float64).eps * totals[-1])
 
 
 @dataclass(frozen=True)
 class Groups:
-    """Of each category, and each fold of the rows, the number of rows and the moments of the target."""
+    """For each category and fold the weight of the rows, and the moments of the target."""
 
     categories: tuple[Any, ...]
-    """The categories."""
     target: tuple[_Array, _Array, _Array]
-    """Rows, means and squared deviations, each of shape (folds, categories + 1): the last is of rows without one."""
+    """Rows, means and squared deviations, of shape (folds, categories + 1); the last column is for missing values."""
 
     @classmethod
     def of(
         cls, column: pd.Series[Any], target: _Array | None, folds: int, numbers: _Array, weight: _Array | None = None
     ) -> Self:
-        """Return those of one block, by the folds of its rows (`fold_of`); 0 is the target where there is none."""
+        """Return the groups of one block, by the folds of its rows (`fold_of`); without a target means are 0."""
         codes, values = pd.factorize(column)
         width = len(values) + 1
         codes = np.where(codes < 0, len(values), codes)
@@ -136,30 +135,30 @@ class Groups:
         squares: _Array
         mean, squares = np.zeros_like(rows), np.zeros_like(rows)
         if target is not None:
-            heavy = np.ones(len(target)) if weight is None else weight
-            mean = np.bincount(index, heavy * target, minlength=len(rows)) / np.where(rows > 0, rows, 1.0)
-            squares = np.bincount(index, heavy * np.square(target - mean[index]), minlength=len(rows))
+            weights = np.ones(len(target)) if weight is None else weight
+            mean = np.bincount(index, weights * target, minlength=len(rows)) / np.where(rows > 0, rows, 1.0)
+            squares = np.bincount(index, weights * np.square(target - mean[index]), minlength=len(rows))
         shape = folds, width
         return cls(tuple(values.tolist()), (rows.reshape(shape), mean.reshape(shape), squares.reshape(shape)))
 
     def join(self, later: Groups) -> Groups:
-        """Return those of both, the categories in the order in which they came."""
+        """Return the groups of both, with the categories in the order of their first occurrence."""
         known = dict.fromkeys(self.categories) | dict.fromkeys(later.categories)
         values = tuple(known)
-        return Groups(values, moments.join(self._spread(values), later._spread(values)))
+        return Groups(values, moments.join(self._moments_of(values), later._moments_of(values)))
 
-    def _spread(self, values: tuple[Any, ...]) -> moments.Moments:
-        """Return the moments with a column for each of the values."""
+    def _moments_of(self, values: tuple[Any, ...]) -> moments.Moments:
+        """Return the moments with a column per value."""
         place = {value: number for number, value in enumerate(values)}
         columns = [*(place[value] for value in self.categories), len(values)]
         folds = len(self.target[0])
-        spread = [np.zeros((folds, len(values) + 1)) for _ in self.target]
-        for wide, own in zip(spread, self.target, strict=True):
+        result = [np.zeros((folds, len(values) + 1)) for _ in self.target]
+        for wide, own in zip(result, self.target, strict=True):
             wide[:, columns] = own
-        return spread[0], spread[1], spread[2]
+        return result[0], result[1], result[2]
 
     def filled(self, value: Any) -> Groups:
-        """Return them with a category in place of what is missing."""
+        """Return the groups with a category in place of missing values."""
         if not self.missing:
             return self
         missing = (each[:, -1:] for each in self.target)
@@ -170,7 +169,7 @@ class Groups:
         return Groups(self.categories, (rest[0], rest[1], rest[2])).join(filling)
 
     def sorted(self) -> Groups:
-        """Return them with the categories in ascending order; by their types, where they cannot be compared."""
+        """Return the groups with sorted categories; categories that are not comparable are sorted by type and text."""
         numbers = range(len(self.categories))
         try:
             order = sorted(numbers, key=lambda number: self.categories[number])
@@ -179,17 +178,17 @@ class Groups:
                 numbers, key=lambda number: (str(type(self.categories[number])), str(self.categories[number]))
             )
         values = tuple(self.categories[number] for number in order)
-        return Groups(values, self._spread(values))
+        return Groups(values, self._moments_of(values))
 
     @property
     def rows(self) -> _Array:
-        """Rows of each category, the last of those without one."""
-        counted: _Array = self.target[0].sum(axis=0)
-        return counted
+        """Weight of the rows of each category; the last number is for missing values."""
+        rows: _Array = self.target[0].sum(axis=0)
+        return rows
 
     @property
     def missing(self) -> bool:
-        """Whether there are rows without a category."""
+        """Whether values are missing."""
         return bool(self.rows[-1])
 
 
@@ -198,7 +197,7 @@ class Sample:
     """The first row of several columns."""
 
     row: Any
-    """A frame or an array with one row, or without rows."""
+    """A dataframe or an array with one row or none."""
 
     def join(self, later: Sample) -> Sample:
         """Return the first row of both."""

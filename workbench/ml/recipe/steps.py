@@ -1,4 +1,4 @@
-"""The steps of a recipe: transformers of scikit-learn, short names for some of them, and what each needs."""
+"""The steps of a recipe: transformers of scikit-learn, short names for some, and the statistics that they need."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from workbench.ml.recipe.part import Column
 
 _STRATEGIES = ("mean", "median", "most_frequent", "constant")
 
-# What an encoder is called where two give columns of one name.
+# Names of encoders, as prefixes of columns with the same name.
 _NAMES = {
     StandardScaler: "scale",
     OneHotEncoder: "onehot",
@@ -28,7 +28,7 @@ _NAMES = {
     TargetEncoder: "targetmean",
     type(None): "keep",
 }
-# Parameters that have no meaning here but by their default values, and other values that are the same.
+# Parameters that are valid with their default values only, and other values with the same meaning.
 _ONLY: dict[type, dict[str, tuple[Any, ...]]] = {
     SimpleImputer: {"missing_values": (None, pd.NA), "add_indicator": ()},
     OneHotEncoder: {
@@ -49,16 +49,16 @@ _ONLY: dict[type, dict[str, tuple[Any, ...]]] = {
 
 
 def Impute(strategy: str = "mean", fill_value: Any = None) -> Any:  # noqa: N802  (named like the classes of steps)
-    """Fill in what is missing; comes before another step of the same columns, or stands alone.
+    """Replace missing values; valid before another step of the same columns, or alone.
 
     Parameters
     ----------
     strategy : {"mean", "median", "most_frequent", "constant"}, default="mean"
-        What is filled in. The median is that of the numbers where each block has at most 8192 different ones; otherwise
-        a number whose rank is at most 1/16384 of all rows away. Of several that are most frequent the smallest. A
-        column without any number is filled with 0.
+        The replacement. The median is exact if each block has at most 8192 different numbers; otherwise its position is
+        wrong by at most 1/16384 of all rows. Of several most frequent values the smallest is used. A column without any
+        number is filled with 0.
     fill_value : number or str, default=None
-        The constant.
+        The value for ``"constant"``.
 
     Returns
     -------
@@ -68,17 +68,17 @@ def Impute(strategy: str = "mean", fill_value: Any = None) -> Any:  # noqa: N802
     Raises
     ------
     ValueError
-        If the strategy is another, or a constant is not given.
+        If the strategy is not valid, or the constant is missing.
     """
     if strategy not in _STRATEGIES:
         raise ValueError(f"Impute(strategy={strategy!r}): must be one of {', '.join(_STRATEGIES)}")
     if strategy == "constant" and fill_value is None:
-        raise ValueError('Impute("constant") needs to know the constant: pass fill_value')
+        raise ValueError('Impute("constant") needs a constant: pass fill_value')
     return SimpleImputer(strategy=strategy, fill_value=fill_value)
 
 
 def Keep() -> str:  # noqa: N802  (as `Impute`)
-    """Take numbers as they are.
+    """Keep numbers unchanged.
 
     Returns
     -------
@@ -89,12 +89,12 @@ def Keep() -> str:  # noqa: N802  (as `Impute`)
 
 
 def Scale(*, with_mean: bool = True, with_std: bool = True) -> Any:  # noqa: N802  (as `Impute`)
-    """Scale numbers to mean 0 and variance 1, as `workbench.ml.StandardScaler`; missing ones do not count, and stay.
+    """Scale numbers to mean 0 and variance 1, like `workbench.ml.StandardScaler`; missing numbers stay missing.
 
     Parameters
     ----------
     with_mean : bool, default=True
-        Whether the mean is taken away.
+        Whether the mean is subtracted.
     with_std : bool, default=True
         Whether numbers are divided by their standard deviation.
 
@@ -107,14 +107,14 @@ def Scale(*, with_mean: bool = True, with_std: bool = True) -> Any:  # noqa: N80
 
 
 def OneHot(*, sparse_output: bool = False) -> Any:  # noqa: N802  (as `Impute`)
-    """Make a column of zeros and ones of each category; what is missing is a category, if it is missing in the fit.
+    """Return a column of zeros and ones per category; missing values are a category if the fit has any.
 
-    A category that was not there in the fit is all zeros.
+    A category that did not occur in the fit becomes all zeros.
 
     Parameters
     ----------
     sparse_output : bool, default=False
-        Whether the recipe returns rows as a matrix in CSR format: all columns, if one step wants it.
+        Whether the recipe returns a matrix in CSR format; one step with this parameter applies to all columns.
 
     Returns
     -------
@@ -127,28 +127,29 @@ def OneHot(*, sparse_output: bool = False) -> Any:  # noqa: N802  (as `Impute`)
 def Bucketise(  # noqa: N802  (as `Impute`)
     buckets: int = 5, edges: Sequence[float] | None = None, *, one_hot: bool = False
 ) -> Any:
-    """Replace numbers by the number of the bucket that they are in, the first is 0.
+    """Replace numbers by the numbers of their buckets, from 0.
 
-    Missing ones stay missing; with `one_hot` they are all zeros.
+    Missing numbers stay missing; with `one_hot` they become all zeros.
 
     Parameters
     ----------
     buckets : int, default=5
-        How many, of as many rows each, as far as different numbers allow it. The quantiles are as exact as a median.
+        Number of quantile buckets, with equal numbers of rows as far as equal values allow this. The quantiles have the
+        precision of the median of `Impute`.
     edges : sequence of float, default=None
-        The edges, the outer ones included, in place of quantiles. What lies outside is in the first or last bucket.
+        The edges in place of quantiles, including the outer ones. Numbers outside are in the first or last bucket.
     one_hot : bool, default=False
-        Whether each bucket gets a column of zeros and ones.
+        Whether to return a column of zeros and ones per bucket.
 
     Returns
     -------
     sklearn.preprocessing.KBinsDiscretizer or sklearn.frozen.FrozenEstimator
-        A step; with `edges` a discretizer that is fitted.
+        A step; with `edges` a fitted discretizer.
 
     Raises
     ------
     ValueError
-        If there are less than two buckets, or the edges do not ascend.
+        If the number of buckets is less than two, or the edges are not in ascending order.
     """
     if buckets < 2:
         raise ValueError(f"Bucketise(buckets={buckets}): must be at least 2")
@@ -161,18 +162,19 @@ def Bucketise(  # noqa: N802  (as `Impute`)
 
 
 def TargetMean(folds: int = 5, smooth: float | str = "auto") -> Any:  # noqa: N802  (as `Impute`)
-    """Replace categories by the mean of the target among their rows, drawn towards the mean of all rows.
+    """Replace categories by the mean target of their rows, shrunk towards the mean of all rows.
 
-    Rows that a model is trained on (`Recipe.fit_transform`) get means of the other folds, so that their own target is
-    not in them. The fold of a row is drawn by its number, so that the number of ranks changes nothing. A category that
-    was not there in the fit is the mean of all rows.
+    Training rows (`Recipe.fit_transform`) get the means of the other folds, which do not include their own target. The
+    fold of a row depends on the number of the row, and not on the number of ranks. A category that did not occur in the
+    fit becomes the mean of all rows.
 
     Parameters
     ----------
     folds : int, default=5
-        Into how many the rows are split.
+        Number of folds.
     smooth : float or "auto", default="auto"
-        As many rows of the mean of all are counted to each category; ``"auto"``: by the variances (empirical Bayes).
+        Weight of the mean of all rows, as a number of rows per category; ``"auto"``: from the variances (empirical
+        Bayes).
 
     Returns
     -------
@@ -182,7 +184,7 @@ def TargetMean(folds: int = 5, smooth: float | str = "auto") -> Any:  # noqa: N8
     Raises
     ------
     ValueError
-        If there are less than two folds, or the smoothing is negative or another word.
+        If the number of folds is less than two, or `smooth` is not valid.
     """
     if folds < 2:
         raise ValueError(f"TargetMean(folds={folds}): must be at least 2")
@@ -193,35 +195,35 @@ def TargetMean(folds: int = 5, smooth: float | str = "auto") -> Any:  # noqa: N8
 
 @dataclass(frozen=True)
 class Chain(Column):
-    """What is done with one column, or with several columns by a stateless transformer."""
+    """The transformation of one column, or of several columns with a stateless transformer."""
 
     imputer: Any = None
     """A `SimpleImputer`, or None."""
     encoder: Any = None
-    """A transformer; None for numbers that stay as they are."""
+    """A transformer; None: numbers stay unchanged."""
 
     @property
     def name(self) -> str:
-        """What the encoder is called."""
+        """Name of the encoder."""
         return _NAMES.get(type(self.discretizer or self.encoder), type(self.encoder).__name__.lower())
 
     @property
     def discretizer(self) -> Any:
-        """What has buckets, or None."""
+        """The discretizer of the encoder; None without buckets."""
         return _discretizer(self.encoder)
 
     def column(self) -> Column:
-        """Return what a rank needs of it."""
+        """Return the part of the chain for the ranks."""
         return Column(**{field.name: getattr(self, field.name) for field in fields(Column)})
 
 
 def chains(positions: Sequence[int], labels: Sequence[Any], steps: Any) -> list[Chain]:
-    """Return what is done with columns of a table.
+    """Return the transformations of columns of a table.
 
     Raises
     ------
     TypeError, ValueError
-        If these are no steps, or cannot follow each other.
+        If a step, or the order of the steps, is not valid.
     """
     remaining = [step for _, step in steps.steps] if isinstance(steps, Pipeline) else steps
     remaining = list(remaining) if isinstance(remaining, list | tuple) else [remaining]
@@ -233,8 +235,8 @@ def chains(positions: Sequence[int], labels: Sequence[Any], steps: Any) -> list[
     stateless = type(encoder) not in _NAMES and _discretizer(encoder) is None
     if remaining or isinstance(encoder, SimpleImputer) or (imputer and stateless):
         raise ValueError(
-            f"{steps!r} cannot follow each other: a column has one step, and may have an imputer before a step that "
-            "learns something of each column; put others before or behind the recipe, in a pipeline"
+            f"{steps!r} cannot follow each other: valid are one step per column, or an imputer before a step with a "
+            "fit; use a pipeline for steps before or after the recipe"
         )
     if not positions:
         return []
@@ -244,12 +246,12 @@ def chains(positions: Sequence[int], labels: Sequence[Any], steps: Any) -> list[
 
 
 def _chain(position: int, label: Any, imputer: Any, encoder: Any) -> Chain:
-    """Return what is done with one column."""
+    """Return the transformation of one column."""
     strategy = imputer and imputer.strategy
     is_numeric = encoder is None or isinstance(encoder, StandardScaler) or _discretizer(encoder) is not None
     filling = strategy == "constant" and imputer.fill_value is not None
     if filling and is_numeric and not isinstance(imputer.fill_value, Real):
-        raise ValueError(f"{imputer!r} fills numbers of column {label!r}: fill_value must be one")
+        raise ValueError(f"{imputer!r} fills numbers of column {label!r}: fill_value must be a number")
     categories = isinstance(encoder, OneHotEncoder) or strategy == "most_frequent"
     return Chain(
         position,
@@ -264,39 +266,39 @@ def _chain(position: int, label: Any, imputer: Any, encoder: Any) -> Chain:
 
 
 def _check(step: Any) -> None:
-    """Raise TypeError if this is no step, ValueError if one of its parameters has no meaning here."""
+    """Raise TypeError if this is not a step, ValueError if one of its parameters has no meaning here."""
     known = type(step) in _NAMES or isinstance(step, SimpleImputer | FrozenEstimator | PolynomialFeatures)
     if step is None or isinstance(step, type) or not (known or step == "passthrough" or _is_stateless(step)):
         raise TypeError(
             f"{step!r} is no step of a recipe: pass SimpleImputer(), StandardScaler(), OneHotEncoder(), "
-            "KBinsDiscretizer(), TargetEncoder(), 'passthrough' or a transformer that learns nothing, such as "
+            "KBinsDiscretizer(), TargetEncoder(), 'passthrough' or a transformer without a fit, for example "
             "FunctionTransformer(), each of scikit-learn, not of workbench.ml"
         )
     for name, equivalents in _ONLY.get(type(step), {}).items():
-        given, valid = getattr(step, name, None), [type(step)().get_params().get(name), *equivalents]
-        if not any(_is_same(given, value) for value in valid):
+        current, valid = getattr(step, name, None), [type(step)().get_params().get(name), *equivalents]
+        if not any(_is_same(current, value) for value in valid):
             raise ValueError(f"{step!r}: {name} has no meaning in a recipe; valid: {', '.join(map(repr, valid))}")
     if isinstance(step, SimpleImputer) and step.strategy not in _STRATEGIES:
         raise ValueError(f"{step!r}: strategy must be one of {', '.join(_STRATEGIES)}")
     size = getattr(step, "n_bins", 2) if isinstance(step, KBinsDiscretizer) else getattr(step, "cv", 2)
     if not isinstance(size, Integral) or size < 2:
-        raise ValueError(f"{step!r}: n_bins and cv must be one number of at least 2 in a recipe")
+        raise ValueError(f"{step!r}: n_bins and cv must be an integer of at least 2 in a recipe")
 
 
 def _is_same(left: Any, right: Any) -> bool:
     if left is right:
         return True
-    # A NaN that was sent to another process is another object.
+    # A NaN from another process is a different object.
     return type(left) is type(right) and bool(left == right or (left != left and right != right))  # noqa: PLR0124
 
 
 def _discretizer(encoder: Any) -> Any:
-    """Return the discretizer that this is, or that of one column that is frozen here; None if there is none."""
+    """Return the encoder if it is a discretizer, or the frozen discretizer of one column; else None."""
     if not isinstance(encoder, FrozenEstimator):
         return encoder if isinstance(encoder, KBinsDiscretizer) else None
     frozen = encoder.estimator
-    of_one = getattr(frozen, "n_features_in_", 0) == 1 and not hasattr(frozen, "feature_names_in_")
-    return frozen if isinstance(frozen, KBinsDiscretizer) and of_one else None
+    has_one_column = getattr(frozen, "n_features_in_", 0) == 1 and not hasattr(frozen, "feature_names_in_")
+    return frozen if isinstance(frozen, KBinsDiscretizer) and has_one_column else None
 
 
 def _is_stateless(step: Any) -> bool:

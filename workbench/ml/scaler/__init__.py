@@ -1,1 +1,1 @@
-"""Standardisation of features."""
+"""Standardization of features."""

@@ -1,4 +1,4 @@
-"""Standardisation in the manner of scikit-learn, on ranks."""
+"""Standardization on ranks, with the interface of scikit-learn."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from workbench.ml.transformer import Transformer
 
 _Array = NDArray[Any]
 
-# What is scaled; blocks may be without rows.
+# Checks of the rows of `transform`; blocks may be empty.
 _APPLIED: dict[str, Any] = {
     "accept_sparse": "csr",
     "dtype": FLOATS,
@@ -42,40 +42,39 @@ class StandardScaler(OneToOneFeatureMixin, Transformer, Estimator):  # type: ign
     Parameters
     ----------
     copy : bool, default=True
-        Whether `transform` leaves an array as it is and returns another. If not, an array of floats in this process is
-        scaled in place. Blocks of Dask collections are never changed.
+        Whether `transform` returns a new array. False: an array of floats in this process is scaled in place. Blocks of
+        Dask collections are never changed.
     with_mean : bool, default=True
-        Whether the mean is taken away. Sparse rows cannot be centred.
+        Whether the mean is subtracted. Sparse rows cannot be centered.
     with_std : bool, default=True
         Whether features are divided by their standard deviation.
     engine : {"auto", "mpi", "dask", "local"}, default="auto"
         See `workbench.ml.engine.fitting.fit`.
     verbose : int, default=0
-        1 for a bar, 2 for a line each pass over the rows.
+        1: a progress bar; 2: one line per pass over the rows.
     callback : callable, default=None
-        Is called after each pass over the rows with its number and name: ``pass``, ``name``.
+        Called after each pass over the rows with its number and name: ``pass``, ``name``.
 
     Attributes
     ----------
     mean_ : ndarray of shape (features,), float64
-        The means; None where neither `with_mean` nor `with_std` is asked for.
+        The means; None without `with_mean` and `with_std`.
     var_ : ndarray of shape (features,), float64
         The variances; None without `with_std`.
     scale_ : ndarray of shape (features,), float64
-        What features are divided by: the standard deviation, or 1 where all numbers agree; None without `with_std`.
+        The divisors of the features: the standard deviation, or 1 for a constant feature; None without `with_std`.
     n_samples_seen_ : float or ndarray of shape (features,)
-        Number (or weight) of the rows, by feature where numbers are missing.
+        Number (or weight) of the rows; one value per feature if numbers are missing.
     n_features_in_ : int
         Number of features.
     engine_ : str
-        What the last fit ran on: ``"mpi"``, ``"dask"``, or ``"local"``, this process.
+        The engine of the last fit: ``"mpi"``, ``"dask"``, or ``"local"``, this process.
 
     Notes
     -----
-    The result is scikit-learn's, but for rounding: to about 14 digits, also where the mean is large beside the
-    deviations. Missing numbers (NaN) do not count, and stay missing. Weights may not be negative.
-
-    No rank needs more than some MiB beside its block.
+    The result is that of scikit-learn to about 14 digits, also if the mean is much larger than the deviations. Missing
+    numbers (NaN) are ignored, and stay missing. Weights must not be negative. A rank needs 2 MiB in addition to its
+    block.
     """
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
@@ -103,41 +102,41 @@ class StandardScaler(OneToOneFeatureMixin, Transformer, Estimator):  # type: ign
         self.callback = callback
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
-        """Find means and variances.
+        """Compute means and variances.
 
         Parameters
         ----------
         X : array, CSR matrix, dataframe, or Dask array or dataframe of shape (rows, features)
             The rows.
         y : None
-            Is not used.
+            Not used.
         sample_weight : float, array-like, or Dask array or series of shape (rows,), default=None
             Weights of the rows, at least 0; None: all 1.
 
         Returns
         -------
         StandardScaler
-            This one.
+            The estimator itself.
 
         Raises
         ------
         ValueError, TypeError
-            As scikit-learn words it, if rows or weights are not valid.
+            The error of scikit-learn if rows or weights are not valid.
         """
         return self._learn(X, sample_weight, None)
 
     def partial_fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
-        """Take more rows into account, as if they had been there in `fit`.
+        """Add rows to the earlier rows.
 
         Parameters
         ----------
         X, y, sample_weight
-            As of `fit`.
+            See `fit`.
 
         Returns
         -------
         StandardScaler
-            This one.
+            The estimator itself.
         """
         if not hasattr(self, "n_samples_seen_"):
             return self.fit(X, y, sample_weight)
@@ -148,7 +147,7 @@ class StandardScaler(OneToOneFeatureMixin, Transformer, Estimator):  # type: ign
         return self._learn(X, sample_weight, self._seen())
 
     def _learn(self, X: Any, weight: Any, seen: Moments | None) -> Self:
-        checks = ScalerChecks(type(self).__name__, with_mean=self.with_mean)
+        checks = ScalerChecks(type(self).__name__, integers=True, with_mean=self.with_mean)
         data = training(self, checks, X, None, weight)
         fitted_moments = self._fit(Task(moments, seen, ScalerPart, checks), data)
         if weight is not None:
@@ -173,7 +172,7 @@ class StandardScaler(OneToOneFeatureMixin, Transformer, Estimator):  # type: ign
         self.scale_ = np.where(_is_constant(rows, mean, variance), 1.0, np.sqrt(variance)) if self.with_std else None
 
     def transform(self, X: Any) -> Any:
-        """Return rows scaled.
+        """Return the scaled rows.
 
         Parameters
         ----------
@@ -183,12 +182,12 @@ class StandardScaler(OneToOneFeatureMixin, Transformer, Estimator):  # type: ign
         Returns
         -------
         array, CSR matrix or Dask array of shape (rows, features), float32 if X is, else float64
-            Lazily if X is a Dask collection.
+            Lazy if X is a Dask collection.
 
         Raises
         ------
         ValueError
-            If sparse rows would be centred.
+            If the rows are sparse and `with_mean` is set.
         """
         check_is_fitted(self)
         if is_dask_collection(X):
@@ -206,7 +205,7 @@ class StandardScaler(OneToOneFeatureMixin, Transformer, Estimator):  # type: ign
         return X
 
     def inverse_transform(self, X: Any) -> Any:
-        """Return rows as they were before they were scaled.
+        """Return the rows before scaling.
 
         Parameters
         ----------
@@ -216,7 +215,7 @@ class StandardScaler(OneToOneFeatureMixin, Transformer, Estimator):  # type: ign
         Returns
         -------
         array, CSR matrix or Dask array of shape (rows, features), float32 if X is, else float64
-            In the units of the features. Lazily if X is a Dask collection.
+            In the units of the features. Lazy if X is a Dask collection.
         """
         check_is_fitted(self)
         if is_dask_collection(X):
@@ -235,7 +234,7 @@ class StandardScaler(OneToOneFeatureMixin, Transformer, Estimator):  # type: ign
 
     def _lazily(self, method: str, X: Any) -> Any:
         model = copy.copy(self)
-        # A block may be of use to others.
+        # Other tasks may use the block, which must not change.
         model.copy = True
         return model._map(method, X, self.n_features_in_, _dtype(X))
 
@@ -248,7 +247,7 @@ class StandardScaler(OneToOneFeatureMixin, Transformer, Estimator):  # type: ign
 
 
 def _is_constant(rows: _Array, mean: _Array, variance: _Array) -> _Array:
-    """Return which variances are nothing but rounding: the bound is that of Chan, Golub and LeVeque for two passes."""
+    """Return which variances are rounding errors: the bound of Chan, Golub and LeVeque for two passes."""
     rounding = rows * np.finfo(np.float64).eps
     constant: _Array = variance <= rounding * variance + np.square(rounding * mean)
     return constant

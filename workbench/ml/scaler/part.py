@@ -1,4 +1,4 @@
-"""What scaling needs of one block: the moments of its features."""
+"""The computations of scaling on one block: the moments of the features."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from workbench.ml.engine.pass_counter import Passes
 
 _Array = NDArray[Any]
 
-# Numbers that are looked at together, half a MiB: they stay in the cache of a core.
+# Numbers in a slice, half a MiB, which stays in the cache of a core.
 _SLICE = 1 << 16
-# Rows of a slice at least, also where there are many features: so many share the work of joining.
+# Minimum number of rows of a slice: fewer rows would make joining expensive with many features.
 _ROWS = 16
 
 
 @dataclass(frozen=True)
 class ScalerChecks(Checks):
-    """What rows have to be that are scaled: numbers may be missing (NaN), and sparse ones cannot be centred."""
+    """The requirements for rows to scale: numbers may be missing (NaN), and sparse rows cannot be centered."""
 
     with_mean: bool = True
 
@@ -50,13 +50,13 @@ class ScalerChecks(Checks):
 
 
 def refuse_to_centre(X: Any, with_mean: bool) -> None:
-    """Raise ValueError if sparse rows would be centred."""
+    """Raise ValueError for sparse rows with `with_mean`."""
     if with_mean and sparse.issparse(X):
-        raise ValueError("Cannot center sparse matrices: they would be dense. Pass with_mean=False.")
+        raise ValueError("Cannot center sparse matrices, which would be dense: pass with_mean=False.")
 
 
 def moments(parts: Parts, seen: Moments | None) -> Moments:
-    """Return the moments of all rows together with those that were seen before."""
+    """Return the moments of all rows and of earlier rows."""
     result: Moments = Passes(parts).fold(join, "moments")
     return result if seen is None else join(seen, result)
 
@@ -67,24 +67,24 @@ class ScalerPart(FindsNonFinite):
     Parameters
     ----------
     X
-        Shape (rows, features): an array, or a matrix in CSR format; NaN where a number is missing.
+        Shape (rows, features): an array, or a matrix in CSR format; NaN for missing numbers.
     y
-        Is not used.
+        Not used.
     weight
         Shape (rows,): weights of the rows; None: all 1.
     start
-        Is not used.
+        Not used.
 
     Notes
     -----
-    Work space: four slices of half a MiB, or of 16 rows where these are larger; for CSR some numbers per feature.
+    Work space: four slices of half a MiB, or of 16 rows if these are larger; for CSR some numbers per feature.
     """
 
     def __init__(self, X: Any, y: None, weight: _Array | None, start: int) -> None:
         self._X, self._weight = X, weight
 
     def moments(self) -> Moments:
-        """Return the moments of the block in one pass, with the weight of the rows by feature: NaNs do not count."""
+        """Return the moments of the block, in one pass, with the weight of the rows per feature without NaNs."""
         if not sparse.issparse(self._X):
             with np.errstate(over="ignore", invalid="ignore"):
                 result = functools.reduce(join, self._slices())
@@ -110,14 +110,14 @@ class ScalerPart(FindsNonFinite):
 
 def _moments(X: _Array, weight: _Array) -> Moments:
     missing = np.isnan(X)
-    some = bool(missing.any())
-    rows = weight @ ~missing if some else np.full(X.shape[1], weight.sum())
+    is_incomplete = bool(missing.any())
+    rows = weight @ ~missing if is_incomplete else np.full(X.shape[1], weight.sum())
     safe = np.where(rows > 0, rows, 1.0)
-    mean = weight @ (np.where(missing, 0.0, X) if some else X) / safe
+    mean = weight @ (np.where(missing, 0.0, X) if is_incomplete else X) / safe
     deviations = X - mean
-    if some:
+    if is_incomplete:
         deviations[missing] = 0.0
-    # What the mean lacks by rounding: far from 0 it counts beside the deviations.
-    lack = weight @ deviations / safe
+    # The rounding error of the mean counts if the mean is much larger than the deviations.
+    error = weight @ deviations / safe
     squares = weight @ np.square(deviations, out=deviations)
-    return rows, mean + lack, np.maximum(squares - np.square(lack) * rows, 0.0)
+    return rows, mean + error, np.maximum(squares - np.square(error) * rows, 0.0)

@@ -17,8 +17,8 @@ _Array = NDArray[Any]
 
 # Minimum rounds of k-means||, and the expected candidates of a round as a multiple of the number of centers.
 _ROUNDS, _OVERSAMPLING = 2, 2.0
-# A round after which less than this fraction of the squared distances is left has found clusters that are far from all
-# others, and more of these may exist.
+# If a round leaves less than this fraction of the squared distances, clusters far from all others exist, and another
+# round may find more of these.
 _LEFT = 0.25
 # Runs and iterations to cluster the candidates; for more than `_MANY` centers one run with fewer iterations.
 _RUNS, _ITERATIONS, _MANY, _FEW = 3, 300, 300, 10
@@ -38,11 +38,11 @@ def spread_out(parts: Parts, number: int, seed: Sequence[int]) -> _Array:
     -----
     Bahmani et al., Scalable K-Means++, PVLDB 5 (2012): candidates are drawn by their squared distances to earlier
     candidates, and clustered with the weights of their nearest rows. Each row is compared once with each candidate, so
-    that two rounds with about twice as many candidates as centers cost about four of Lloyd's iterations. Where clusters
+    that two rounds with about twice as many candidates as centers cost about four of Lloyd's iterations. If clusters
     are far apart, a round draws candidates from the farthest clusters only, and more rounds follow.
     """
     random = np.random.default_rng(seed)
-    candidates = newest = _one(parts, random.random())
+    candidates = newest = _row_at(parts, random.random())
     cost, before, rounds = parts.sum("near", newest, 0), np.inf, 0
     while cost and (rounds < _ROUNDS or cost < _LEFT * before):
         before, rounds = cost, rounds + 1
@@ -67,7 +67,7 @@ def spread_out(parts: Parts, number: int, seed: Sequence[int]) -> _Array:
 
 
 def plus_plus(points: _Array, weights: _Array, number: int, random: np.random.Generator) -> _Array:
-    """Return some of the points, far from each other, by k-means++, shape (number, features).
+    """Return points far from each other, by k-means++, shape (number, features).
 
     Parameters
     ----------
@@ -76,37 +76,37 @@ def plus_plus(points: _Array, weights: _Array, number: int, random: np.random.Ge
     weights
         Shape (points,).
     number
-        So many, at most as there are points.
+        Number of points to select, at most all points.
     random
-        Draws them.
+        The random number generator.
 
     Notes
     -----
-    Arthur and Vassilvitskii, k-means++, SODA (2007), greedy as in scikit-learn: of some points drawn by their squared
-    distances to those chosen, the one is chosen that leaves the smallest sum. Not scikit-learn's own function, since
-    its import takes a rank two seconds.
+    Arthur and Vassilvitskii, k-means++, SODA (2007), greedy as in scikit-learn: several points are drawn by their
+    squared distances to the selected points, and the point with the smallest remaining sum is selected. The function of
+    scikit-learn would cost a rank two seconds for the import.
     """
-    apart = points - np.average(points, axis=0, weights=weights)
-    norms = np.square(apart).sum(axis=1)
+    centered = points - np.average(points, axis=0, weights=weights)
+    norms = np.square(centered).sum(axis=1)
     chosen = np.empty(number, dtype=np.int64)
-    nearest, several = np.full(len(points), np.inf), 2 + int(np.log(number))
-    chances = weights
+    nearest, trials = np.full(len(points), np.inf), 2 + int(np.log(number))
+    probabilities = weights
     for place in range(number):
-        reached = np.cumsum(chances)
-        some = np.searchsorted(reached, random.random(several if place else 1) * reached[-1], side="right")
-        some = np.minimum(some, len(points) - 1)
-        distances = np.maximum(norms[some, None] + norms - 2 * apart[some] @ apart.T, 0)
+        totals = np.cumsum(probabilities)
+        drawn = np.searchsorted(totals, random.random(trials if place else 1) * totals[-1], side="right")
+        drawn = np.minimum(drawn, len(points) - 1)
+        distances = np.maximum(norms[drawn, None] + norms - 2 * centered[drawn] @ centered.T, 0)
         np.minimum(distances, nearest, out=distances)
         best = int(np.argmin(distances @ weights))
-        chosen[place], nearest = some[best], distances[best]
-        chances = nearest * weights
+        chosen[place], nearest = drawn[best], distances[best]
+        probabilities = nearest * weights
     return points[chosen]
 
 
-def _one(parts: Parts, share: float) -> _Array:
-    """Return the row, shape (1, features), where this share of all weight is reached."""
+def _row_at(parts: Parts, fraction: float) -> _Array:
+    """Return the row, shape (1, features), up to which the sum of weights is this fraction of the total."""
     weights = np.cumsum(parts.each("weight"))
-    weight = share * weights[-1]
+    weight = fraction * weights[-1]
     part = min(int(np.searchsorted(weights, weight, side="right")), len(weights) - 1)
     row: _Array = parts.each("row_at", weight - (weights[part - 1] if part else 0.0))[part]
     return row.astype(np.float64)
