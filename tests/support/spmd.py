@@ -75,6 +75,23 @@ def wait_for(path):
         time.sleep(0.005)
 
 
+def meet(comm, mine, other):
+    """Exchange messages before and after another call is there, which waits for this one; return them, and where."""
+    from mpi4py import MPI
+
+    came = []
+    for file in (mine, other):
+        if file == mine:
+            Path(mine).touch()
+        else:
+            wait_for(other)
+        for to in range(comm.size):
+            comm.isend((mine, comm.rank), to)
+        came += sorted(comm.recv(source=MPI.ANY_SOURCE, tag=MPI.ANY_TAG) for _ in range(comm.size))
+        comm.Barrier()
+    return MPI.COMM_WORLD.rank, came, comm.allreduce(1)
+
+
 def hang(comm, way, missing, path):
     """Wait in MPI on all ranks but one, which comes when there is a file."""
     if comm.rank == missing:

@@ -9,7 +9,7 @@ import functools
 import operator
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from types import MethodType
 from typing import TYPE_CHECKING, Any, overload
@@ -29,6 +29,7 @@ def run_on_ranks(
     client: Client | None = None,
     result: str = "ranks",
     world: int | None = None,
+    ranks: Sequence[int] | None = None,
     timeout: float | str | None = None,
     limit: float | str | None = None,
     **kwargs: Any,
@@ -39,7 +40,7 @@ def run_on_ranks(
     ----------
     fn
         Its first argument is an `mpi4py.MPI.Intracomm` of exactly the ranks that take part: those that hold the
-        blocks, in their order; without blocks, all of the world.
+        blocks, in their order; without blocks, all of the world, or those of `ranks`.
     *args, **kwargs
         A placed collection is replaced by its local block: the very array that lies on the rank, contiguous and
         64-byte aligned. A future is replaced by its value. Anything else is given to all ranks; above 1 MiB it goes
@@ -52,6 +53,9 @@ def run_on_ranks(
         each becomes one.
     world
         Index of the MPI world. Default: that of the blocks; without blocks the first one, 0.
+    ranks
+        Ranks of the world that take part, in their order in the communicator: a list or a range. Calls that share no
+        rank run at once. Default: those that hold the blocks; without blocks, all of the world.
     timeout
         Seconds, or a time span such as ``"10 minutes"``, for all of it, the calls of others before it included.
         Default: as long as it takes.
@@ -70,8 +74,8 @@ def run_on_ranks(
         What the function raised on the rank that failed first, with the traceback of that rank and a note that names
         it. The call has ended on all ranks then.
     InvalidRequest
-        If an option cannot be, the function or an argument cannot be sent, or the blocks lie in several worlds or in
-        another one than `world`.
+        If an option cannot be, the function or an argument cannot be sent, or the blocks lie in several worlds, in
+        another one than `world`, or on other ranks than `ranks`.
     PlacementError
         If a collection is not placed, two lie differently, or what the ranks made does not fit together as blocks.
     RankLost
@@ -83,10 +87,11 @@ def run_on_ranks(
 
     Notes
     -----
-    All ranks start or none. Calls queue in the head, those of one client in their order, and run on a thread of their
-    own on each rank: tasks that keep the ranks busy neither hold them up nor stop. When one rank fails, or you press
-    Ctrl-C, or this process dies, the call is ended on all: where a rank waits in MPI at once, in Python code soon. What
-    waits in MPI inside of C code can be ended with ULFM only (Open MPI on one node, or ``--fault-tolerant``).
+    All ranks start or none. Calls queue in the head, those of one client in their order (with `ranks`, those that share
+    a rank), and run on a thread of their own on each rank: tasks that keep the ranks busy neither hold them up nor
+    stop. When one rank fails, or you press Ctrl-C, or this process dies, the call is ended on all its ranks: where a
+    rank waits in MPI at once, in Python code soon. What waits in MPI inside of C code can be ended with ULFM only (Open
+    MPI on one node, or ``--fault-tolerant``).
 
     When no rank gets anywhere for ``workbench.spmd.watchdog``, it is printed where each of them is.
 
@@ -98,7 +103,8 @@ def run_on_ranks(
     >>> run_on_ranks(mean, X, result="root")           # doctest: +SKIP
     array([0.5, 0.25])
     """
-    return _call(fn, args, kwargs, client=client, result=result, world=world, timeout=timeout, limit=limit).result()
+    options = {"client": client, "result": result, "world": world, "ranks": ranks, "timeout": timeout, "limit": limit}
+    return _call(fn, args, kwargs, **options).result()
 
 
 class SpmdFunction:
@@ -128,7 +134,8 @@ class SpmdFunction:
         Returns
         -------
         concurrent.futures.Future
-            Of what it returns. Calls of one client run in the order in which they were made.
+            Of what it returns. Calls of one client run in the order in which they were made; with `ranks`, those that
+            share no rank run at once.
         """
         return _call(self, args, kwargs, **self._options).future
 
@@ -149,6 +156,7 @@ def spmd(
     client: Client | None = None,
     result: str = "ranks",
     world: int | None = None,
+    ranks: Sequence[int] | None = None,
     timeout: float | str | None = None,
     limit: float | str | None = None,
 ) -> Callable[[Callable[..., Any]], SpmdFunction]: ...
@@ -159,6 +167,7 @@ def spmd(
     client: Client | None = None,
     result: str = "ranks",
     world: int | None = None,
+    ranks: Sequence[int] | None = None,
     timeout: float | str | None = None,
     limit: float | str | None = None,
 ) -> SpmdFunction | Callable[[Callable[..., Any]], SpmdFunction]:
@@ -166,7 +175,7 @@ def spmd(
 
     Parameters
     ----------
-    client, result, world, timeout, limit
+    client, result, world, ranks, timeout, limit
         As of `run_on_ranks`.
 
     Returns
@@ -183,7 +192,7 @@ def spmd(
     >>> mean(workbench.place(X))                       # doctest: +SKIP
     array([0.5, 0.25])
     """
-    options = {"client": client, "result": result, "world": world, "timeout": timeout, "limit": limit}
+    options = {"client": client, "result": result, "world": world, "ranks": ranks, "timeout": timeout, "limit": limit}
     if fn is None:
         return lambda fn: SpmdFunction(fn, options)
     return SpmdFunction(fn, options)

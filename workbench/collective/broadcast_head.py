@@ -139,8 +139,8 @@ class _Part(RankOperation[None, bool]):
         self._members.tell(protocol.BROADCAST_CANCEL, call=self._call)
 
     async def _broken(self, running: Running[None], order: Sequence[int]) -> NoReturn:
-        stuck = [future for future in running.values() if not future.done()]
-        ranks = [str(rank) for rank, future in running.items() if not future.done()]
+        stuck = {rank: future for rank, future in running.items() if not future.done()}
+        ranks = [str(rank) for rank in stuck]
         if stuck:
             who = f"rank {ranks[0]} does" if len(ranks) == 1 else f"ranks {', '.join(ranks)} do"
             self._queue.block_until_back(self._world, stuck, f"{who} not come back from a broadcast of {self._key!r}")

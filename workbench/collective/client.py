@@ -14,6 +14,7 @@ from weakref import WeakKeyDictionary
 
 from workbench.collective import broadcast, protocol, serialize
 from workbench.collective import result as collective_result
+from workbench.collective.disjoint_lock import DisjointLock
 from workbench.collective.request import Request
 from workbench.collective.watchdog import StallDetector
 from workbench.errors import CollectiveTimeout, HeadUnreachable, WorkbenchError
@@ -30,8 +31,9 @@ _END = 3.0
 # Seconds between two looks whether the client is still there.
 _LOOK = 5.0
 
-# Calls of one client run in the order in which they were made. For the event loop of the client.
-_turns: WeakKeyDictionary[Client, asyncio.Lock] = WeakKeyDictionary()
+# Calls of one client run in the order in which they were made; those with ``ranks=`` that share no rank, at once. For
+# the event loop of the client.
+_turns: WeakKeyDictionary[Client, DisjointLock] = WeakKeyDictionary()
 
 
 class PendingCall:
@@ -111,7 +113,7 @@ class PendingCall:
 
     async def _run(self) -> Any:
         client = self._request.client
-        async with _turns.setdefault(client, asyncio.Lock()):
+        async with _turns.setdefault(client, DisjointLock()).held(self._request.message["ranks"]):
             left = await self._computed()
             watching = asyncio.ensure_future(self._watch())
             try:

@@ -1,4 +1,4 @@
-"""SPMD calls that clients ask for: where they run, one after the other, and who may end them."""
+"""SPMD calls that clients ask for: where they run, one after the other on each rank, and who may end them."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from workbench.collective import protocol
 from workbench.collective.cancelled import Cancelled
 from workbench.collective.head_call import CollectiveCall, whereabouts
 from workbench.collective.queue import CallQueue, Turn, require_complete
+from workbench.collective.rank_locations import ranges
 from workbench.collective.rank_rpc import RankRPC
 from workbench.errors import CollectiveFailed, InvalidRequest, RankLost
 
@@ -44,8 +45,8 @@ class SpmdCalls:
         self._got_on = got_on
         # Calls that wait for their turn, or have it.
         self._runs: dict[str, tuple[Turn, CollectiveCall]] = {}
-        # By index of the world, the call whose turn it is, as `where` reports it, and its ranks.
-        self._current: dict[int, tuple[dict[str, str], dict[int, str]]] = {}
+        # Calls whose turn it is, by identity: the name, the index of the world, and the ranks.
+        self._current: dict[str, tuple[str, int, dict[int, str]]] = {}
         self._made: dict[str, list[Key]] = {}
         self._cancelled = Cancelled(_TAKE_BACK)
         self.handlers: dict[str, Callable[..., Coroutine[Any, Any, Any]]] = {
@@ -61,21 +62,22 @@ class SpmdCalls:
         if call in self._cancelled:
             raise CollectiveFailed(f"{name} was cancelled.")
         self._began(call, request["origin"])
-        world, ranks = self._members(request["addresses"], request["world"])
+        world, ranks = self._members(request["addresses"], request["world"], request["ranks"])
         timeout = request["timeout"]
         deadline = math.inf if timeout is None else asyncio.get_running_loop().time() + timeout
         members = RankRPC(self._scheduler, world.index, ranks, f"the call {name}")
         operation = CollectiveCall(self._scheduler, self._queue, world, members, request, deadline=deadline)
-        turn = self._queue.turn(world, request["client"], deadline)
+        needed = request["ranks"] or (None if request["addresses"] is None else [*ranks])
+        turn = self._queue.turn(world, request["client"], deadline, ranks=needed)
         self._runs[call] = turn, operation
         try:
             async with turn.held():
-                require_complete(world, None if request["addresses"] is None else ranks)
-                self._current[world.index] = {"call": call, "name": name}, ranks
+                require_complete(world, needed)
+                self._current[call] = name, world.index, ranks
                 try:
                     answer = await operation.run()
                 finally:
-                    del self._current[world.index]
+                    del self._current[call]
         finally:
             del self._runs[call]
         if "blocks" in answer:
@@ -83,13 +85,22 @@ class SpmdCalls:
             asyncio.get_running_loop().call_later(_TAKE_BACK, self._made.pop, call, None)
         return answer
 
-    def _members(self, addresses: Sequence[str] | None, index: int | None) -> tuple[MPIWorld, dict[int, str]]:
-        """Return the world and the ranks of a call."""
+    def _members(
+        self, addresses: Sequence[str] | None, index: int | None, asked: Sequence[int] | None
+    ) -> tuple[MPIWorld, dict[int, str]]:
+        """Return the world and the ranks of a call; those that are gone are missing."""
         members = {world.index: (world, self._worlds.members(world)) for world in self._worlds}
         if addresses is None:
             if index is None or index not in members:
                 raise InvalidRequest(f"world={index} does not exist; valid: {', '.join(map(str, members))}")
-            return members[index]
+            world, present = members[index]
+            if asked is None:
+                return world, present
+            if unknown := [rank for rank in asked if rank >= world.ranks]:
+                raise InvalidRequest(
+                    f"ranks={list(asked)}: world {index} has no rank {unknown[0]}; valid: {ranges(range(world.ranks))}"
+                )
+            return world, {rank: present[rank] for rank in asked if rank in present}
         places = {address: (world, rank) for world, ranks in members.values() for rank, address in ranks.items()}
         if gone := [number for number, address in enumerate(addresses) if address not in places]:
             raise RankLost(
@@ -108,7 +119,14 @@ class SpmdCalls:
                 f"the blocks lie on world {world.index}, world={index} was given: leave world= out, or place the data "
                 f"there, X = place(X, world={index})"
             )
-        return world, {places[address][1]: address for address in addresses}
+        holders = {places[address][1]: address for address in addresses}
+        if asked is not None and set(asked) != set(holders):
+            them = ranges(holders)
+            raise InvalidRequest(
+                f"the blocks lie on {'rank' if len(holders) == 1 else 'ranks'} {them} of world {world.index}, "
+                f"ranks={list(asked)} was given: leave ranks= out, or broadcast(client, X) gives each rank all of it"
+            )
+        return world, holders
 
     def cancel(self, call: str, client: str) -> None:
         """End a call for the client that has asked for it, wherever it is."""
@@ -128,12 +146,12 @@ class SpmdCalls:
         that waits would ask all ranks.
         """
         running = {}
-        for world, (current, ranks) in list(self._current.items()):
+        for current, (name, world, ranks) in list(self._current.items()):
             places: dict[int, Any] = {}
-            if current["call"] == call and time.time() - self._got_on(world, ranks) >= patience:
+            if current == call and time.time() - self._got_on(world, ranks) >= patience:
                 reports = await whereabouts(self._scheduler, world, ranks)
                 places = {rank: place for rank, place in reports.items() if place and place.get("call", call) == call}
-            running[current["call"]] = current["name"], places
+            running[current] = name, places
         return running
 
     async def where(self, world: int | None = None) -> dict[int, dict[int, Any]]:
@@ -144,8 +162,8 @@ class SpmdCalls:
         places = {}
         for each in [each for each in self._worlds if world in (None, each.index)]:
             reports = places[each.index] = await whereabouts(self._scheduler, each.index, self._worlds.members(each))
-            call, ranks = self._current.get(each.index, ({}, ()))
-            for rank, place in reports.items():
-                if place and "silent" in place and rank in ranks:
-                    place.update(call)
+            for call, (name, index, ranks) in list(self._current.items()):
+                for rank, place in reports.items():
+                    if index == each.index and rank in ranks and place and "silent" in place:
+                        place.update(call=call, name=name)
         return places

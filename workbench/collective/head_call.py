@@ -191,8 +191,8 @@ class CollectiveCall(RankOperation[protocol.Outcome, protocol.Answer]):
         if stuck := {rank: future for rank, future in running.items() if not future.done()}:
             places = {rank: places.get(rank) for rank in stuck}
             reason = f"{rank_locations.words(places)}, and cannot be ended from outside"
-            self._queue.block_until_back(self._world, [*stuck.values()], f"{self._name} was ended, but {reason}")
-            self._stragglers = f" But {reason}: until that is over no other SPMD call can begin."
+            self._queue.block_until_back(self._world, stuck, f"{self._name} was ended, but {reason}")
+            self._stragglers = f" But {reason}: until that is over no other SPMD call can begin there."
 
     async def _broken(self, running: Running[protocol.Outcome], order: Sequence[int]) -> protocol.Answer:
         """Return the error of the rank that failed first, or raise what else has happened."""

@@ -85,7 +85,9 @@ class Call(Id, Work, Wanted):
     keys: list[list[Key]]
     """For each rank what stands for the slots among the arguments; for all ranks the same if there is one item."""
     addresses: list[str] | None
-    """Ranks that take part, in the order of the blocks; None: all of the world."""
+    """Ranks that hold the blocks, in the order of these; None: there are no blocks."""
+    ranks: list[int] | None
+    """Ranks that take part; None: those of the `addresses`, or all of the world."""
     world: int | None
     """Index of the world; None: that of the `addresses`."""
     timeout: float | None

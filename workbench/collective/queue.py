@@ -1,23 +1,26 @@
-"""Whose turn it is on the ranks of a world: one at a time, in the order in which clients asked for it.
+"""Whose turn it is on the ranks of a world: one at a time on each rank, in the order in which clients asked for it.
 
 MPI pairs the collective calls of a communicator by their order, so two calls that reach the ranks in different
-orders would take each other's messages. Calls on all ranks and broadcasts pass through one queue, cells, which have
-a communicator and a thread of their own, through another. When a call breaks off, messages of it may be left on its
-communicator: the next call gets a fresh one.
+orders would take each other's messages. Calls and broadcasts pass through one queue, cells, which have a communicator
+and a thread of their own, through another. Calls that share no rank share no communicator either, and run at once.
+When a call breaks off, messages of it may be left on its communicator: the next call gets a fresh one.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import itertools
 from collections import defaultdict
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakKeyDictionary
 
 from distributed.diagnostics.plugin import SchedulerPlugin
 
+from workbench.collective.disjoint_lock import DisjointLock
+from workbench.collective.rank_locations import ranges
 from workbench.errors import CollectiveFailed, CollectiveTimeout, RankLost
 from workbench.hints import AGAIN
 
@@ -38,7 +41,7 @@ class CallQueue(SchedulerPlugin):
     name = "workbench-collectives"
 
     def __init__(self) -> None:
-        self._locks: WeakKeyDictionary[MPIWorld, asyncio.Lock] = WeakKeyDictionary()
+        self._locks: WeakKeyDictionary[MPIWorld, DisjointLock] = WeakKeyDictionary()
         self._of_clients: defaultdict[str, set[Turn]] = defaultdict(set)
         # Of the communicators in order, for the ranks of a start of a world.
         self._serials: WeakKeyDictionary[MPIWorld, dict[tuple[int, ...], int]] = WeakKeyDictionary()
@@ -50,15 +53,18 @@ class CallQueue(SchedulerPlugin):
         client: str,
         deadline: float,
         *,
+        ranks: Collection[int] | None = None,
         busy: str | None = None,
         gone: Callable[[], None] | None = None,
     ) -> Turn:
-        """Return a turn on a world, which the loop's time `deadline` ends with the message `busy`.
+        """Return a turn on ranks of a world (all, if none are named).
 
-        `gone` is called when the client goes. Default: the turn is cancelled.
+        The loop's time `deadline` ends the wait with the message `busy`. `gone` is called when the client goes; by
+        default the turn is cancelled.
         """
-        lock = self._locks.setdefault(world, asyncio.Lock())
-        turn = Turn(lock, lambda: self._forget(client, turn), deadline, busy=busy or _busy(world), gone=gone)
+        lock = self._locks.setdefault(world, DisjointLock())
+        forget = functools.partial(self._forget, client)
+        turn = Turn(lock, ranks, forget, deadline, busy=busy or _busy(world, ranks), gone=gone)
         self._of_clients[client].add(turn)
         return turn
 
@@ -75,7 +81,7 @@ class CallQueue(SchedulerPlugin):
     async def rest(self) -> None:
         """Return when all have ended that have a turn, or wait for one."""
         for lock in list(self._locks.values()):
-            async with lock:
+            async with lock.held():
                 pass
 
     def remove_client(self, scheduler: Scheduler, client: str) -> None:
@@ -92,7 +98,7 @@ class CallQueue(SchedulerPlugin):
         ranks: Collection[int] | None = None,
     ) -> T:
         """Run a call on ranks of a world (all, if none are named) when it is its turn, and return its result."""
-        async with self.turn(world, client, deadline).held():
+        async with self.turn(world, client, deadline, ranks=ranks).held():
             require_complete(world, ranks)
             return await call()
 
@@ -110,19 +116,17 @@ class CallQueue(SchedulerPlugin):
         for key in [key for key, number in serials.items() if serial in (None, number)]:
             del serials[key]
 
-    def block_until_back(self, world: MPIWorld, stuck: Collection[asyncio.Future[Any]], reason: str) -> None:
-        """Make no calls on a world until its stuck ranks are back from one, or gone; errors give the reason."""
-        world.broken = reason
-        start, left = world.starts, set(stuck)
+    def block_until_back(self, world: MPIWorld, stuck: Mapping[int, asyncio.Future[Any]], reason: str) -> None:
+        """Make no calls on stuck ranks of a world until these are back from one, or gone; errors give the reason."""
+        broken = world.broken  # of this start
+        for rank, future in stuck.items():
+            broken[rank] = reason
 
-        def back(future: asyncio.Future[Any]) -> None:
-            left.discard(future)
-            if not future.cancelled():
-                future.exception()
-            if not left and world.starts == start:
-                world.broken = None
+            def back(future: asyncio.Future[Any], rank: int = rank) -> None:
+                if not future.cancelled():
+                    future.exception()
+                broken.pop(rank, None)
 
-        for future in stuck:
             future.add_done_callback(back)
 
 
@@ -131,14 +135,15 @@ class Turn:
 
     def __init__(
         self,
-        lock: asyncio.Lock,
-        forget: Callable[[], None],
+        lock: DisjointLock,
+        ranks: Collection[int] | None,
+        forget: Callable[[Turn], None],
         deadline: float,
         *,
         busy: str,
         gone: Callable[[], None] | None,
     ) -> None:
-        self._lock, self._forget, self._deadline, self._busy = lock, forget, deadline, busy
+        self._lock, self._ranks, self._forget, self._deadline, self._busy = lock, ranks, forget, deadline, busy
         self._task: asyncio.Task[Any] | None = None
         self._why: Callable[[], str] | None = None
         self.gone = gone or self._client_gone
@@ -165,11 +170,13 @@ class Turn:
         try:
             if self._why is not None:
                 raise CollectiveFailed(self._why())
-            await self._wait()
-            try:
+            async with contextlib.AsyncExitStack() as stack:
+                try:
+                    async with asyncio.timeout_at(self._deadline):
+                        await stack.enter_async_context(self._lock.held(self._ranks))
+                except TimeoutError:
+                    raise CollectiveTimeout(self._busy) from None
                 yield
-            finally:
-                self._lock.release()
         except asyncio.CancelledError:
             # The head's shutdown may have cancelled the task as well.
             if self._why is None or task.cancelling() > before + 1:
@@ -179,19 +186,13 @@ class Turn:
             if self._why is not None and task.cancelling() > before:
                 task.uncancel()
             self._task = None
-            self._forget()
-
-    async def _wait(self) -> None:
-        try:
-            async with asyncio.timeout_at(self._deadline):
-                await self._lock.acquire()
-        except TimeoutError:
-            raise CollectiveTimeout(self._busy) from None
+            self._forget(self)
 
 
-def _busy(world: MPIWorld) -> str:
+def _busy(world: MPIWorld, ranks: Collection[int] | None) -> str:
+    where = "all its ranks" if ranks is None else f"rank{'s' * (len(ranks) > 1)} {ranges(ranks)}"
     return (
-        f"world {world.index} is still busy with another call on all its ranks, and the time to wait for the end of "
+        f"world {world.index} is still busy with another call on {where}, and the time to wait for the end of "
         "that is over. Allow more with timeout=, or ask again later."
     )
 
@@ -206,8 +207,8 @@ def require_complete(world: MPIWorld, ranks: Collection[int] | None = None) -> N
     if missing := gone(world, ranks):
         them = f"rank {missing[0]} is" if len(missing) == 1 else f"ranks {', '.join(map(str, missing[:16]))} are"
         raise RankLost(f"{them} gone from world {world.index}, and an SPMD call needs all ranks.", hint=AGAIN)
-    if world.broken:
-        raise CollectiveFailed(f"{world.broken}. Until that is over no other SPMD call can begin.", hint=AGAIN)
+    if reason := next((reason for rank, reason in world.broken.items() if ranks is None or rank in ranks), None):
+        raise CollectiveFailed(f"{reason}. Until that is over no other SPMD call can begin there.", hint=AGAIN)
 
 
 def just_being(world: MPIWorld) -> str | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+import operator
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,9 +25,10 @@ if TYPE_CHECKING:
 
 RESULTS = ("ranks", "root", "blocks")
 """What can become of the results."""
-# Bytes of a plain argument, or of the function with all others, from which it goes to one rank, and from there to all
-# by MPI; and those of a function that nobody means to send.
-_LARGE, _TOO_LARGE = 1 << 20, 1 << 30
+LARGE = 1 << 20
+"""Bytes of a plain argument, or of the function with all others, from which it goes to all ranks by a broadcast."""
+# Bytes of a function that nobody means to send.
+_TOO_LARGE = 1 << 30
 
 
 # Variables that are named where a function takes too much along.
@@ -81,6 +83,7 @@ def request(
     world: int | None,
     limit: float | str | None,
     timeout: float | str | None,
+    ranks: Sequence[int] | None = None,
     name: str | None = None,
 ) -> Request:
     """Return the request for a call, as `workbench.run_on_ranks` was asked for it; `name` is what messages call it.
@@ -100,6 +103,7 @@ def request(
         raise InvalidRequest(f"{function!r} was given to run on the ranks: a function is needed, fn(comm, ...)")
     if result not in RESULTS:
         raise InvalidRequest(f"result={result!r} is not valid: {did_you_mean(str(result), RESULTS)}")
+    chosen = None if ranks is None else _ranks(ranks)
     arguments = [*args, *kwargs.values()]
     for argument in arguments:
         _look_inside(argument)
@@ -130,7 +134,7 @@ def request(
         ) from error
     if len(contents) > _TOO_LARGE:
         raise InvalidRequest(_too_large(function, name, len(contents)))
-    if len(contents) > _LARGE:
+    if len(contents) > LARGE:
         large[len(columns)] = contents
         contents = serialize.dumps(Placeholder(len(columns)))
         columns.append([None] * len(pins or [None]))
@@ -147,6 +151,7 @@ def request(
                 for number in range(len(pins or [None]))
             ],
             "addresses": [pin.address for pin in pins] if pins else None,
+            "ranks": chosen,
             "world": world,
             "root": result == "root",
             "limit": _limit(limit),
@@ -157,6 +162,20 @@ def request(
         needs=[future for column in columns for future in dict.fromkeys(column) if future],
         large=large,
     )
+
+
+def _ranks(given: Sequence[int]) -> list[int]:
+    """Return the ranks that are to take part."""
+    try:
+        ranks = [operator.index(rank) for rank in given]
+    except TypeError:
+        ranks = []
+    if not ranks or min(ranks) < 0 or len({*ranks}) < len(ranks):
+        raise InvalidRequest(
+            f"ranks={given!r} is not valid: a list or a range of different ranks of the world is needed, for example "
+            "ranks=range(2) or ranks=[0, 3]"
+        )
+    return ranks
 
 
 def _look_inside(argument: Any) -> None:
@@ -191,7 +210,7 @@ def _slot(
         column = layout.block_arguments(client, argument, pins or ())
     elif isinstance(argument, Future):
         column = [argument] * len(pins or [None])
-    elif sizeof(argument) > _LARGE:
+    elif sizeof(argument) > LARGE:
         large[len(columns)] = argument
         column = [None] * len(pins or [None])
     else:

@@ -27,8 +27,8 @@ class MPIWorld(abc.ABC):
         """Whether all ranks of the current start were registered at one time."""
         self.stopping = False
         """Whether the end of the world was requested."""
-        self.broken: str | None = None
-        """Message about ranks that have not returned from an SPMD call and prevent the next one."""
+        self.broken: dict[int, str] = {}
+        """Message by rank about ranks that have not returned from a call; they prevent the next call there."""
         self.restart_requested = False
         """Whether the world must start again after its end."""
         self.job: str | None = None
@@ -64,7 +64,7 @@ class MPIWorld(abc.ABC):
 
     def begin(self) -> None:
         """Reset the state for a new start."""
-        self.present, self.lost, self.ready, self.stopping, self.broken = {}, {}, False, False, None
+        self.present, self.lost, self.ready, self.stopping, self.broken = {}, {}, False, False, {}
         self._changed = asyncio.Event()
         self.starts += 1
 

@@ -125,8 +125,17 @@ class DerivedCommunicators(InterruptibleComm):
         return self._duplicate(None)
 
     def _duplicate(self, info: MPI.Info | None) -> Self:
+        self._synchronize_before_idup()
         comm, request = MPI.Comm.Idup(self, info)
         return cast("Self", self._completed(comm, request))
+
+    def _synchronize_before_idup(self) -> None:
+        """Return when all ranks are sure to post an ``Idup``, which MPI cannot withdraw.
+
+        With Open MPI 5, while one waits for a rank that never posts it, no messages arrive on the next communicator of
+        some ranks of the world.
+        """
+        self.synchronize(MPI.Comm.Ibarrier(self))
 
     def _completed(self, comm: Any, request: MPI.Request) -> Any:
         self._wait_for(comm, request)

@@ -100,6 +100,7 @@ class ObjectReductions(ObjectCollectives, DerivedCommunicators):
 
     def _create_private(self) -> None:
         if self._private == MPI.COMM_NULL:
+            self._synchronize_before_idup()
             private, request = MPI.Intracomm(self).Idup()
             self._wait_for(private, request)
             self._private = private

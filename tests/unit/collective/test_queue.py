@@ -56,6 +56,33 @@ async def test_worlds_do_not_wait_for_each_other():
         assert await asyncio.gather(*running) == ["done", "done"]
 
 
+async def test_calls_that_share_no_rank_run_at_once_and_a_call_on_all_ranks_waits_for_them():
+    queue, world, first, second, everywhere = CallQueue(), ready_world(ranks=4), Call(), Call(), Call()
+    asked = ((first, [0, 1]), (second, [3, 2]), (everywhere, None))
+    running = [asyncio.ensure_future(queue.run(world, "me", call, deadline(), ranks)) for call, ranks in asked]
+    async with asyncio.timeout(SOON):
+        await first.begun.wait()
+        await second.begun.wait()
+        first.end.set()
+        await running[0]
+        assert not everywhere.begun.is_set()
+        second.end.set()
+        everywhere.end.set()
+        assert await asyncio.gather(*running) == ["done"] * 3
+
+
+async def test_who_waits_for_some_ranks_too_long_is_told_which():
+    queue, world, call = CallQueue(), ready_world(ranks=4), Call()
+    running = asyncio.ensure_future(queue.run(world, "me", call, deadline(), [1, 2]))
+    await call.begun.wait()
+
+    with pytest.raises(CollectiveTimeout, match=r"world 0 is still busy with another call on ranks 0-1, and"):
+        await queue.run(world, "you", Call(), deadline(0.01), [0, 1])
+
+    call.end.set()
+    assert await running == "done"
+
+
 async def test_who_waits_too_long_is_told_so_and_the_next_has_its_turn():
     queue, world, call = CallQueue(), ready_world(), Call()
     running = asyncio.ensure_future(queue.run(world, "me", call, deadline()))
@@ -107,7 +134,7 @@ async def test_a_call_that_fails_lets_the_next_one_run():
         (lambda world: setattr(world, "ready", False), CollectiveFailed, "just being started"),
         (lambda world: setattr(world, "stopping", True), CollectiveFailed, "just being ended"),
         (
-            lambda world: setattr(world, "broken", "rank 1 does not come back from a sum"),
+            lambda world: world.broken.update({1: "rank 1 does not come back from a sum"}),
             CollectiveFailed,
             r"^rank 1 does not come back from a sum\. .*no other SPMD call.*cluster.restart\(\)",
         ),
@@ -158,13 +185,13 @@ def test_the_ranks_of_another_start_share_no_communicator_with_those_before():
 
 
 async def test_a_world_makes_no_calls_until_all_ranks_are_back_in_whatever_way():
-    queue, world, call = CallQueue(), ready_world(), Call()
+    queue, world, call = CallQueue(), ready_world(ranks=3), Call()
     call.end.set()
     back, lost, given_up = (asyncio.get_running_loop().create_future() for _ in range(3))
 
-    queue.block_until_back(world, [back, lost, given_up], "ranks 0, 1 are in a sum")
+    queue.block_until_back(world, dict(enumerate((back, lost, given_up))), "ranks 0-2 are in a sum")
     for future, end in ((back, lambda: back.set_result(None)), (lost, lambda: lost.set_exception(OSError()))):
-        with pytest.raises(CollectiveFailed, match=r"^ranks 0, 1 are in a sum"):
+        with pytest.raises(CollectiveFailed, match=r"^ranks 0-2 are in a sum"):
             await queue.run(world, "me", call, deadline())
         end()
         await asyncio.sleep(0)
@@ -175,14 +202,26 @@ async def test_a_world_makes_no_calls_until_all_ranks_are_back_in_whatever_way()
     assert await queue.run(world, "me", call, deadline()) == "done"
 
 
+async def test_a_rank_that_does_not_come_back_holds_up_no_call_on_others():
+    queue, world, call = CallQueue(), ready_world(), Call()
+    call.end.set()
+    stuck = asyncio.get_running_loop().create_future()
+    queue.block_until_back(world, {1: stuck}, "rank 1 is in a sum")
+
+    assert await queue.run(world, "me", call, deadline(), [0]) == "done"
+    with pytest.raises(CollectiveFailed, match=r"^rank 1 is in a sum"):
+        await queue.run(world, "me", call, deadline(), [0, 1])
+    stuck.set_result(None)
+
+
 async def test_ranks_that_come_back_late_say_nothing_of_the_next_start():
     queue, world = CallQueue(), ready_world()
     late = asyncio.get_running_loop().create_future()
-    queue.block_until_back(world, [late], "of the first start")
-    world.starts += 1
-    world.broken = "of the second start"
+    queue.block_until_back(world, {1: late}, "of the first start")
+    world.begin()
+    world.broken[1] = "of the second start"
 
     late.set_result(None)
     await asyncio.sleep(0)
 
-    assert world.broken == "of the second start"
+    assert world.broken == {1: "of the second start"}

@@ -31,7 +31,7 @@ class Scheduler:
 def calls(scheduler: Any, since: float) -> SpmdCalls:
     its = SpmdCalls(scheduler, NOTHING, NOTHING, NOTHING, lambda *_: time.time() - since)
     for world, call, name in ((0, "mine", "f"), (1, "other", "g")):
-        its._current[world] = {"call": call, "name": name}, {rank: f"w{world}.{rank}" for rank in range(3)}
+        its._current[call] = name, world, {rank: f"w{world}.{rank}" for rank in range(3)}
     return its
 
 
