@@ -78,8 +78,7 @@ def save(path: str | None, kept: Mapping[str, Any], history: list[dict[str, floa
         return
     content = io.BytesIO()
     torch.save({name: thing.state_dict() for name, thing in kept.items()} | {"history": history}, content)
-    # No second copy, as `getvalue` makes one.
-    atomic_file.write(_NAME, Path(path).expanduser(), content.getbuffer())  # type: ignore[arg-type]
+    atomic_file.write(_NAME, Path(path).expanduser(), content.getbuffer())
 
 
 def _first_line(error: BaseException) -> str:
