@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import functools
+import re
+from importlib.util import find_spec
+from pathlib import Path
 
 import dask
 import dask.array as da
@@ -12,7 +15,7 @@ import pandas as pd
 import pytest
 from support import torched
 
-from workbench import place, run_on_ranks
+from workbench import place, run_on_ranks, spmd
 from workbench.errors import InvalidRequest
 from workbench.torch import NeuralNetClassifier, NeuralNetRegressor, distributed, fit
 
@@ -186,3 +189,17 @@ def test_weights_divided_among_four_ranks_are_loaded_by_two_and_by_one(client4, 
     (tmp_path / "run-4").rename(tmp_path / "of-four")
     for ranks in (2, 1):
         assert losses(ranks, "of-four", 2) == [pytest.approx(loss, abs=1e-12) for loss in whole[3:]]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("library", ["lightning", "accelerate"])
+def test_the_cell_of_the_documentation_trains_with_another_library(client4, library):
+    if find_spec(library) is None:
+        pytest.skip(f"{library} is not installed")
+    page = (Path(__file__).parents[2] / "docs" / "training.md").read_text()
+    [cell] = re.findall(rf"```python\n([^`]*def train_with_{library}.*?)```", page, re.DOTALL)
+    names = {"spmd": spmd}
+    exec(cell, names)  # noqa: S102  (of this repository)
+    rows = np.random.default_rng(0).normal(size=(1_000, 8)).astype("float32")
+    X, y = place(rows, (rows[:, 0] > 0).astype("int64"), client=client4)
+    assert names[f"train_with_{library}"](X, y) < 0.6

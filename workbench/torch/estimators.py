@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, ClassVar, Self
@@ -118,29 +119,29 @@ class _NeuralNet(Estimator):
         checks = Checks(type(self).__name__, target=self._target, several=several, several_axes=True)
         data = training(self, checks, X, y, sample_weight)
         plan = Plan(
-            getattr(torch.nn.functional, self._loss) if self.loss is None else self.loss,
-            self.epochs,
-            self.size,
-            self.optimizer,
-            self.schedule,
-            self.patience,
-            None,
-            None,
-            self.seed,
-            self.shuffle,
-            "",
+            loss=self.loss or getattr(torch.nn.functional, self._loss),
+            epochs=self.epochs,
+            size=self.size,
+            optimizer=self.optimizer,
+            schedule=self.schedule,
+            patience=self.patience,
+            callback=None,
+            checkpoint=None,
+            seed=self.seed,
+            shuffle=self.shuffle,
+            name="",
         )
         settings = net_part.Settings(self.module, plan, self.validation, classify=self._target == "labels")
-        found: Trained = self._fit(Task(net_part.trained, None, net_part.part_of(settings), checks), data)
+        found: Trained = self._fit(
+            Task(net_part.trained, None, functools.partial(net_part.NetPart, settings), checks), data
+        )
         self.module_ = net_part.made(self.module, net_part.row_of(data.X), found.outputs, self.seed)
         self.module_.load_state_dict(found.state)
         self.history_ = found.history
-        self._keep(found, data.y)
+        if found.classes is not None:
+            self.classes_ = found.classes
+        self._targets = found.outputs if data.y.ndim > 1 else None
         return self
-
-    def _keep(self, found: Trained, y: Any) -> None:
-        """Take what a fit has found about the targets."""
-        raise NotImplementedError
 
     def _outputs(self, X: Any) -> NDArray[Any]:
         """Return what the module makes of arrays."""
@@ -224,9 +225,6 @@ class NeuralNetClassifier(ClassifierMixin, _NeuralNet):
 
     _target, _loss = "labels", "cross_entropy"
 
-    def _keep(self, found: Trained, y: Any) -> None:
-        self.classes_ = found.classes
-
     def predict_proba(self, X: Any) -> Any:
         """Return the probability of each class.
 
@@ -293,9 +291,6 @@ class NeuralNetRegressor(MultiOutputMixin, RegressorMixin, _NeuralNet):
     """
 
     _target, _loss = "numbers", "mse_loss"
-
-    def _keep(self, found: Trained, y: Any) -> None:
-        self._targets = found.outputs if y.ndim > 1 else None
 
     def predict(self, X: Any) -> Any:
         """Return the predicted numbers.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import functools
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -211,8 +210,3 @@ def trained(parts: Any, _: None) -> Trained:
     """Train on all parts together."""
     found: Trained = parts.together("training")
     return found
-
-
-def part_of(settings: Settings) -> Callable[..., NetPart]:
-    """Return what makes the part of a block."""
-    return functools.partial(NetPart, settings)

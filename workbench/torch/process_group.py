@@ -155,7 +155,7 @@ class MPIProcessGroup(dist.ProcessGroup):
         row, part = flat(tensor), flat(output)
         if row.numel() != part.numel() * self.size():
             raise InvalidRequest(f"{row.numel()} elements are not {self.size()} times the {part.numel()} of the output")
-        Reduction(_op(opts), tensor.dtype).scattered(self.comm, row, part)
+        Reduction(_op(opts), tensor.dtype).scattered(self.comm, _apart(row, part), part)
         write(part, output)
         return completed([output])
 
@@ -194,7 +194,7 @@ class MPIProcessGroup(dist.ProcessGroup):
             raise InvalidRequest(
                 f"the output has {gathered.numel()} elements, not {self.size()} times the {tensor.numel()} of the input"
             )
-        self.comm.Allgather(array(flat(tensor)), array(gathered))
+        self.comm.Allgather(array(_apart(flat(tensor), gathered)), array(gathered))
         write(gathered, output)
         return completed([output])
 
@@ -290,6 +290,11 @@ class MPIProcessGroup(dist.ProcessGroup):
 
 def _op(opts: Any) -> Any:
     return dist.ReduceOp.SUM if opts is None else opts.reduceOp
+
+
+def _apart(row: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    """Return a row, copied if it has memory of the other: FSDP gathers in place, and MPI forbids such buffers."""
+    return row.clone() if row.untyped_storage().data_ptr() == other.untyped_storage().data_ptr() else row
 
 
 def _distribute(gathered: torch.Tensor, outputs: Tensors) -> None:

@@ -70,5 +70,5 @@ def test_a_file_that_is_no_checkpoint_is_refused(tmp_path, content, said):
 
 
 def test_a_folder_that_does_not_exist_is_refused_before_the_training(tmp_path):
-    with pytest.raises(InvalidRequest, match=r"checkpoint .*there is no folder .*; make it"):
+    with pytest.raises(InvalidRequest, match=r"checkpoint .*the folder .* does not exist. Create the folder"):
         train(str(tmp_path / "none" / "run.pt"), 1)
