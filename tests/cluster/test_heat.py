@@ -134,7 +134,7 @@ def test_ranks_of_a_part_of_the_world_need_heat_imported_before(client4):
         ),
         (lambda rank: np.zeros((3, 2 + rank // 3)), r"rank 0 has float64 of shape \(rows, 2\); rank 3 has .*rows, 3\)"),
         (lambda rank: np.zeros((3, 2), f"f{8 - 4 * (rank == 1)}"), r"rank 1 has float32 of shape \(rows, 2\)"),
-        (lambda _: [1.0], "rank 0 of 4 .*list is not an array of rows"),
+        (lambda _: [1.0], "rank 0 of 4 .* list is not an array of rows"),
         (lambda _: np.zeros((2, 3)).T, r"the block is not contiguous, or read-only; pass a copy\(\)"),
         (lambda _: np.broadcast_to(1.0, (3,)), r"the block is not contiguous, or read-only; pass a copy\(\)"),
     ],
