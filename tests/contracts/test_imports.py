@@ -37,6 +37,7 @@ RULES = [
     Rule("panel", anywhere=("dashboard",)),
     Rule("sklearn", anywhere=("ml", "bench", "commands/demo.py", "torch/estimators.py")),
     Rule("torch", anywhere=("torch",), in_functions=("bench",)),
+    Rule("optuna", in_functions=("tune",)),
     Rule("jupyter_server", anywhere=("server",)),
     Rule("dask_jobqueue", in_functions=("launch/jobqueue.py",)),
 ]
@@ -84,7 +85,7 @@ def test_a_module_is_imported_only_where_its_rule_allows_it(rule, imported):
 def test_every_package_that_is_imported_is_a_declared_dependency(imported):
     project = tomllib.loads((PACKAGE.parent / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = project["optional-dependencies"]
-    used = ("demo", "lab", "bench", "torch", "heat", "peers")
+    used = ("demo", "lab", "bench", "torch", "tune", "heat", "peers")
     listed = [*project["dependencies"], *(item for extra in used for item in extras[extra])]
     declared = {canonicalize_name(Requirement(item).name) for item in listed}
     # Not in the environment of the tests, and of another name than its distribution.

@@ -1,0 +1,304 @@
+"""`tune`: the trials of an Optuna study run on groups of ranks, several at once."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import queue
+import threading
+import uuid
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+from workbench.collective import serialize
+from workbench.collective.broadcast import broadcast
+from workbench.collective.client import PendingCall
+from workbench.collective.request import LARGE, request
+from workbench.errors import CollectiveFailed, CollectiveTimeout, HeadUnreachable, InvalidRequest, RankLost
+from workbench.placement import pinning
+from workbench.session.current_client import current_client
+from workbench.tune.trial import answer, identity_of, run
+
+if TYPE_CHECKING:
+    import optuna
+    from distributed import Client
+
+# Seconds between two looks whether the client is still there.
+_LOOK = 5.0
+# Seconds for an event to come back, and how often one is sent.
+_ECHO, _ECHOES = 0.25, 120
+
+
+def tune(
+    objective: Callable[..., Any],
+    study: optuna.Study,
+    trials: int,
+    *args: Any,
+    ranks: int = 1,
+    client: Client | None = None,
+    world: int = 0,
+    timeout: float | str | None = None,
+    catch: type[Exception] | tuple[type[Exception], ...] = Exception,
+    **kwargs: Any,
+) -> optuna.Study:
+    """Run trials of an Optuna study on the ranks, each on a group of ranks, and all groups at once.
+
+    Parameters
+    ----------
+    objective
+        Is called on each rank of a group as ``objective(comm, trial, *args, **kwargs)``. The communicator has the ranks
+        of the group; `trial` is a `RankTrial`, with ``suggest_float``, ``suggest_int``, ``suggest_categorical``,
+        ``report`` and ``should_prune``. What it returns on the first rank of the group is the value, or the values, of
+        the trial.
+    study
+        Of `optuna.create_study`, with any sampler, pruner and storage. It stays in this process.
+    trials
+        Number of trials to run.
+    *args, **kwargs
+        Further arguments of the objective; futures, as of ``broadcast(client, X)``, are replaced by their values.
+    ranks
+        Ranks of each group. Those that do not fill a group run no trials.
+    client
+        Default: the current one.
+    world
+        Index of the MPI world.
+    timeout
+        Seconds, or a time span such as ``"10 minutes"``, for each trial. Default: as long as it takes.
+    catch
+        Errors of the objective for which the trial is failed, and the study goes on. Others end all trials, and are
+        raised.
+
+    Returns
+    -------
+    optuna.Study
+        The study.
+
+    Raises
+    ------
+    InvalidRequest
+        If an argument is not valid, or Optuna is not installed.
+    RankLost, CollectiveFailed
+        If no group is left that can run trials.
+
+    Notes
+    -----
+    The study asks for parameters, and prunes, in this process alone, in the order in which the ranks ask: samplers see
+    all trials, and need no storage that ranks can reach. A trial that raises ``optuna.TrialPruned`` is pruned. A trial
+    with any other error, or with a rank that is lost, is failed, with a warning in Optuna's log. Ctrl-C ends the
+    running trials on all ranks, and they are failed. Other calls on these ranks have their turn between trials.
+
+    Examples
+    --------
+    >>> def objective(comm, trial):
+    ...     x = trial.suggest_float("x", -10, 10)
+    ...     return (x - 2) ** 2
+    >>> study = tune(objective, optuna.create_study(), 40, ranks=2)  # doctest: +SKIP
+    >>> study.best_params                                            # doctest: +SKIP
+    {'x': 2.01}
+    """
+    _require(study, trials, ranks)
+    client = current_client(client)
+    groups = _groups(client, world, ranks)
+    # Each trial would send it anew, and a broadcast takes all ranks.
+    objective, *args = (broadcast(client, each) if _is_large(each) else each for each in (objective, *args))  # type: ignore[assignment]
+    options = {"client": client, "result": "root", "world": world, "limit": None, "timeout": timeout}
+    tuning = _Tuning(client, study, [objective, args, kwargs], options, catch)
+    with tuning.listening():
+        tuning.run(trials, groups)
+    return study
+
+
+@dataclass(frozen=True)
+class _Running:
+    """A trial on its group."""
+
+    trial: optuna.Trial
+    group: Mapping[int, str]
+    """Addresses by rank."""
+    call: PendingCall
+
+
+class _Tuning:
+    """The trials of one call of `tune`; all but `_heard` is for the thread that has called it."""
+
+    def __init__(
+        self,
+        client: Client,
+        study: optuna.Study,
+        work: Sequence[Any],
+        options: Mapping[str, Any],
+        catch: type[Exception] | tuple[type[Exception], ...],
+    ) -> None:
+        self._client, self._study, self._work, self._options, self._catch = client, study, work, options, catch
+        self._loop: asyncio.AbstractEventLoop = client.loop.asyncio_loop  # type: ignore[union-attr]
+        self._topic = f"workbench-tune-{uuid.uuid4().hex}"
+        self._news: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._subscribed = threading.Event()
+        self._running: dict[int, _Running] = {}
+        self._free: deque[Mapping[int, str]] = deque()
+        self._left = 0
+        # Why the last group was given up.
+        self._lost: Exception | None = None
+
+    @contextmanager
+    def listening(self) -> Iterator[None]:
+        """Receive the questions of trials within."""
+        self._client.subscribe_topic(self._topic, self._heard)
+        try:
+            # The head may get the call of a trial, by another connection, before it gets the subscription.
+            for _ in range(_ECHOES):
+                self._client.log_event(self._topic, {"trial": None})
+                if self._subscribed.wait(_ECHO):
+                    break
+            else:
+                raise HeadUnreachable(f"the head sends no events of trials within {_ECHO * _ECHOES:g} s")
+            yield
+        finally:
+            if self._client.status == "running":
+                self._client.unsubscribe_topic(self._topic)
+
+    def _heard(self, event: tuple[float, Mapping[str, Any]]) -> None:
+        message = event[1]
+        if message["trial"] is None:
+            self._subscribed.set()
+        else:
+            self._news.put(functools.partial(self._question, message["trial"], message["question"]))
+
+    def run(self, trials: int, groups: Sequence[Mapping[int, str]]) -> None:
+        """Run trials, and keep all groups busy."""
+        from optuna.trial import TrialState
+
+        self._left = trials
+        self._free.extend(groups)
+        try:
+            while self._running or (self._left and self._free):
+                if self._left and self._free:
+                    self._left -= 1
+                    self._begin(self._free.popleft())
+                else:
+                    self._next()()
+        finally:
+            for running in self._running.values():
+                running.call.future.cancel()
+            for running in self._running.values():
+                self._tell(running.trial, state=TrialState.FAIL)
+        if self._left and self._lost is not None:
+            raise self._lost
+
+    def _next(self) -> Callable[[], None]:
+        while True:
+            try:
+                return self._news.get(timeout=_LOOK)
+            except queue.Empty:
+                # With its loop the client has ended, and nothing else would report that.
+                if self._loop.is_closed() or not self._loop.is_running():
+                    raise HeadUnreachable("the client was closed while trials ran") from None
+
+    def _begin(self, group: Mapping[int, str]) -> None:
+        from optuna.trial import TrialState
+
+        trial = self._study.ask()
+        objective, args, kwargs = self._work
+        given = [objective, self._topic, trial.number, self._study.study_name, *args]
+        try:
+            asked = request(run, given, kwargs, ranks=[*group], name=f"trial {trial.number}", **self._options)
+        except BaseException:
+            self._tell(trial, state=TrialState.FAIL)
+            raise
+        call = PendingCall(asked)
+        self._running[trial.number] = _Running(trial, group, call)
+        over = functools.partial(self._over, trial.number)
+        call.future.add_done_callback(lambda _: self._news.put(over))
+
+    def _question(self, number: int, contents: bytes) -> None:
+        """Answer what a trial asks for."""
+        if number not in self._running:
+            return
+        running = self._running[number]
+        name, args, kwargs = serialize.loads(contents)
+        reply: tuple[Any, Exception | None]
+        try:
+            attribute = getattr(running.trial, name)
+            reply = (attribute(*args, **kwargs) if callable(attribute) else attribute), None
+        except Exception as error:  # noqa: BLE001  (it is raised on the ranks)
+            reply = None, error
+        given = answer, identity_of(self._topic, number), serialize.dumps(reply)
+        address = next(iter(running.group.values()))
+        # Without waiting: if the rank is lost, its call reports that.
+        sending = self._client._run(*given, workers=[address], on_error="ignore")  # noqa: SLF001
+        asyncio.run_coroutine_threadsafe(sending, self._loop)
+
+    def _over(self, number: int) -> None:
+        """Tell the study how a trial has ended, and have its group free for the next."""
+        import optuna
+
+        running = self._running.pop(number)
+        try:
+            value = running.call.future.result()
+        except optuna.TrialPruned:
+            self._tell(running.trial, state=optuna.trial.TrialState.PRUNED)
+        except Exception as error:  # noqa: BLE001  (of the objective)
+            self._tell(running.trial, state=optuna.trial.TrialState.FAIL)
+            if _is_of_ranks(error):
+                self._lost = error
+                return
+            if isinstance(error, InvalidRequest) or not isinstance(error, self._catch):
+                raise serialize.strip_internal_frames(error) from None
+            words = f"{type(error).__name__}: {error}"
+            optuna.logging.get_logger("optuna.workbench").warning("Trial %d failed: %s", number, words)
+        else:
+            self._tell(running.trial, values=value)
+        self._free.append(running.group)
+
+    def _tell(self, trial: optuna.Trial, **end: Any) -> None:
+        try:
+            self._study.tell(trial, **end)
+        except RuntimeError:
+            # A sampler that has no more trials, as that of a grid, stops the study, for which Optuna has no other way.
+            if not self._study.trials[trial.number].state.is_finished():
+                raise
+            self._left = 0
+
+
+def _is_of_ranks(error: Exception) -> bool:
+    """Return whether the ranks have failed, and not the objective."""
+    if isinstance(error, CollectiveTimeout):
+        return False
+    return isinstance(error, RankLost | HeadUnreachable | CollectiveFailed)
+
+
+def _require(study: Any, trials: Any, ranks: Any) -> None:
+    if find_spec("optuna") is None:
+        raise InvalidRequest(
+            "Optuna is not installed here; pip install 'mpi-workbench[tune]' in the environment of the cluster"
+        )
+    import optuna
+
+    if not isinstance(study, optuna.Study):
+        raise InvalidRequest(f"study={study!r} is not valid: pass a study of optuna.create_study()")
+    for name, value in (("trials", trials), ("ranks", ranks)):
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            raise InvalidRequest(f"{name}={value!r} is not valid: pass a number of {name}, 1 or more")
+
+
+def _groups(client: Client, world: int, ranks: int) -> list[dict[int, str]]:
+    """Return the addresses of each group by rank; neighbors, which share a node, are together."""
+    present = pinning.target_workers(client, pinning.of_world("rank", world))
+    addresses = [(pinning.rank_order(rank.name)[2], rank.address) for rank in present]
+    if ranks > len(addresses):
+        raise InvalidRequest(f"ranks={ranks} is not valid: world {world} has {len(addresses)}, pass at most that many")
+    return [dict(addresses[first : first + ranks]) for first in range(0, len(addresses) - ranks + 1, ranks)]
+
+
+def _is_large(thing: Any) -> bool:
+    from dask.base import is_dask_collection
+    from dask.sizeof import sizeof
+    from distributed import Future
+
+    if is_dask_collection(thing) or isinstance(thing, Future):
+        return False
+    return sizeof(thing) > LARGE or (callable(thing) and len(serialize.dumps(thing)) > LARGE)
