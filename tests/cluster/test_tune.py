@@ -15,6 +15,7 @@ from support.processes import DEADLINE, until
 from support.spmd import doing, meet, total, wait_for
 
 from workbench import MPICluster, broadcast, place, run_on_ranks
+from workbench.bench import tune as bench
 from workbench.errors import InvalidRequest, RankLost
 from workbench.launch import mpi_library
 from workbench.tune import tune
@@ -290,3 +291,8 @@ def test_a_study_goes_on_without_the_group_of_a_rank_that_is_lost(tmp_path):
                 tune(objective, its, 6, Path(tmp_path), 1, client=client)
             assert FAIL in states(its)
         thread.join(DEADLINE)
+
+
+@pytest.mark.parametrize("group", [1, 2, 3])
+def test_both_arms_of_the_bench_have_the_same_values(client4, group):
+    assert bench.tuned(client4, 5, 0.01, group) == bench.shared(client4, 5, 0.01, group) == [49, 36, 25, 16, 9]
