@@ -252,10 +252,10 @@ def test_large_and_broadcast_arguments_are_sent_once_and_placed_ones_are_refused
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"ranks": 5}, r"ranks=5 is not valid: world 0 has 4"),
-        ({"ranks": 0}, r"ranks=0 is not valid: pass a number of ranks, 1 or more"),
-        ({"trials": 1.5}, r"trials=1.5 is not valid: pass a number of trials"),
-        ({"study": None}, r"study=None is not valid: pass a study of optuna.create_study\(\)"),
+        ({"ranks": 5}, r"ranks=5 is not valid. Choose at most 4, the ranks of world 0"),
+        ({"ranks": 0}, r"ranks=0 is not valid. Choose a number of ranks above zero"),
+        ({"trials": 1.5}, r"trials=1.5 is not valid. Choose a number of trials"),
+        ({"study": None}, r"study=None is not valid. Pass a study of optuna.create_study\(\)"),
         ({"world": 3}, r"world=3 does not exist; valid: 0"),
     ],
     ids=str,

@@ -1,4 +1,4 @@
-"""A lock of some members of a set: holders whose members are disjoint have it at once."""
+"""A lock on some members of a set; holders with disjoint members hold the lock at the same time."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from collections.abc import AsyncIterator, Collection, Hashable
 
 
 class DisjointLock:
-    """Is granted first come, first served for each member.
+    """A lock on members of a set, granted for each member in the order of the requests.
 
-    A request waits for all earlier ones with which it shares a member, whether these hold the lock or wait for it. So
-    it overtakes only requests that want nothing of it, and each is granted once the earlier ones are over.
+    A request waits for all earlier requests with a common member, whether these hold the lock or wait. So a request
+    overtakes only requests without a common member, and none waits forever.
     """
 
     def __init__(self) -> None:
-        # Held and waiting, in their order: the members (all, if None), and whether they are granted.
+        # Requests that hold the lock or wait, in their order: the members (None: all), and whether the lock is granted.
         self._requests: list[tuple[Collection[Hashable] | None, asyncio.Event]] = []
 
     @contextlib.asynccontextmanager
     async def held(self, members: Collection[Hashable] | None = None) -> AsyncIterator[None]:
-        """Wait for members (for all, if none are named), and hold them within."""
+        """Wait for the lock on members (None: all), and hold the lock in this context."""
         request = None if members is None else frozenset(members), asyncio.Event()
         self._requests.append(request)
         self._grant()
@@ -32,8 +32,8 @@ class DisjointLock:
             self._grant()
 
     def locked(self) -> bool:
-        """Return whether anybody holds any member."""
-        return bool(self._requests)  # the first one is always granted
+        """Return whether a request holds the lock on any member."""
+        return bool(self._requests)  # the first request is always granted
 
     def _grant(self) -> None:
         wanted: set[Hashable] = set()

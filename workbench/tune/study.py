@@ -1,4 +1,4 @@
-"""`tune`: the trials of an Optuna study run on groups of ranks, several at once."""
+"""`tune`: runs the trials of an Optuna study on groups of ranks, several trials at the same time."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     import optuna
     from distributed import Client
 
-# Seconds between two looks whether the client is still there.
+# Seconds between two checks that the client is open.
 _LOOK = 5.0
-# Seconds for an event to come back, and how often one is sent.
+# Seconds for an event to return, and the number of events that are sent until one returns.
 _ECHO, _ECHOES = 0.25, 120
 
 
@@ -45,32 +45,32 @@ def tune(
     catch: type[Exception] | tuple[type[Exception], ...] = Exception,
     **kwargs: Any,
 ) -> optuna.Study:
-    """Run trials of an Optuna study on the ranks, each on a group of ranks, and all groups at once.
+    """Run trials of an Optuna study, each on a group of ranks; all groups run at the same time.
 
     Parameters
     ----------
     objective
-        Is called on each rank of a group as ``objective(comm, trial, *args, **kwargs)``. The communicator has the ranks
+        Called on each rank of a group as ``objective(comm, trial, *args, **kwargs)``. The communicator has the ranks
         of the group; `trial` is a `RankTrial`, with ``suggest_float``, ``suggest_int``, ``suggest_categorical``,
-        ``report`` and ``should_prune``. What it returns on the first rank of the group is the value, or the values, of
-        the trial.
+        ``report`` and ``should_prune``. The result on the first rank of the group is the value, or the values, of the
+        trial.
     study
-        Of `optuna.create_study`, with any sampler, pruner and storage. It stays in this process.
+        A study of `optuna.create_study`, with any sampler, pruner and storage. The study stays in this process.
     trials
         Number of trials to run.
     *args, **kwargs
-        Further arguments of the objective; futures, as of ``broadcast(client, X)``, are replaced by their values.
+        Further arguments of the objective. Futures, such as that of ``broadcast(X)``, are replaced by their values.
     ranks
-        Ranks of each group. Those that do not fill a group run no trials.
+        Number of ranks of each group. Ranks that do not fill a group run no trials.
     client
-        Default: the current one.
+        Client of the cluster. Default: the current client.
     world
         Index of the MPI world.
     timeout
-        Seconds, or a time span such as ``"10 minutes"``, for each trial. Default: as long as it takes.
+        Seconds, or a time span such as ``"10 minutes"``, for each trial. Default: no limit.
     catch
-        Errors of the objective for which the trial is failed, and the study goes on. Others end all trials, and are
-        raised.
+        Errors of the objective after which the trial has failed and the study continues. Other errors end all trials,
+        and are raised.
 
     Returns
     -------
@@ -82,14 +82,14 @@ def tune(
     InvalidRequest
         If an argument is not valid, or Optuna is not installed.
     RankLost, CollectiveFailed
-        If no group is left that can run trials.
+        If no group can run trials any more.
 
     Notes
     -----
-    The study asks for parameters, and prunes, in this process alone, in the order in which the ranks ask: samplers see
-    all trials, and need no storage that ranks can reach. A trial that raises ``optuna.TrialPruned`` is pruned. A trial
-    with any other error, or with a rank that is lost, is failed, with a warning in Optuna's log. Ctrl-C ends the
-    running trials on all ranks, and they are failed. Other calls on these ranks have their turn between trials.
+    The sampler and the pruner run in this process, in the order of the requests of the ranks. So the sampler sees all
+    trials, and the ranks need no access to the storage. A trial that raises ``optuna.TrialPruned`` is pruned. A trial
+    with any other error, or with a lost rank, has failed, with a warning in Optuna's log. Ctrl-C ends the running
+    trials on all ranks, and marks these trials as failed. Other calls on the ranks get their turn between trials.
 
     Examples
     --------
@@ -103,7 +103,7 @@ def tune(
     _require(study, trials, ranks)
     client = current_client(client)
     groups = _groups(client, world, ranks)
-    # Each trial would send it anew, and a broadcast takes all ranks.
+    # Otherwise each trial would send a large object again.
     objective, *args = (broadcast(client, each) if _is_large(each) else each for each in (objective, *args))  # type: ignore[assignment]
     options = {"client": client, "result": "root", "world": world, "limit": None, "timeout": timeout}
     tuning = _Tuning(client, study, [objective, args, kwargs], options, catch)
@@ -114,16 +114,16 @@ def tune(
 
 @dataclass(frozen=True)
 class _Running:
-    """A trial on its group."""
+    """A running trial and its group."""
 
     trial: optuna.Trial
     group: Mapping[int, str]
-    """Addresses by rank."""
+    """Addresses of the group, by rank."""
     call: PendingCall
 
 
 class _Tuning:
-    """The trials of one call of `tune`; all but `_heard` is for the thread that has called it."""
+    """The trials of one call of `tune`. Only `_heard` runs on another thread, the event loop of the client."""
 
     def __init__(
         self,
@@ -141,15 +141,15 @@ class _Tuning:
         self._running: dict[int, _Running] = {}
         self._free: deque[Mapping[int, str]] = deque()
         self._left = 0
-        # Why the last group was given up.
+        # The error of the group that was lost last.
         self._lost: Exception | None = None
 
     @contextmanager
     def listening(self) -> Iterator[None]:
-        """Receive the questions of trials within."""
+        """Receive the requests of trials in this context."""
         self._client.subscribe_topic(self._topic, self._heard)
         try:
-            # The head may get the call of a trial, by another connection, before it gets the subscription.
+            # The call of a trial has another connection, and may reach the head before the subscription.
             for _ in range(_ECHOES):
                 self._client.log_event(self._topic, {"trial": None})
                 if self._subscribed.wait(_ECHO):
@@ -169,7 +169,7 @@ class _Tuning:
             self._news.put(functools.partial(self._question, message["trial"], message["question"]))
 
     def run(self, trials: int, groups: Sequence[Mapping[int, str]]) -> None:
-        """Run trials, and keep all groups busy."""
+        """Run trials until all have ended."""
         from optuna.trial import TrialState
 
         self._left = trials
@@ -194,7 +194,7 @@ class _Tuning:
             try:
                 return self._news.get(timeout=_LOOK)
             except queue.Empty:
-                # With its loop the client has ended, and nothing else would report that.
+                # If the loop of the client has ended, no event reports the end of the client.
                 if self._loop.is_closed() or not self._loop.is_running():
                     raise HeadUnreachable("the client was closed while trials ran") from None
 
@@ -215,7 +215,7 @@ class _Tuning:
         call.future.add_done_callback(lambda _: self._news.put(over))
 
     def _question(self, number: int, contents: bytes) -> None:
-        """Answer what a trial asks for."""
+        """Answer a request of a trial."""
         if number not in self._running:
             return
         running = self._running[number]
@@ -224,16 +224,16 @@ class _Tuning:
         try:
             attribute = getattr(running.trial, name)
             reply = (attribute(*args, **kwargs) if callable(attribute) else attribute), None
-        except Exception as error:  # noqa: BLE001  (it is raised on the ranks)
+        except Exception as error:  # noqa: BLE001  (the ranks raise the error)
             reply = None, error
         given = answer, identity_of(self._topic, number), serialize.dumps(reply)
         address = next(iter(running.group.values()))
-        # Without waiting: if the rank is lost, its call reports that.
+        # Nothing waits for the answer: if the rank is lost, the call of the trial reports the loss.
         sending = self._client._run(*given, workers=[address], on_error="ignore")  # noqa: SLF001
         asyncio.run_coroutine_threadsafe(sending, self._loop)
 
     def _over(self, number: int) -> None:
-        """Tell the study how a trial has ended, and have its group free for the next."""
+        """Report the end of a trial to the study, and release its group."""
         import optuna
 
         running = self._running.pop(number)
@@ -241,7 +241,7 @@ class _Tuning:
             value = running.call.future.result()
         except optuna.TrialPruned:
             self._tell(running.trial, state=optuna.trial.TrialState.PRUNED)
-        except Exception as error:  # noqa: BLE001  (of the objective)
+        except Exception as error:  # noqa: BLE001  (errors of the objective)
             self._tell(running.trial, state=optuna.trial.TrialState.FAIL)
             if _is_of_ranks(error):
                 self._lost = error
@@ -258,14 +258,14 @@ class _Tuning:
         try:
             self._study.tell(trial, **end)
         except RuntimeError:
-            # A sampler that has no more trials, as that of a grid, stops the study, for which Optuna has no other way.
+            # A sampler without further trials, such as that of a grid, stops the study, and Optuna raises this error.
             if not self._study.trials[trial.number].state.is_finished():
                 raise
             self._left = 0
 
 
 def _is_of_ranks(error: Exception) -> bool:
-    """Return whether the ranks have failed, and not the objective."""
+    """Return whether an error is one of the ranks, and not of the objective."""
     if isinstance(error, CollectiveTimeout):
         return False
     return isinstance(error, RankLost | HeadUnreachable | CollectiveFailed)
@@ -274,23 +274,25 @@ def _is_of_ranks(error: Exception) -> bool:
 def _require(study: Any, trials: Any, ranks: Any) -> None:
     if find_spec("optuna") is None:
         raise InvalidRequest(
-            "Optuna is not installed here; pip install 'mpi-workbench[tune]' in the environment of the cluster"
+            "Optuna is not installed. Run pip install 'mpi-workbench[tune]' in the environment of the cluster."
         )
     import optuna
 
     if not isinstance(study, optuna.Study):
-        raise InvalidRequest(f"study={study!r} is not valid: pass a study of optuna.create_study()")
+        raise InvalidRequest(f"study={study!r} is not valid. Pass a study of optuna.create_study().")
     for name, value in (("trials", trials), ("ranks", ranks)):
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise InvalidRequest(f"{name}={value!r} is not valid: pass a number of {name}, 1 or more")
+            raise InvalidRequest(f"{name}={value!r} is not valid. Choose a number of {name} above zero.")
 
 
 def _groups(client: Client, world: int, ranks: int) -> list[dict[int, str]]:
-    """Return the addresses of each group by rank; neighbors, which share a node, are together."""
+    """Return the addresses of each group by rank; the ranks of a group are neighbors, which share a node."""
     present = pinning.target_workers(client, pinning.of_world("rank", world))
     addresses = [(pinning.rank_order(rank.name)[2], rank.address) for rank in present]
     if ranks > len(addresses):
-        raise InvalidRequest(f"ranks={ranks} is not valid: world {world} has {len(addresses)}, pass at most that many")
+        raise InvalidRequest(
+            f"ranks={ranks} is not valid. Choose at most {len(addresses)}, the ranks of world {world}."
+        )
     return [dict(addresses[first : first + ranks]) for first in range(0, len(addresses) - ranks + 1, ranks)]
 
 

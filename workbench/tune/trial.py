@@ -1,4 +1,4 @@
-"""A trial on its ranks: what the objective function asks goes to the study, which is in the notebook."""
+"""A trial on its ranks, which sends the requests of the objective to the study in the notebook."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from workbench.metrics.report import tell
 if TYPE_CHECKING:
     from workbench.mpi.communicator import Communicator
 
-# Seconds between two looks whether the call was ended.
+# Seconds between two checks that the call still runs.
 _LOOK = 0.05
 
-# By identity of a trial that waits on this rank.
+# Answers by identity of the trial that waits on this rank.
 _answers: dict[str, queue.SimpleQueue[bytes]] = {}
 
 
 def answer(identity: str, contents: bytes) -> None:
-    """Hand on the answer to the question of a trial; runs on the rank, on the event loop of its worker."""
+    """Pass an answer to the trial that waits for it. Runs on the rank, in the event loop of the worker."""
     if identity in _answers:
         _answers[identity].put(contents)
 
@@ -34,38 +34,38 @@ def identity_of(topic: str, number: int) -> str:
 class RankTrial:
     """A trial of a study on the ranks of its group, with the methods of `optuna.Trial` that objectives call.
 
-    Every method and property is collective: all ranks of the group call it, in the same order, and get the same. One
-    call takes a message to the notebook and back, some milliseconds.
+    Every method and property is collective: all ranks of the group call it, in the same order, and get the same value.
+    A call takes a message to the notebook and back, some milliseconds.
 
     Parameters
     ----------
     comm
         Communicator of the group.
     topic
-        Of the Dask events with which it asks.
+        Topic of the Dask events for requests of this trial.
     number, name
-        Of the trial in its study, and of the study.
+        Number of the trial in the study, and name of the study.
     """
 
     def __init__(self, comm: Communicator, topic: str, number: int, name: str) -> None:
         self.number = number
-        """Number of the trial in its study."""
+        """Number of the trial in the study."""
         self._comm, self._topic, self._name = comm, topic, name
 
     def suggest_float(self, name: str, low: float, high: float, *, step: float | None = None, log: bool = False) -> Any:
-        """Return a value for a parameter, as `optuna.Trial.suggest_float`."""
+        """Return a value of a parameter, as `optuna.Trial.suggest_float`."""
         return self._ask("suggest_float", name, low, high, step=step, log=log)
 
     def suggest_int(self, name: str, low: int, high: int, *, step: int = 1, log: bool = False) -> Any:
-        """Return a value for a parameter, as `optuna.Trial.suggest_int`."""
+        """Return a value of a parameter, as `optuna.Trial.suggest_int`."""
         return self._ask("suggest_int", name, low, high, step=step, log=log)
 
     def suggest_categorical(self, name: str, choices: Sequence[Any]) -> Any:
-        """Return a value for a parameter, as `optuna.Trial.suggest_categorical`."""
+        """Return a value of a parameter, as `optuna.Trial.suggest_categorical`."""
         return self._ask("suggest_categorical", name, list(choices))
 
     def report(self, value: float, step: int) -> None:
-        """Report the value of a step, as `optuna.Trial.report`, and draw it on the dashboard's page *Training*."""
+        """Report the value of a step, as `optuna.Trial.report`; the dashboard's page *Training* draws the values."""
         value = float(value)
         self._ask("report", value, step)
         if self._comm.rank == 0:
@@ -74,20 +74,20 @@ class RankTrial:
             tell(training.TOPIC, {"fit": identity, "name": name, "records": [record]})
 
     def should_prune(self) -> bool:
-        """Return whether the study's pruner ends the trial; if so, raise `optuna.TrialPruned`."""
+        """Return whether the objective must raise `optuna.TrialPruned`, as the pruner of the study decides."""
         return bool(self._ask("should_prune"))
 
     def set_user_attr(self, key: str, value: Any) -> None:
-        """Keep a value with the trial, as `optuna.Trial.set_user_attr`."""
+        """Store a value with the trial, as `optuna.Trial.set_user_attr`."""
         self._ask("set_user_attr", key, value)
 
     @property
     def params(self) -> Any:
-        """Values of the parameters so far, by name."""
+        """Values of the suggested parameters, by name."""
         return self._ask("params")
 
     def _ask(self, name: str, *args: Any, **kwargs: Any) -> Any:
-        """Return what the attribute or the method of the trial in the notebook returns, on all ranks of the group."""
+        """Return the value of an attribute or a method of the trial in the notebook, on all ranks of the group."""
         value, error = self._comm.bcast(self._answer(name, args, kwargs) if self._comm.rank == 0 else None)
         if error is not None:
             raise error
@@ -106,7 +106,7 @@ class RankTrial:
 def run(
     comm: Communicator, objective: Callable[..., Any], topic: str, number: int, name: str, *args: Any, **kwargs: Any
 ) -> Any:
-    """Return the value of the objective function for a trial; on the ranks of its group."""
+    """Return the value of the objective for a trial. Runs on the ranks of the group."""
     try:
         return objective(comm, RankTrial(comm, topic, number, name), *args, **kwargs)
     finally:
