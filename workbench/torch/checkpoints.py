@@ -1,4 +1,4 @@
-"""The checkpoint of a fit: one file that is written after each epoch, and from which a later fit continues."""
+"""The checkpoint of a fit: one file, written after each epoch, from which a later fit continues."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ _NAME = "checkpoint"
 
 
 def restored(comm: MPI.Intracomm | Any, path: str | None, kept: Mapping[str, Any]) -> list[dict[str, float]]:
-    """Load the states of a checkpoint on each rank, and return the records of its epochs; none if there is no file.
+    """Load the states of a checkpoint on each rank, and return the records of its epochs; none without a file.
 
     Parameters
     ----------
     comm
-        Of the fit.
+        Communicator of the fit.
     path
         The file, or None.
     kept
-        By name what has a state: module, optimizer, scheduler.
+        Objects with a state by name: module, optimizer, scheduler.
 
     Raises
     ------
     InvalidRequest
-        If there can be no such file, a rank does not find it, or it has other states.
+        If the path is not valid, a rank does not find the file, or the file has other states.
     """
     if path is None:
         return []
@@ -54,10 +54,10 @@ def restored(comm: MPI.Intracomm | Any, path: str | None, kept: Mapping[str, Any
             f"{_NAME} {path}: the file is not a checkpoint of fit() ({_first_line(error)}); choose another file, or "
             "remove this one to train from the beginning"
         ) from error
-    found, needed = set(states) if isinstance(states, dict) else set(), {*kept, "history"}
-    if found != needed:
+    stored, needed = set(states) if isinstance(states, dict) else set(), {*kept, "history"}
+    if stored != needed:
         raise InvalidRequest(
-            f"{_NAME} {path}: the file has {_joined(found)}, and the fit needs {_joined(needed)}; pass the options "
+            f"{_NAME} {path}: the file has {_joined(stored)}, and the fit needs {_joined(needed)}; pass the options "
             "with which the file was written, or choose another file"
         )
     for name, thing in kept.items():
@@ -73,7 +73,7 @@ def restored(comm: MPI.Intracomm | Any, path: str | None, kept: Mapping[str, Any
 
 
 def save(path: str | None, kept: Mapping[str, Any], history: list[dict[str, float]]) -> None:
-    """Write a checkpoint in the place of the one before, in one step."""
+    """Replace the checkpoint in one step."""
     if path is None:
         return
     content = io.BytesIO()
@@ -83,7 +83,7 @@ def save(path: str | None, kept: Mapping[str, Any], history: list[dict[str, floa
 
 def _first_line(error: BaseException) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    # PyTorch names the class first, and what differs in the next line.
+    # PyTorch names the class in the first line, and the difference in the next line.
     return " ".join(lines[:2]) or type(error).__name__
 
 

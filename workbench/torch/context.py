@@ -1,4 +1,4 @@
-"""torch.distributed on the communicator of a call or a cell, for the time of a block."""
+"""torch.distributed on the communicator of a call or a cell, in a context."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ BACKEND = "workbench"
 
 @contextmanager
 def distributed(comm: MPI.Intracomm) -> Iterator[Any]:
-    """Initialise torch.distributed on a communicator, for the time of the block; collective.
+    """Return a context in which torch.distributed is initialized on a communicator; collective.
 
     Parameters
     ----------
     comm : mpi4py.MPI.Intracomm
         Communicator of a function with `spmd`, of `run_on_ranks` or of a ``%%mpi`` cell; its ranks and their order
-        are those of ``torch.distributed.group.WORLD``. In a program that ``mpiexec`` starts it is one of mpi4py.
+        are those of ``torch.distributed.group.WORLD``. In a program that ``mpiexec`` starts: a communicator of mpi4py.
 
     Yields
     ------
@@ -35,15 +35,15 @@ def distributed(comm: MPI.Intracomm) -> Iterator[Any]:
     Raises
     ------
     InvalidRequest
-        If PyTorch is not installed on the rank, or torch.distributed is initialised there already.
+        If PyTorch is not installed on the rank, or torch.distributed is already initialized in the process.
 
     Notes
     -----
     A process group in Python (torch's extension ``Backend.register_backend``) translates torch's collectives into
-    operations of the communicator, so these are counted, and end with the call. No port is opened, no host is named,
-    and no store is shared. The number of torch's threads becomes that of the rank (``--threads`` of the cluster).
-    Tensors in the memory of a GPU are refused; torch itself refuses `monitored_barrier`, `split_group` and
-    `shrink_group` on every group that is not gloo's or NCCL's.
+    operations of the communicator, so these are counted, and end with the call. The context opens no port, and needs
+    no list of hosts and no shared store. The number of torch's threads becomes that of the rank (``--threads`` of the
+    cluster). Tensors in GPU memory are refused; torch itself refuses `monitored_barrier`, `split_group` and
+    `shrink_group` for all groups except those of gloo or NCCL.
 
     Examples
     --------
@@ -73,7 +73,7 @@ def distributed(comm: MPI.Intracomm) -> Iterator[Any]:
             dist.init_process_group(BACKEND, store=dist.HashStore(), rank=comm.rank, world_size=comm.size)
         group: Any = dist.group.WORLD
         yield group
-        # After it no rank is in an operation of the group any more, so that communicators can be freed.
+        # After the barrier no rank is in an operation of the group, so the communicators can be freed.
         group.comm.Barrier()
         group.free()
     finally:
@@ -91,10 +91,10 @@ def require_torch() -> None:
 
 
 def rank_threads() -> int:
-    """Return the number of threads of this rank: what the launcher has set, else an equal share of the cores."""
-    told = os.environ.get("OMP_NUM_THREADS", "")
-    if told.isdigit() and int(told):
-        return int(told)
+    """Return the number of threads of this rank: the number of the launcher, else an equal share of the cores."""
+    threads = os.environ.get("OMP_NUM_THREADS", "")
+    if threads.isdigit() and int(threads):
+        return int(threads)
     from workbench.mpi import context
 
     sharing = context.current().node_ranks if context.is_rank() else 1

@@ -1,4 +1,4 @@
-"""What each rank does of a fit: the loop over epochs and batches, and predictions of its rows."""
+"""The part of a fit on each rank: the loop over epochs and batches, and predictions."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Plan:
     """How a module is trained; the fields are the parameters of `workbench.torch.fit`."""
 
     loss: Callable[..., Any]
-    """Of outputs and labels, and of the weights of the rows where there are some."""
+    """Function of outputs and labels, and of the weights of the rows if they exist."""
     epochs: int
     size: int
     optimizer: Callable[[Any], Any] | None
@@ -76,7 +76,7 @@ def train(
 
 
 def state(module: Any) -> dict[str, Any]:
-    """Return the weights of a module, and what else belongs to its state."""
+    """Return the state of a module without gradients."""
     return {name: value.detach() for name, value in module.state_dict().items()}
 
 
@@ -96,13 +96,13 @@ def run(
     comm
         In a `distributed` block, or `Alone`.
     module, plan
-        The module is trained, as planned.
+        The module to train, and the plan.
     rows, validation
-        The blocks of rows, labels and, where there are some, weights.
+        The blocks of rows, labels and, if they exist, weights.
     tell
-        Receives the record of each epoch on rank 0; the training ends where it returns True.
+        Called on rank 0 with the number of each epoch and its record; the training ends if it returns True.
     """
-    # A module without weights to train is none for DDP, and torch says so.
+    # DDP refuses a module without weights to train, with an error of torch.
     model = module if isinstance(comm, Alone) else DistributedDataParallel(module, gradient_as_bucket_view=True)
     weights = model.parameters()
     optimizer = torch.optim.Adam(weights) if plan.optimizer is None else plan.optimizer(weights)
@@ -111,10 +111,10 @@ def run(
     history = checkpoints.restored(comm, plan.checkpoint, kept)
     while len(history) < plan.epochs and not _is_over(history, plan.patience):
         epoch = len(history)
-        # Dropout draws other numbers on each rank, and the same ones after a resume.
+        # Dropout draws different numbers on each rank, and the same numbers after a resume.
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(hash((plan.seed, epoch, comm.rank)))
-            parts = batches(comm, *rows, **plan.order(epoch))  # type: ignore[arg-type]  # `Alone` has what it uses
+            parts = batches(comm, *rows, **plan.order(epoch))  # type: ignore[arg-type]  # `Alone` has the methods that it calls
             record = {"loss": _epoch(comm, model, optimizer, plan, parts)}
         if schedule is not None:
             schedule.step()
@@ -139,7 +139,7 @@ def _epoch(comm: MPI.Intracomm | Alone, model: Any, optimizer: Any, plan: Plan, 
         optimizer.zero_grad()
         loss = plan.loss(model(rows), *others)
         if plan.size % comm.size:
-            # The mean over ranks is to be that of the rows, of which ranks have different numbers.
+            # Ranks have different numbers of rows, and the mean over the ranks must be the mean over the rows.
             loss = loss * (len(rows) * comm.size / plan.size)
         loss.backward()
         optimizer.step()
@@ -165,13 +165,13 @@ def _mean_loss(comm: MPI.Intracomm | Alone, module: Any, plan: Plan, *blocks: An
 
 
 def _fitting(part: Any, module: Any) -> Any:
-    """Return real numbers in the precision of the module, anything else as it is."""
+    """Return real numbers in the precision of the module, and other values unchanged."""
     first = next(iter(module.parameters()), None)
     return part if first is None or not part.is_floating_point() else part.to(first.dtype)
 
 
 def _is_over(history: list[Record], patience: int | None) -> bool:
-    """Tell whether the loss has not become less for so many epochs."""
+    """Return whether the loss has not decreased for `patience` epochs."""
     if patience is None or not history:
         return False
     losses = [record.get("validation_loss", record["loss"]) for record in history]
@@ -179,9 +179,9 @@ def _is_over(history: list[Record], patience: int | None) -> bool:
 
 
 def outputs(_: Any, module: Any, size: int, X: Any) -> npt.NDArray[Any]:
-    """Return what a module makes of the rows of the block."""
+    """Return the outputs of a module for the rows of a block."""
     module.eval()
     with torch.no_grad():
         parts = [module(_fitting(rows, module)) for rows in tensor(X).split(size)]
-    found: npt.NDArray[Any] = torch.cat(parts).numpy()
-    return found
+    result: npt.NDArray[Any] = torch.cat(parts).numpy()
+    return result

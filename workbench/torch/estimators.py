@@ -1,4 +1,4 @@
-"""Neural networks in the manner of scikit-learn, trained on ranks or in this process."""
+"""Neural networks as estimators of scikit-learn, trained on ranks or in this process."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ if TYPE_CHECKING:
 
     from workbench.torch.net_part import Trained
 
-# Rows that are passed to a module at once.
+# Rows that are passed to a module in one call.
 _ROWS = 1024
 
 
 class _NeuralNet(Estimator):
-    """What the networks have in common."""
+    """Common parts of the networks."""
 
     _limited_by = "epochs"
     _target: ClassVar[str]
-    """Of the checks of targets."""
+    """Kind of the targets, for their checks."""
     _loss: ClassVar[str]
-    """Name of the loss in ``torch.nn.functional`` where the user gives none."""
+    """Name of the default loss in ``torch.nn.functional``."""
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **Estimator._parameter_constraints,  # noqa: SLF001  (a hook of scikit-learn)
         "module": [callable, None],
@@ -90,7 +90,7 @@ class _NeuralNet(Estimator):
         Parameters
         ----------
         X : array, dataframe, or Dask array or dataframe of shape (rows, features) or (rows, ...)
-            The rows. Whole numbers become real ones.
+            The rows. Integers are converted to real numbers.
         y : array-like, or Dask array or series of shape (rows,) or, for numbers, (rows, targets)
             The targets.
         sample_weight : float, array-like, or Dask array or series of shape (rows,), default=None
@@ -99,15 +99,14 @@ class _NeuralNet(Estimator):
         Returns
         -------
         NeuralNetClassifier or NeuralNetRegressor
-            This one.
+            This estimator.
 
         Raises
         ------
         ValueError, TypeError
-            As scikit-learn words it, if rows, targets or weights are not valid.
+            If rows, targets or weights are not valid; with messages of scikit-learn.
         InvalidRequest
-            If PyTorch is not installed, the outputs of the module do not go with the targets, or the fit would run on
-            Dask workers without MPI.
+            If PyTorch is not installed, the outputs of the module do not fit the targets, or the workers have no MPI.
         """
         require_torch()
         import torch
@@ -132,26 +131,26 @@ class _NeuralNet(Estimator):
             name="",
         )
         settings = net_part.Settings(self.module, plan, self.validation, classify=self._target == "labels")
-        found: Trained = self._fit(
+        trained: Trained = self._fit(
             Task(net_part.trained, None, functools.partial(net_part.NetPart, settings), checks), data
         )
-        self.module_ = net_part.made(self.module, net_part.row_of(data.X), found.outputs, self.seed)
-        self.module_.load_state_dict(found.state)
-        self.history_ = found.history
-        if found.classes is not None:
-            self.classes_ = found.classes
-        self._targets = found.outputs if data.y.ndim > 1 else None
+        self.module_ = net_part.made(self.module, net_part.row_of(data.X), trained.outputs, self.seed)
+        self.module_.load_state_dict(trained.state)
+        self.history_ = trained.history
+        if trained.classes is not None:
+            self.classes_ = trained.classes
+        self._targets = trained.outputs if data.y.ndim > 1 else None
         return self
 
     def _outputs(self, X: Any) -> NDArray[Any]:
-        """Return what the module makes of arrays."""
+        """Return the outputs of the module for arrays."""
         from workbench.torch.epochs import outputs
 
         return outputs(None, self.module_, _ROWS, self._checked(X, allow_nd=True))
 
     @property
     def _dtype(self) -> np.dtype[Any]:
-        """The type of the outputs, which is that of the weights."""
+        """Type of the outputs and of the weights."""
         weights = next(iter(self.module_.parameters()))
         return np.dtype(str(weights.dtype).removeprefix("torch."))
 
@@ -162,38 +161,38 @@ class NeuralNetClassifier(ClassifierMixin, _NeuralNet):
     Parameters
     ----------
     module : torch.nn.Module or callable, default=None
-        Returns a score for each class, as ``torch.nn.Linear(features, classes)``. A module, of which each fit trains a
-        copy; or a callable that makes one of the number of features and the number of classes, as the class
-        ``torch.nn.Linear``. The first number is the shape of a row if X has more than two axes. None: a perceptron
-        with a hidden layer of 100 units, as of scikit-learn.
+        A module that returns a score for each class, as ``torch.nn.Linear(features, classes)``; each fit trains a copy.
+        Or a function of the number of features and the number of classes that returns a module, as the class
+        ``torch.nn.Linear``; its first argument is the shape of a row if `X` has more than two axes. None: a perceptron
+        with a hidden layer of 100 units, as in scikit-learn.
     loss : callable, default=None
-        Of scores and numbers of classes, the mean over the rows; None: ``torch.nn.functional.cross_entropy``. With
-        weights of rows also of ``reduction="none"``.
+        Function of scores and numbers of classes that returns the mean over the rows. With weights of rows it must
+        accept ``reduction="none"``. None: ``torch.nn.functional.cross_entropy``.
     optimizer : callable, default=None
-        Makes an optimizer of the weights, as ``functools.partial(torch.optim.SGD, lr=0.1)``; None:
+        Function of the weights that returns an optimizer, as ``functools.partial(torch.optim.SGD, lr=0.1)``. None:
         ``torch.optim.Adam``.
     epochs : int, default=10
-        At most.
+        Maximum number of epochs.
     size : int, default=256
-        Rows of a batch, on all ranks together; all rows if there are fewer. Rows that do not fill a batch are left out
-        of an epoch, others in each.
+        Rows of a batch on all ranks together; all rows if `X` has fewer. Rows that do not fill a batch are left out of
+        an epoch, and each epoch leaves out other rows.
     schedule : callable, default=None
-        Makes a scheduler of ``torch.optim.lr_scheduler`` of the optimizer, which takes a step after each epoch.
+        Function of the optimizer that returns a scheduler of ``torch.optim.lr_scheduler``; a step follows each epoch.
     validation : float, default=None
-        Share of the rows that are not trained on, and whose loss is measured after each epoch.
+        Fraction of the rows that is not used for training, and whose loss is measured after each epoch.
     patience : int, default=None
-        Epochs without a lower loss, of the validation if there is one, after which the training ends.
+        Number of epochs without a lower loss after which the training ends; the loss of the validation if it exists.
     seed : int, default=0
-        Of the first weights of a module that is made, of the order of the rows, and of what layers draw.
+        Seed of the first weights of a new module, of the order of the rows, and of layers that draw numbers.
     shuffle : {"exchange", "local"} or None, default="exchange"
-        As of `workbench.torch.batches`.
+        See `workbench.torch.batches`.
     engine : {"auto", "mpi", "local"}, default="auto"
-        ``"mpi"``: on the ranks of an MPI world, where the rows lie. ``"local"``: in this process, for arrays.
+        ``"mpi"``: on the ranks of an MPI world, which have the rows. ``"local"``: in this process, for arrays.
         ``"auto"``: arrays in this process, Dask collections on the ranks.
     verbose : int, default=0
-        1 for a bar, 2 for a line each epoch.
+        1: a progress bar; 2: a line for each epoch.
     callback : callable, default=None
-        Is called here after each epoch with its numbers: ``iteration``, ``loss`` and, with validation,
+        Called in this process after each epoch with a mapping of ``iteration``, ``loss`` and, with validation,
         ``validation_loss``.
 
     Attributes
@@ -203,20 +202,20 @@ class NeuralNetClassifier(ClassifierMixin, _NeuralNet):
     module_ : torch.nn.Module
         The trained module.
     history_ : list of dict
-        For each epoch its ``loss``, the mean of the batches, and ``validation_loss``.
+        For each epoch ``loss``, the mean over the batches, and ``validation_loss``.
     n_features_in_ : int
-        Number of features; that of the second axis if X has more than two.
+        Number of features: the length of the second axis of `X`.
     engine_ : str
-        What the fit ran on: ``"mpi"``, or ``"local"``, this process.
+        Backend of the fit: ``"mpi"`` or ``"local"``.
 
     See Also
     --------
-    workbench.torch.fit : Trains a module on placed blocks, with checkpoints.
+    workbench.torch.fit : Train a module on placed blocks, with checkpoints.
 
     Notes
     -----
-    On any number of ranks the results are those of one process but for rounding, with ``shuffle="exchange"`` and
-    modules that neither draw numbers nor look at the batch.
+    With ``shuffle="exchange"`` and modules that neither draw numbers nor depend on the batch, the results on any number
+    of ranks are those of one process, except for rounding.
 
     Examples
     --------
@@ -236,7 +235,7 @@ class NeuralNetClassifier(ClassifierMixin, _NeuralNet):
         Returns
         -------
         array of shape (rows, classes), dtype of the weights
-            In the order of ``classes_``: the softmax of what the module returns. Lazily if X is a Dask collection.
+            Softmax of the outputs, in the order of ``classes_``. A lazy collection if `X` is a Dask collection.
         """
         check_is_fitted(self)
         if is_dask_collection(X):
@@ -256,7 +255,7 @@ class NeuralNetClassifier(ClassifierMixin, _NeuralNet):
         Returns
         -------
         array of shape (rows,), dtype of the labels
-            Lazily if X is a Dask collection.
+            A lazy collection if `X` is a Dask collection.
         """
         check_is_fitted(self)
         if is_dask_collection(X):
@@ -270,20 +269,20 @@ class NeuralNetRegressor(MultiOutputMixin, RegressorMixin, _NeuralNet):
     Parameters
     ----------
     module : torch.nn.Module or callable, default=None
-        Returns a number for each target, as ``torch.nn.Linear(features, targets)``. A module, of which each fit trains
-        a copy; or a callable that makes one of the number of features and the number of targets, as the class
-        ``torch.nn.Linear``. The first number is the shape of a row if X has more than two axes. None: a perceptron
-        with a hidden layer of 100 units, as of scikit-learn.
+        A module that returns a number for each target, as ``torch.nn.Linear(features, targets)``; each fit trains a
+        copy. Or a function of the number of features and the number of targets that returns a module, as the class
+        ``torch.nn.Linear``; its first argument is the shape of a row if `X` has more than two axes. None: a perceptron
+        with a hidden layer of 100 units, as in scikit-learn.
     loss : callable, default=None
-        Of outputs and targets, the mean over the rows; None: ``torch.nn.functional.mse_loss``. With weights of rows
-        also of ``reduction="none"``.
+        Function of outputs and targets that returns the mean over the rows. With weights of rows it must accept
+        ``reduction="none"``. None: ``torch.nn.functional.mse_loss``.
     optimizer, epochs, size, schedule, validation, patience, seed, shuffle, engine, verbose, callback
-        As of `NeuralNetClassifier`.
+        See `NeuralNetClassifier`.
 
     Attributes
     ----------
     module_, history_, n_features_in_, engine_
-        As of `NeuralNetClassifier`.
+        See `NeuralNetClassifier`.
 
     Examples
     --------
@@ -303,7 +302,7 @@ class NeuralNetRegressor(MultiOutputMixin, RegressorMixin, _NeuralNet):
         Returns
         -------
         array of shape (rows,) or (rows, targets), as the targets of the fit, dtype of the weights
-            Lazily if X is a Dask collection.
+            A lazy collection if `X` is a Dask collection.
         """
         check_is_fitted(self)
         if is_dask_collection(X):

@@ -18,23 +18,23 @@ SHUFFLES = ("exchange", "local")
 
 
 def tensor(block: Any) -> Any:
-    """Return a block as a tensor that has its memory.
+    """Return a tensor that shares the memory of a block.
 
     Parameters
     ----------
     block : numpy.ndarray, pandas.DataFrame, pandas.Series or torch.Tensor
-        Of shape (rows, ...) and of numbers or truth values. The columns of a frame are converted to their common type.
+        Block of shape (rows, ...) of numbers or booleans. The columns of a frame are converted to their common type.
 
     Returns
     -------
     torch.Tensor
-        Of the same shape and type. The memory is that of an array, so what is written to the tensor is written to the
-        block; that of a read-only array must not be written to. Frames are copied where pandas copies them.
+        Tensor of the same shape and type. It shares the memory of an array, so writes to the tensor change the block;
+        a tensor of a read-only array must not be written to. Frames are copied if pandas copies them.
 
     Raises
     ------
     InvalidRequest
-        If PyTorch is not installed, or the block has elements that PyTorch does not have, as text, or is sparse.
+        If PyTorch is not installed, the block is sparse, or PyTorch has no such elements, for example text.
 
     Examples
     --------
@@ -57,7 +57,7 @@ def tensor(block: Any) -> Any:
             f"PyTorch has no tensors of {array.dtype}: convert the block before, e.g. by astype('float32')"
         )
     array = np.ascontiguousarray(array)
-    # PyTorch has no read-only tensors, and warns of such arrays in from_numpy alone.
+    # PyTorch has no read-only tensors, and only from_numpy warns of read-only arrays.
     return torch.from_numpy(array) if array.flags.writeable else torch.from_dlpack(array)
 
 
@@ -79,39 +79,39 @@ def batches(
     comm : mpi4py.MPI.Intracomm
         Communicator of the call.
     X : block of shape (rows, ...)
-        As `tensor` takes it; ranks may have different numbers of rows.
+        Argument of `tensor`; ranks may have different numbers of rows.
     y : block of shape (rows, ...), default=None
-        What goes with the rows, or nothing.
+        Labels of the rows.
     weight : block of shape (rows, ...), default=None
-        What goes with the rows beside `y`, as their weights.
+        Weights of the rows, or other values beside `y`.
     size : int
-        Rows of a batch on all ranks together: at least one for each. If `size` is not a multiple of their number, the
-        first ranks have one row more than the others.
+        Rows of a batch on all ranks together, at least one for each rank. If `size` is not a multiple of the number of
+        ranks, the first ranks have one row more than the others.
     seed : int, default=0
-        Of the order of the rows: pass the number of the epoch, for another order in each.
+        Seed of the order of the rows. The number of the epoch as seed gives each epoch another order.
     shuffle : {"exchange", "local"} or None, default="exchange"
-        ``"exchange"``: rows are drawn from all ranks, and sent to the rank that they are for before the first batch
-        (``Alltoallv``). The batches are the same on any number of ranks. ``"local"``: each rank shuffles its own rows,
-        and sends none. None: each rank takes its own rows in their order.
+        ``"exchange"``: rows are drawn from all ranks, and sent to their ranks before the first batch (``Alltoallv``).
+        The batches are the same on any number of ranks. ``"local"``: each rank shuffles the rows of its block, and
+        sends none. None: each rank takes the rows of its block in their order.
     drop_last : bool, default=True
-        Whether rows that do not fill a batch are left out of this epoch. Else ranks have different numbers of them in
-        the last batch, maybe none, and the mean of their losses is not that of the rows.
+        Whether rows that do not fill a batch are left out of this epoch. Otherwise ranks may have different numbers of
+        rows in the last batch, or none, and the mean of the losses of the ranks is not the mean over the rows.
 
     Yields
     ------
     torch.Tensor or tuple of torch.Tensor
-        Of shape (size / ranks, ...): the rows of this rank, with those of `y` and `weight` if these were given. With
-        ``shuffle=None`` they have the memory of the blocks.
+        Rows of this rank, of shape (size / ranks, ...), with the values of `y` and `weight` if given. With
+        ``shuffle=None`` the tensors share the memory of the blocks.
 
     Raises
     ------
     InvalidRequest
-        If an option is not valid, or the blocks differ in their rows, or the ranks do not have a batch together.
+        If an option is not valid, the blocks have different numbers of rows, or the ranks have fewer rows than a batch.
 
     Notes
     -----
-    The order is ``numpy.random.default_rng(seed).permutation(rows)``, of the rows of all ranks in rank order; rank *r*
-    has the *r*-th part of each batch. An exchange holds a second copy of the block.
+    The order is ``numpy.random.default_rng(seed).permutation(rows)`` of the rows of all ranks in rank order; rank *r*
+    has the *r*-th part of each batch. An exchange needs memory for a second copy of the block.
 
     Examples
     --------
@@ -136,7 +136,7 @@ def batches(
 def _wanted(
     lengths: Sequence[int], rank: int, size: int, seed: int, shuffle: str | None, *, drop_last: bool
 ) -> list[npt.NDArray[np.int64]]:
-    """Return which rows this rank has in each batch: their places in all rows, or in the block of the rank."""
+    """Return the rows of this rank in each batch, as positions in all rows or in the block of the rank."""
     import numpy as np
 
     ranks = len(lengths)
@@ -150,7 +150,7 @@ def _wanted(
     own = np.arange(lengths[rank])
     if shuffle == "local":
         np.random.default_rng([seed, rank]).shuffle(own)
-    # Each rank has as many batches as the others, since they train together.
+    # All ranks have the same number of batches, since they train together.
     counts = [length / len(part) for length, part in zip(lengths, parts, strict=True)]
     count = math.floor(min(counts)) if drop_last else math.ceil(max(counts))
     return [own[number * each : (number + 1) * each] for number in range(count)]
@@ -177,7 +177,7 @@ def _yielded(
 
 
 def _exchanged(comm: MPI.Intracomm, parts: list[Any], lengths: Sequence[int], rows: npt.NDArray[np.int64]) -> list[Any]:
-    """Return rows of all ranks, by their places, in the order of these."""
+    """Return rows of all ranks, in the order of their positions in `rows`."""
     import numpy as np
     import torch
     from mpi4py import MPI

@@ -34,64 +34,64 @@ def fit(
     client: Client | None = None,
     limit: str = "1 GiB",
 ) -> list[dict[str, float]]:
-    """Train a module of PyTorch on placed blocks, on all ranks that have them.
+    """Train a module of PyTorch on all ranks that have the blocks of `X`.
 
     Parameters
     ----------
     module : torch.nn.Module
-        Is trained: its weights are those of the last epoch afterwards.
+        Module to train. Afterwards it has the weights of the last epoch.
     loss : callable
-        Of outputs and labels, the mean over the rows, as ``torch.nn.functional.cross_entropy``.
+        Function of outputs and labels that returns the mean over the rows, as ``torch.nn.functional.cross_entropy``.
     X, y : placed collection of shape (rows, ...)
-        As `place` returned them. Real numbers are converted to the precision of the module, batch by batch.
+        Results of `place`. Real numbers are converted to the precision of the module, batch by batch.
     epochs : int, default=10
-        At most; also those that a checkpoint has.
+        Maximum number of epochs, including those of a checkpoint.
     size : int, default=256
-        Rows of a batch on all ranks together, at least one for each.
+        Rows of a batch on all ranks together, at least one for each rank.
     optimizer : callable, default=None
-        Makes an optimizer of the weights, as ``functools.partial(torch.optim.SGD, lr=0.1)``; None: that of
+        Function of the weights that returns an optimizer, as ``functools.partial(torch.optim.SGD, lr=0.1)``. None:
         ``torch.optim.Adam``.
     schedule : callable, default=None
-        Makes a scheduler of ``torch.optim.lr_scheduler`` of the optimizer, which takes a step after each epoch.
+        Function of the optimizer that returns a scheduler of ``torch.optim.lr_scheduler``; a step follows each epoch.
     validation : tuple of placed collections, default=None
-        Rows and labels whose loss is measured after each epoch: other ones than X has, on the same ranks.
+        Other rows and labels on the same ranks, whose loss is measured after each epoch.
     patience : int, default=None
-        Epochs without a lower loss, of the validation if there is one, after which the training ends.
+        Number of epochs without a lower loss after which the training ends; the loss of `validation` if given.
     callback : callable, default=None
-        Is called on the first rank with the number of the epoch and its record; the training ends if True is returned.
+        Called on the first rank with the number of the epoch and its record. The training ends if it returns True.
     checkpoint : str, default=None
         File on a file system of all ranks, replaced in one step after each epoch. If the file exists, the training
         continues after its last epoch, on any number of ranks.
     seed : int, default=0
-        Of the order of the rows, and of what layers draw.
+        Seed of the order of the rows and of layers that draw numbers.
     shuffle : {"exchange", "local"} or None, default="exchange"
-        As of `batches`.
+        See `batches`.
     name : str, default="training"
-        Of the curves on the dashboard's page *Training*.
+        Name of the curves on the dashboard's page *Training*.
     client : distributed.Client, default=None
-        Of the cluster; None: the current one.
+        Client of the cluster. None: the current client.
     limit : str, default="1 GiB"
-        How large the weights may be that travel to the notebook.
+        Maximum size of the weights that are sent to the notebook.
 
     Returns
     -------
     list of dict
-        For each epoch its ``loss``, the mean of the batches, and ``validation_loss``.
+        For each epoch ``loss``, the mean over the batches, and ``validation_loss``.
 
     Raises
     ------
     InvalidRequest
-        If PyTorch is not installed here, an option is not valid, or the file of `checkpoint` is damaged or has the
-        state of another module or other options.
+        If PyTorch is not installed in this process, an option is not valid, or the file of `checkpoint` is damaged or
+        has the state of another module or other options.
     PlacementError
-        If X and y were not placed, or do not lie alike.
+        If `X` and `y` are not placed, or have different layouts.
 
     Notes
     -----
     Gradients are averaged by ``torch.nn.parallel.DistributedDataParallel`` (Li et al., 2020), so each rank has all
     weights, and rank 0 writes the checkpoint; while it writes, it holds a copy of weights and optimizer. With
-    ``shuffle="exchange"`` the losses are the same on any number of ranks but for rounding, unless layers draw numbers
-    or look at the batch.
+    ``shuffle="exchange"`` the losses are the same on any number of ranks, except for rounding, unless layers draw
+    numbers or depend on the batch.
 
     Examples
     --------
@@ -110,30 +110,30 @@ def fit(
 
 
 def predict(module: Any, X: Any, *, size: int = 1024, client: Client | None = None) -> Any:
-    """Return what a module makes of each row of a placed collection, where the rows are.
+    """Apply a module to the rows of a placed collection, on the ranks that have the rows.
 
     Parameters
     ----------
     module : torch.nn.Module
-        Of which each rank gets a copy.
+        Module that is copied to each rank.
     X : placed collection of shape (rows, ...)
-        As `place` returned it.
+        Result of `place`.
     size : int, default=1024
-        Rows that a rank passes to the module at once.
+        Rows that a rank passes to the module in one call.
     client : distributed.Client, default=None
-        Of the cluster; None: the current one.
+        Client of the cluster. None: the current client.
 
     Returns
     -------
     dask.array.Array
-        Of shape (rows, ...), placed as X.
+        Outputs of shape (rows, ...), with the layout of `X`.
 
     Raises
     ------
     InvalidRequest
-        If PyTorch is not installed here.
+        If PyTorch is not installed in this process.
     PlacementError
-        If X was not placed.
+        If `X` is not placed.
 
     Examples
     --------

@@ -23,26 +23,26 @@ if TYPE_CHECKING:
 _Report = Callable[[Mapping[str, Any]], None]
 
 HIDDEN = 100
-"""Units of the hidden layer of the network that is trained where the user gives none."""
+"""Units of the hidden layer of the default network."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """How a network is made and trained."""
+    """Module and plan of a training."""
 
     module: Any
-    """A module, a function of features and outputs that makes one, or None."""
+    """A module, a function of features and outputs that returns a module, or None."""
     plan: Plan
-    """Its loss is that of the user."""
+    """Plan with the loss of the user."""
     validation: float | None
-    """Share of the rows that are not trained on."""
+    """Fraction of the rows that is not used for training."""
     classify: bool
     """Whether targets are labels."""
 
 
 @dataclass(frozen=True)
 class Trained:
-    """What a fit has found."""
+    """Result of a fit."""
 
     state: dict[str, Any]
     history: list[Record]
@@ -52,24 +52,24 @@ class Trained:
 
 
 def made(module: Any, features: Any, outputs: int, seed: int) -> torch.nn.Module:
-    """Return a new module: a copy of that of the user, or one that is made, with weights drawn with the seed.
+    """Return a new module: a copy of the module of the user, or one whose weights are drawn with the seed.
 
     Raises
     ------
     InvalidRequest
-        If the function of the user makes anything else.
+        If the function of the user returns anything else.
     """
     if isinstance(module, torch.nn.Module):
         return copy.deepcopy(module)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        found = (module or _perceptron)(features, outputs)
-    if not isinstance(found, torch.nn.Module):
+        new = (module or _perceptron)(features, outputs)
+    if not isinstance(new, torch.nn.Module):
         raise InvalidRequest(
-            f"module({features}, {outputs}) returned {type(found).__name__}: return a torch.nn.Module, made for this "
+            f"module({features}, {outputs}) returned {type(new).__name__}: return a torch.nn.Module, made for this "
             "number of features and of outputs"
         )
-    return found
+    return new
 
 
 def _perceptron(features: Any, outputs: int) -> torch.nn.Module:
@@ -78,19 +78,19 @@ def _perceptron(features: Any, outputs: int) -> torch.nn.Module:
 
 
 def row_of(X: Any) -> Any:
-    """Return the number of features of the rows, or their shape where they have more than one axis."""
+    """Return the number of features of the rows, or their shape if they have more than one axis."""
     return X.shape[1] if X.ndim == 2 else tuple(X.shape[1:])
 
 
 class Loss:
-    """The loss of a user, of outputs whose shape is compared with that of the targets, with or without weights.
+    """The loss of a user, with weights of rows, after a check of the shape of the outputs.
 
     Parameters
     ----------
     loss
-        Of outputs and targets, with ``reduction="none"`` for that of each row.
+        Function of outputs and targets, with ``reduction="none"`` for the losses of rows.
     outputs
-        Number of the outputs of a row.
+        Number of outputs of a row.
     classify
         Whether targets are numbers of classes.
     """
@@ -99,7 +99,7 @@ class Loss:
         self._loss, self._outputs, self._classify = loss, outputs, classify
 
     def __call__(self, outputs: Any, targets: Any, weights: Any = None) -> Any:
-        """Return the mean of the rows, each by its weight."""
+        """Return the weighted mean over the rows."""
         outputs = as_targets(outputs, (len(targets), self._outputs) if self._classify else tuple(targets.shape))
         if weights is None:
             return self._loss(outputs, targets)
@@ -120,12 +120,12 @@ class Loss:
 
 
 def as_targets(outputs: Any, shape: tuple[int, ...]) -> Any:
-    """Return outputs in the shape of the targets, from which they may differ by an axis of length 1.
+    """Return outputs in the shape of the targets; the shapes may differ by an axis of length 1.
 
     Raises
     ------
     InvalidRequest
-        If there are more of them, or fewer.
+        If the number of outputs is another one.
     """
     if tuple(length for length in outputs.shape if length != 1) != tuple(length for length in shape if length != 1):
         raise InvalidRequest(
@@ -141,11 +141,11 @@ class NetPart:
     Parameters
     ----------
     settings
-        Of the fit.
+        Settings of the fit.
     X, y, weight
-        Blocks that have been checked; the weights may be None.
+        Checked blocks; the weights may be None.
     start
-        Number of the first row in all rows.
+        Number of the first row of the block among all rows.
     """
 
     def __init__(self, settings: Settings, X: Any, y: Any, weight: Any, start: int) -> None:
@@ -168,7 +168,7 @@ class NetPart:
         rows, validation = self._divided(comm, columns)
         if self._weight is not None:
             total = weighed(comm.allreduce(float(rows[2].sum())))
-            # Their mean becomes 1, so that the size of the steps does not depend on their unit.
+            # The mean of the weights becomes 1, so that the size of the steps does not depend on their unit.
             rows = *rows[:2], rows[2] * (comm.allreduce(len(rows[2])) / total)
         plan = dataclasses.replace(
             settings.plan,
@@ -185,14 +185,14 @@ class NetPart:
         return Trained(state(module), history, outputs, classes)
 
     def _targets(self, comm: MPI.Intracomm | Alone) -> tuple[Any, Any]:
-        """Return the classes of all ranks and the numbers of those of the rows; or None and the numbers to predict."""
+        """Return the classes of all ranks and the class number of each row; or None and the numbers to predict."""
         if not self._settings.classify:
             return None, np.asarray(self._y, self._X.dtype)
         classes = np.unique(np.concatenate(comm.allgather(np.unique(self._y))))
         return classes, np.searchsorted(classes, self._y)
 
     def _divided(self, comm: MPI.Intracomm | Alone, columns: tuple[Any, ...]) -> tuple[Any, Any]:
-        """Return the columns to train on and those for validation, the same rows on any number of ranks."""
+        """Return the columns for training and for validation; the same rows on any number of ranks."""
         share = self._settings.validation
         if share is None:
             return columns, ()
@@ -200,13 +200,13 @@ class NetPart:
         held = int(np.ceil(share * rows))
         if held >= rows:
             raise InvalidRequest(f"validation={share} leaves none of {rows} rows to train on: choose a smaller share")
-        apart = np.zeros(rows, bool)
-        apart[np.random.default_rng(self._settings.plan.seed).permutation(rows)[:held]] = True
-        mine = apart[self._start : self._start + len(self._X)]
+        is_held = np.zeros(rows, bool)
+        is_held[np.random.default_rng(self._settings.plan.seed).permutation(rows)[:held]] = True
+        mine = is_held[self._start : self._start + len(self._X)]
         return tuple(column[~mine] for column in columns), tuple(column[mine] for column in columns)
 
 
 def trained(parts: Any, _: None) -> Trained:
     """Train on all parts together."""
-    found: Trained = parts.together("training")
-    return found
+    result: Trained = parts.together("training")
+    return result
