@@ -335,6 +335,7 @@ def test_the_deep_learning_notebook_reads_digits_and_goes_on_after_a_lost_rank()
         assert epochs == "6"
         assert float(difference) < 1e-5
         assert float(re.search(r"(\S+)% of 297 images", printed)[1]) > 85
-        assert len(figures(notebook)) == 4
+        assert re.search(r"^12 trials, \d+ of them pruned; best: .*'rate'", printed, re.MULTILINE)
+        assert len(figures(notebook)) == 5
         assert "Warning" not in printed
         assert registry.names() == before
