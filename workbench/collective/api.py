@@ -34,66 +34,66 @@ def run_on_ranks(
     limit: float | str | None = None,
     **kwargs: Any,
 ) -> Any:
-    """Call a function on all ranks at once, as ``fn(comm, *args, **kwargs)``, and return what it returns.
+    """Call ``fn(comm, *args, **kwargs)`` on all ranks at the same time, and return the results.
 
     Parameters
     ----------
     fn
-        Its first argument is an `mpi4py.MPI.Intracomm` of exactly the ranks that take part: those that hold the
-        blocks, in their order; without blocks, all of the world, or those of `ranks`.
+        Function whose first argument is an `mpi4py.MPI.Intracomm` of exactly the ranks that take part: the ranks with
+        the blocks, in the order of the blocks; without blocks, all ranks of the world, or `ranks`.
     *args, **kwargs
-        A placed collection is replaced by its local block: the very array that lies on the rank, contiguous and
-        64-byte aligned. A future is replaced by its value. Anything else is given to all ranks; above 1 MiB it goes
-        there by `broadcast`.
+        A placed collection is replaced by the block of the rank: the array in the memory of the rank, contiguous and
+        aligned to 64 bytes. A future is replaced by its value. Any other object is sent to all ranks, above 1 MiB
+        with `broadcast`.
     client
-        Default: the one that the blocks belong to, or the current one.
+        Client of the cluster. Default: the client of the blocks, or the current client.
     result
-        ``"ranks"``: a list of what each rank returns; ``"root"``: what the first one returns; ``"blocks"``: arrays of
-        one axis or more, or dataframes, that stay on their ranks and become a placed collection; of a tuple of them
-        each becomes one.
+        ``"ranks"``: a list of the results of all ranks; ``"root"``: the result of the first rank; ``"blocks"``: arrays
+        with one axis or more, or dataframes, stay on their ranks and become a placed collection; a tuple of them
+        becomes a tuple of collections.
     world
-        Index of the MPI world. Default: that of the blocks; without blocks the first one, 0.
+        Index of the MPI world. Default: the world of the blocks; without blocks world 0.
     ranks
-        Ranks of the world that take part, in their order in the communicator: a list or a range. Calls that share no
-        rank run at once. Default: those that hold the blocks; without blocks, all of the world.
+        Ranks of the world that take part, in their order in the communicator: a list or a range. Calls without a
+        common rank run at the same time. Default: the ranks with the blocks; without blocks, all ranks of the world.
     timeout
-        Seconds, or a time span such as ``"10 minutes"``, for all of it, the calls of others before it included.
-        Default: as long as it takes.
+        Seconds, or a time span such as ``"10 minutes"``, for the whole call, including the wait for other calls.
+        Default: no limit.
     limit
-        Bytes, or a size such as ``"2 GiB"``, that the results may have together to travel to this process.
+        Bytes, or a size such as ``"2 GiB"``: the maximum total size of the results that are sent to this process.
         Default: ``workbench.spmd.result-limit``.
 
     Returns
     -------
     list, object, dask collection or tuple of dask collections
-        As `result` says.
+        The results, in the form of the option `result`.
 
     Raises
     ------
     Exception
-        What the function raised on the rank that failed first, with the traceback of that rank and a note that names
-        it. The call has ended on all ranks then.
+        The error of the rank that failed first, with the traceback of this rank and a note that names the rank. The
+        call has ended on all ranks.
     InvalidRequest
-        If an option cannot be, the function or an argument cannot be sent, or the blocks lie in several worlds, in
-        another one than `world`, or on other ranks than `ranks`.
+        If an option is not valid, the function or an argument cannot be sent, or the blocks are on several worlds, on
+        another world than `world`, or on other ranks than `ranks`.
     PlacementError
-        If a collection is not placed, two lie differently, or what the ranks made does not fit together as blocks.
+        If a collection is not placed, two collections have different layouts, or the results do not fit as blocks.
     RankLost
-        If a rank is gone, or dies meanwhile.
+        If a rank was lost before the call or during the call.
     CollectiveFailed
-        If the results are too large to travel, or the call was cancelled.
+        If the results exceed `limit`, or the call was cancelled.
     CollectiveTimeout
-        If it was not done in time.
+        If the call has not ended within `timeout`.
 
     Notes
     -----
-    All ranks start or none. Calls queue in the head, those of one client in their order (with `ranks`, those that share
-    a rank), and run on a thread of their own on each rank: tasks that keep the ranks busy neither hold them up nor
-    stop. When one rank fails, or you press Ctrl-C, or this process dies, the call is ended on all its ranks: where a
-    rank waits in MPI at once, in Python code soon. What waits in MPI inside of C code can be ended with ULFM only (Open
-    MPI on one node, or ``--fault-tolerant``).
+    All ranks start or none. Calls queue in the head, and calls of one client run in their order (with `ranks`, those
+    with a common rank). Each rank runs a call on a separate thread, so running tasks do not delay the call, and
+    continue. If one rank fails, if you press Ctrl-C, or if this process dies, the call ends on all its ranks:
+    immediately if a rank waits in MPI, soon in Python code. A wait in MPI inside C code ends only with ULFM (Open MPI
+    on one node, or ``--fault-tolerant``).
 
-    When no rank gets anywhere for ``workbench.spmd.watchdog``, it is printed where each of them is.
+    If no rank makes progress for ``workbench.spmd.watchdog``, a message shows the position of each rank.
 
     Examples
     --------
@@ -108,10 +108,10 @@ def run_on_ranks(
 
 
 class SpmdFunction:
-    """A function that runs on all ranks at once when it is called; what `spmd` returns.
+    """A function that runs on all ranks at the same time: the result of `spmd`.
 
-    Called with a communicator, as another such function does on its ranks and as any program with mpi4py can, it is
-    the plain function.
+    A call with a communicator as first argument calls the plain function. Other functions on the ranks, and any program
+    with mpi4py, can use this form.
     """
 
     def __init__(self, fn: Callable[..., Any], options: dict[str, Any]) -> None:
@@ -119,32 +119,32 @@ class SpmdFunction:
         self._fn, self._options = fn, options
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Call it on all ranks, and return what it returns; see `run_on_ranks`."""
+        """Call the function on all ranks, and return the results; see `run_on_ranks`."""
         if args and _is_communicator(args[0]):
             return self._fn(*args, **kwargs)
         return _call(self, args, kwargs, **self._options).result()
 
     def __get__(self, instance: object, owner: type | None = None) -> SpmdFunction:
-        """Return it as a method of an object, of which each rank gets a copy."""
+        """Return a method of an object; each rank gets a copy of the object."""
         return self if instance is None else SpmdFunction(MethodType(self._fn, instance), self._options)
 
     def submit(self, *args: Any, **kwargs: Any) -> Future[Any]:
-        """Call it on all ranks without waiting; to cancel the future ends the call on all of them.
+        """Call the function on all ranks without a wait. ``cancel()`` of the future ends the call on all ranks.
 
         Returns
         -------
         concurrent.futures.Future
-            Of what it returns. Calls of one client run in the order in which they were made; with `ranks`, those that
-            share no rank run at once.
+            Future of the results. Calls of one client run in their order; with `ranks`, calls without a common rank run
+            at the same time.
         """
         return _call(self, args, kwargs, **self._options).future
 
     def __reduce__(self) -> str | tuple[Any, ...]:
-        # By its name where it has one that ranks can import, as functions do.
+        # Like functions: by name if the ranks can import the name.
         name: str = self._fn.__qualname__
         if self.__module__ != "__main__" and _find(self.__module__, name) is self:
             return name
-        # On a rank it is called with its communicator, and a client cannot travel.
+        # On a rank the function is called with a communicator. A client cannot be pickled.
         return SpmdFunction, (self._fn, {**self._options, "client": None})
 
 
@@ -171,18 +171,18 @@ def spmd(
     timeout: float | str | None = None,
     limit: float | str | None = None,
 ) -> SpmdFunction | Callable[[Callable[..., Any]], SpmdFunction]:
-    """Decorate a function that is to run on all ranks at once, with an MPI communicator as its first argument.
+    """Decorate a function that runs on all ranks at the same time, with an MPI communicator as first argument.
 
     Parameters
     ----------
     client, result, world, ranks, timeout, limit
-        As of `run_on_ranks`.
+        See `run_on_ranks`.
 
     Returns
     -------
     SpmdFunction
-        Is called without the communicator; has ``submit`` beside. A method takes it after ``self``, which is a copy on
-        each rank.
+        Function to call without the communicator, with the method ``submit``. In a method of a class, the communicator
+        is the argument after ``self``, which is a copy on each rank.
 
     Examples
     --------
@@ -201,13 +201,12 @@ def spmd(
 def _call(fn: Callable[..., Any], args: Any, kwargs: Any, **options: Any) -> PendingCall:
     if threading.current_thread().name == "spmd":
         raise InvalidRequest(
-            "an SPMD call was made inside another, and would wait for it forever: call the function itself, "
-            "fn(comm, ...)"
+            "an SPMD call inside another SPMD call would wait forever. Call the plain function, fn(comm, ...)"
         )
     if options["client"] is None and context.is_in_cell():
         raise InvalidRequest(
-            "an SPMD call was made inside a %%mpi cell, which runs on all ranks already: call the function itself, "
-            "fn(comm, ...)"
+            "an SPMD call inside a %%mpi cell is not possible, since the cell runs on all ranks. Call the plain "
+            "function, fn(comm, ...)"
         )
     return PendingCall(request(fn, args, kwargs, **options))
 

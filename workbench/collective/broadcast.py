@@ -1,4 +1,4 @@
-"""One large object from here to all ranks, with one upload."""
+"""One large object from this process to all ranks, with one upload."""
 
 from __future__ import annotations
 
@@ -14,46 +14,46 @@ from workbench.session.head_client import ClientHead
 if TYPE_CHECKING:
     from distributed import Client, Future
 
-# Seconds until a rank that does not answer a client counts as out of its reach.
+# Seconds after which a client uploads through the head, if rank 0 does not answer.
 _REACH = 2.0
-# Seconds past the deadline for the head to say what was awaited.
+# Seconds past the deadline for the error of the head.
 _GRACE = 5.0
 
 
 def broadcast(client: Client, obj: Any, *, timeout: float | str | None = None) -> Any:
-    """Send an object to all ranks: it is uploaded once, and the ranks pass it on by ``MPI_Bcast``.
+    """Send an object to all ranks with one upload, from which ``MPI_Bcast`` reaches all ranks.
 
     Parameters
     ----------
     client
         A client of an `MPICluster`.
     obj
-        Anything that can be pickled. A list is one object, too.
+        Any object that can be pickled. A list is one object, too.
     timeout
-        Seconds, or a time span such as ``"10 minutes"``, for all of it, waiting for the broadcasts of others
-        included. Default: ``workbench.broadcast-timeout``.
+        Seconds, or a time span such as ``"10 minutes"``, for the whole broadcast, including the wait for other
+        broadcasts. Default: ``workbench.broadcast-timeout``.
 
     Returns
     -------
     distributed.Future
-        Its value lies on every rank of every world, until the last reference to the future is gone. To be awaited if
-        the client is asynchronous.
+        Future whose value is on every rank of every world, until the last reference to the future is deleted. With an
+        asynchronous client: an awaitable of this future.
 
     Raises
     ------
     InvalidRequest
         If the object cannot be pickled, or the client is of another kind of cluster.
     RankLost
-        If a rank is gone, or dies meanwhile.
+        If a rank was lost before the broadcast or during the broadcast.
     CollectiveFailed
-        If a rank cannot take the object, or an earlier call on all ranks broke off in the middle.
+        If a rank cannot receive the object, or a rank has not returned from an earlier call.
     CollectiveTimeout
-        If it was not done in time.
+        If the broadcast has not ended within `timeout`.
 
     Notes
     -----
-    If it fails, nothing is kept on the ranks. Broadcasts of several clients run one after another; tasks that keep the
-    ranks busy hold none of them up.
+    After an error the ranks keep nothing of the object. Broadcasts of several clients run one after another. Running
+    tasks do not delay a broadcast.
 
     Examples
     --------
@@ -65,10 +65,10 @@ def broadcast(client: Client, obj: Any, *, timeout: float | str | None = None) -
 
 
 def check(obj: Any) -> None:
-    """Return if an object can be pickled; whatever makes that impossible is raised."""
+    """Return if an object can be pickled; otherwise raise the error of the pickler."""
     import cloudpickle
 
-    # What arrays hold is not even looked at.
+    # The pickler does not read the data of arrays.
     cloudpickle.Pickler(_Nowhere(), protocol=5, buffer_callback=lambda _: None).dump(obj)
 
 
@@ -83,7 +83,7 @@ async def _send_what_can_be(client: Client, obj: Any, timeout: float) -> Future[
     from distributed.utils import offload
 
     try:
-        # Dask would log all there is to tell of it, and what it raises is not about the object.
+        # The error of Dask would not name the object, and Dask would log the whole traceback.
         await offload(check, obj)
     except Exception as error:
         raise InvalidRequest(
@@ -94,15 +94,15 @@ async def _send_what_can_be(client: Client, obj: Any, timeout: float) -> Future[
 
 
 async def send(client: Client, obj: Any, timeout: float) -> Future[Any]:
-    """Do what `broadcast` does, on the event loop of the client; `timeout` in seconds. The object can be pickled."""
+    """Broadcast a picklable object on the event loop of the client; `timeout` in seconds."""
     from distributed import Future
 
-    await client  # an asynchronous one may not have been started yet
+    await client  # an asynchronous client may not be started yet
     deadline = asyncio.get_running_loop().time() + timeout
     head = ClientHead(client, "a broadcast", "Use client.scatter(obj, broadcast=True) there.")
     key = f"broadcast-{type(obj).__name__}-{uuid.uuid4().hex}"
     in_memory: Any = "memory"
-    # Nobody sees it before it is what it says; if this fails, it takes what there is along.
+    # The caller gets the future only when the value is in memory. After an error its release drops the value.
     future: Future[Any] = Future(key, client, state=in_memory)
     try:
         async with asyncio.timeout_at(deadline + _GRACE):
@@ -115,7 +115,7 @@ async def send(client: Client, obj: Any, timeout: float) -> Future[Any]:
         if isinstance(error, CollectiveTimeout):
             raise
         raise CollectiveTimeout(
-            f"a broadcast was not done within {timeout:g} s: allow more with timeout=, or look at the cluster's logs"
+            f"a broadcast was not done within {timeout:g} s. Increase timeout=, or read the logs of the cluster."
         ) from error
     except BaseException:
         future.release()
@@ -133,9 +133,9 @@ async def _upload(client: Client, head: ClientHead, root: str, key: str, obj: An
     except OSError:
         await head.call(protocol.BROADCAST_UPLOAD, key=key, value=value, root=root)
     else:
-        # Not through the head, which would have to take it in and send it out again.
+        # A direct upload saves the head from receiving and sending the object.
         client.rpc.reuse(root, comm)
         try:
             await getattr(client.rpc(root), protocol.BROADCAST_UPLOAD)(key=key, value=value)
         except CommClosedError as error:
-            raise RankLost("rank 0 was lost while it took the object in for a broadcast; no rank has it") from error
+            raise RankLost("rank 0 was lost during the upload of a broadcast; no rank has the object") from error

@@ -1,4 +1,4 @@
-"""An operation on ranks of a world when it is its turn: a call, the part of a broadcast in one world, or a cell."""
+"""An operation on ranks of a world that has the turn: a call, the part of a broadcast in one world, or a cell."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ if TYPE_CHECKING:
 Outcome = TypeVar("Outcome")
 Result = TypeVar("Result")
 Running: TypeAlias = Mapping[int, asyncio.Future[Outcome]]
-"""By rank what becomes of it."""
+"""Futures of the outcomes, by rank."""
 
 
 class RankOperation(ABC, Generic[Outcome, Result]):
-    """Begins on members of a world once all are ready, is ended at a deadline, and is over on all when one fails."""
+    """Begins when all members are prepared, and ends on all members at a deadline or when one fails."""
 
     grace: ClassVar[float]
-    """Seconds for the ranks to come back when the operation is ended."""
+    """Seconds for the ranks to return when the operation is ended."""
     ends_when_cancelled: ClassVar[bool] = True
-    """Whether an operation that has begun is ended when it is cancelled."""
+    """Whether a cancellation ends an operation that has begun."""
 
     def __init__(
         self, scheduler: Scheduler, queue: CallQueue, world: MPIWorld, members: RankRPC, deadline: float
@@ -40,7 +40,7 @@ class RankOperation(ABC, Generic[Outcome, Result]):
         self._deadline = deadline
         self._stopped = asyncio.Event()
         self._cancelled = "the call was cancelled"
-        """What the ranks report when the operation was cancelled."""
+        """Reason that the ranks report for a cancelled operation."""
         self._first: int | None = None
         """The rank whose failure has ended the operation."""
 
@@ -50,7 +50,7 @@ class RankOperation(ABC, Generic[Outcome, Result]):
         return self._queue.communicator(self._world, list(self._members.ranks))
 
     async def run(self) -> Result:
-        """Have all ranks get ready, then run, and return the result."""
+        """Prepare all ranks, run the operation, and return the result."""
         try:
             async with asyncio.timeout_at(self._deadline):
                 result = await self._prepare()
@@ -68,23 +68,23 @@ class RankOperation(ABC, Generic[Outcome, Result]):
         except asyncio.CancelledError:
             if self.ends_when_cancelled:
                 self._stopped.set()
-            # However often it is cancelled: the next operation has to wait for the end of this one.
+            # Also after several cancellations: the next operation must wait for the end of this one.
             while not supervising.done():
                 with contextlib.suppress(asyncio.CancelledError):
                     await asyncio.wait([supervising])
             raise
 
     async def _supervise(self, running: Running[Outcome]) -> Result:
-        """Wait for all ranks, or until one fails; leave none of them in the operation."""
+        """Wait for all ranks, or until one fails; then end the operation on the others."""
         order = await self._wait(running)
         if self._succeeded(running):
             return await self._finish([future.result() for future in running.values()])
         return await self._break_off(running, order)
 
     async def _wait(self, running: Running[Outcome]) -> list[int]:
-        """Return when all have ended, one has failed, or the operation is to end; the ranks as they have ended."""
+        """Return the ranks that have ended, in order, when all have ended, one has failed, or the end is requested."""
         order: list[int] = []
-        # Set once: the ranks are not searched whenever one of many ends.
+        # An event, so that the end of one rank of many does not search all ranks.
         over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def ended(rank: int, future: asyncio.Future[Outcome]) -> None:
@@ -101,7 +101,7 @@ class RankOperation(ABC, Generic[Outcome, Result]):
                 seconds = min(self._check_wanted(), self._left())
                 done, _ = await asyncio.wait(either, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
                 if done or not self._left():
-                    return order  # to which those are added that end later
+                    return order  # ranks that end later are appended
         finally:
             stopping.cancel()
 
@@ -125,15 +125,15 @@ class RankOperation(ABC, Generic[Outcome, Result]):
         """Return the seconds until the deadline."""
         return max(0.0, self._deadline - asyncio.get_running_loop().time())
 
-    # -- what differs ------------------------------------------------------------------------------------------
+    # -- of subclasses -----------------------------------------------------------------------------------------
 
     @abstractmethod
     async def _prepare(self) -> Result | None:
-        """Have all ranks get ready; return a result if nothing is left to do."""
+        """Prepare all ranks; return a result if no rank has to run anything."""
 
     @abstractmethod
     def _go(self, rank: int) -> Awaitable[Outcome]:
-        """Have a rank begin, and wait for its outcome."""
+        """Start the operation on a rank; return the future of its outcome."""
 
     @abstractmethod
     async def _finish(self, outcomes: list[Outcome]) -> Result:
@@ -141,11 +141,11 @@ class RankOperation(ABC, Generic[Outcome, Result]):
 
     @abstractmethod
     def _end(self, reason: str, *, begun: bool) -> None:
-        """Have the ranks end it; they may have sent messages if it has begun."""
+        """Ask the ranks to end the operation; if `begun`, they may have sent messages."""
 
     @abstractmethod
     async def _broken(self, running: Running[Outcome], order: Sequence[int]) -> Result:
-        """Return or raise what has happened to an operation that was ended; some ranks may still be in it."""
+        """Return the result or raise the error of an operation that was ended; some ranks may not have returned."""
 
     def _not_ready(self) -> CollectiveTimeout:
         """Return the error to raise where the deadline passes before all ranks are ready."""

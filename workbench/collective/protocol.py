@@ -1,7 +1,7 @@
-"""What a client, the head and the ranks send each other for a function on all ranks and for a broadcast.
+"""Messages between a client, the head and the ranks for a call and for a broadcast.
 
-An operation and a field of a message have their names here alone. A message travels whole: the sender makes the
-dictionary, a handler takes it as ``**asked: Unpack[Kind]``, and the head copies what it passes on by `part`.
+This module is the only place with the names of operations and fields. The sender makes the dictionary of a message, a
+handler has the parameter ``**request: Unpack[Kind]``, and the head copies the fields that it forwards with `part`.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ BROADCAST_CANCEL = "workbench_broadcast_cancel"
 
 
 def part(kind: type[M], message: Mapping[str, Any]) -> M:
-    """Return the fields of a message that a message of another kind has, too."""
+    """Return the fields of a message that messages of the kind `kind` have, too."""
     return cast("M", {name: message[name] for name in kind.__required_keys__})  # type: ignore[attr-defined]
 
 
@@ -51,82 +51,82 @@ def part(kind: type[M], message: Mapping[str, Any]) -> M:
 
 
 class Id(TypedDict):
-    """Which call it is."""
+    """Identity of a call."""
 
     call: str
     """Identity of the call."""
 
 
 class Work(TypedDict):
-    """What a rank needs to get ready; the head passes it on as it came."""
+    """Function and arguments for a rank; the head forwards them unchanged."""
 
     name: str
-    """What messages call it."""
+    """Name of the function in messages for people."""
     contents: bytes
-    """Parcel of function, arguments, keyword arguments and what makes blocks of the value; or of that parcel's slot."""
+    """Parcel of the function, its arguments and the function that makes blocks; or of the slot of this parcel."""
 
 
 class Wanted(TypedDict):
-    """What a rank is to send back; the head passes it on as it came."""
+    """Result that a rank must return; the head forwards the fields unchanged."""
 
     root: bool
-    """Whether only the first rank sends its value."""
+    """Whether only the first rank returns its value."""
     limit: int | None
-    """Bytes that may travel to the client; None for any number."""
+    """Maximum bytes of the results; None for no limit."""
 
 
 class Call(Id, Work, Wanted):
-    """`CALL`: what a client asks for."""
+    """`CALL`: the request of a client."""
 
     client: str
     """Identity of the client."""
     origin: int | None
-    """Number of the notebook's cell that has asked for it."""
+    """Number of the cell of the notebook that has made the call."""
     keys: list[list[Key]]
-    """For each rank what stands for the slots among the arguments; for all ranks the same if there is one item."""
+    """Keys of the values for the slots among the arguments, for each rank; one item if all ranks have the same."""
     addresses: list[str] | None
-    """Ranks that hold the blocks, in the order of these; None: there are no blocks."""
+    """Addresses of the ranks with the blocks, in the order of the blocks; None without blocks."""
     ranks: list[int] | None
-    """Ranks that take part; None: those of the `addresses`, or all of the world."""
+    """Ranks that take part; None: the ranks of `addresses`, or all ranks of the world."""
     world: int | None
-    """Index of the world; None: that of the `addresses`."""
+    """Index of the world; None: the world of `addresses`."""
     timeout: float | None
-    """Seconds for waiting and running; None for as long as it takes."""
+    """Seconds for the wait and the run; None for no limit."""
 
 
 class Reserve(Id, Work):
-    """`RESERVE`: get ready for a call."""
+    """`RESERVE`: prepare a call on a rank."""
 
     serial: int
     """Number of the communicator."""
     ranks: list[int]
-    """Ranks of the world that the communicator has."""
+    """Ranks of the world in the communicator."""
     keys: Sequence[Key]
-    """Of what the slots among the arguments stand for."""
+    """Keys of the values for the slots among the arguments."""
 
 
 class Go(Id, Wanted):
-    """`GO`: join in a call that all ranks are ready for."""
+    """`GO`: run a call for which all ranks are prepared."""
 
 
 class Settle(Id):
-    """`SETTLE`: make the communicator of the last call fit for the next one."""
+    """`SETTLE`: make the communicator of the last call usable for the next call."""
 
     serial: int
     """Number of the communicator."""
 
 
 class End(Id):
-    """`END`: call it off, wherever it is."""
+    """`END`: end a call in any state."""
 
     serial: int | None
-    """Number of the communicator, which is not used again; None if the call has used none."""
+    """Number of the communicator, which is not used again; None if the call has not used a communicator."""
     reason: str
-    """Why, in words."""
+    """Reason, for people."""
 
 
 class Error(TypedDict):
-    """An error of a rank on its way to the client; see `workbench.collective.serialize.pack_error`."""
+    """An error of a rank for the client; see `workbench.collective.serialize.pack_error`."""
 
     words: str
     stack: str
@@ -139,30 +139,30 @@ class Ready(TypedDict, total=False):
     missing: list[Key]
     """Keys that the rank does not hold."""
     error: Error
-    """Why it cannot be done."""
+    """Reason why the rank cannot run the call."""
     ended: str
-    """Why it was called off."""
+    """Reason why the call was ended."""
 
 
 class Outcome(TypedDict, total=False):
-    """Answer to `GO`: a value (or its size alone), blocks, an error, or that it was ended."""
+    """Answer to `GO`: a value (or only its size), blocks, an error, or the reason of an end."""
 
     nbytes: int
-    """Of the value."""
+    """Bytes of the value."""
     value: Any
-    """The value as a parcel, if that is not too large."""
+    """Parcel of the value, unless its size exceeds the limit."""
     blocks: bytes
-    """Parcel of what there is to know of the blocks that were made."""
+    """Parcel of the description of the new blocks."""
     keys: list[Key]
-    """Of these blocks."""
+    """Keys of these blocks."""
     error: Error
     ended: str
     pending: bool
-    """Whether requests are not complete, or may be."""
+    """Whether requests may be incomplete."""
     messages: int
-    """Balance of the messages; of all ranks the sum is a multiple of `KEYS` + 1 where each message was received."""
+    """Balance of messages; the sum over all ranks is a multiple of `KEYS` + 1 if each message was received."""
     kept: list[tuple[Key, int]]
-    """Blocks that the rank keeps, with their bytes: the answer to `KEEP`, in the place where an outcome is awaited."""
+    """Blocks that the rank keeps, with their bytes: the answer to `KEEP` in the place of an outcome."""
 
 
 class Answer(TypedDict, total=False):
@@ -171,33 +171,33 @@ class Answer(TypedDict, total=False):
     values: list[bytes]
     """In the order of the ranks."""
     blocks: list[bytes]
-    """In the order of the ranks, as of `Outcome`."""
+    """In the order of the ranks; see `Outcome`."""
     keys: list[Key]
-    """Of the blocks, for the head alone."""
+    """Keys of the blocks, only for the head."""
     error: Error
     rank: int
     """The rank that failed."""
     others: str
-    """What other ranks did, in words."""
+    """Sentence about the other ranks."""
     world: int
     addresses: list[str]
-    """Of the ranks, in their order."""
+    """Addresses of the ranks, in their order."""
 
 
 # -- a broadcast -----------------------------------------------------------------------------------------------
 
 
 class Offer(Id):
-    """`BROADCAST_OFFER`: get ready to send an object."""
+    """`BROADCAST_OFFER`: prepare to send an object."""
 
     key: Key
-    """Of the object."""
+    """Key of the object."""
     timeout: float
-    """Seconds."""
+    """Seconds for the broadcast."""
 
 
 class Take(Offer):
-    """`BROADCAST_TAKE`: get ready to receive it."""
+    """`BROADCAST_TAKE`: prepare to receive an object."""
 
     sizes: list[int]
     """Bytes of each frame."""

@@ -1,9 +1,10 @@
-"""Whose turn it is on the ranks of a world: one at a time on each rank, in the order in which clients asked for it.
+"""The turns on the ranks of a world: one operation at a time on each rank, in the order of the requests.
 
 MPI pairs the collective calls of a communicator by their order, so two calls that reach the ranks in different
-orders would take each other's messages. Calls and broadcasts pass through one queue, cells, which have a communicator
-and a thread of their own, through another. Calls that share no rank share no communicator either, and run at once.
-When a call breaks off, messages of it may be left on its communicator: the next call gets a fresh one.
+orders would receive each other's messages. Calls and broadcasts pass through one queue. Cells have a separate
+communicator and a separate thread, and pass through another queue. Calls without a common rank have no common
+communicator, and run at the same time. A call that was ended may leave messages on its communicator, so the next call
+gets a new one.
 """
 
 from __future__ import annotations
@@ -33,9 +34,9 @@ T = TypeVar("T")
 
 
 class CallQueue(SchedulerPlugin):
-    """The queue of each world, and the numbers of its communicators: one for calls and broadcasts, one for cells.
+    """The queue of each world, and the numbers of its communicators. Cells have a separate object.
 
-    As a plugin of the scheduler it learns which clients go: what they wait for or run is cancelled.
+    The scheduler reports clients that disconnect to this plugin, which cancels their operations.
     """
 
     name = "workbench-collectives"
@@ -97,7 +98,7 @@ class CallQueue(SchedulerPlugin):
         deadline: float,
         ranks: Collection[int] | None = None,
     ) -> T:
-        """Run a call on ranks of a world (all, if none are named) when it is its turn, and return its result."""
+        """Wait for a turn on ranks of a world (None: all ranks), run a call, and return its result."""
         async with self.turn(world, client, deadline, ranks=ranks).held():
             require_complete(world, ranks)
             return await call()
@@ -131,7 +132,7 @@ class CallQueue(SchedulerPlugin):
 
 
 class Turn:
-    """The turn of a call or a cell; `held` waits for it."""
+    """The turn of a call or a cell."""
 
     def __init__(
         self,
@@ -153,9 +154,9 @@ class Turn:
         self.cancel(lambda: "the client of an SPMD call has disconnected")
 
     def cancel(self, why: Callable[[], str]) -> None:
-        """Cancel the task that waits for the turn or has it: `held` raises `CollectiveFailed` there.
+        """Cancel the task that waits for the turn or has the turn: there `held` raises `CollectiveFailed`.
 
-        `why` returns the reason, once the task has left what it did. The first one counts.
+        `why` returns the reason after the end of the task. Only the first reason counts.
         """
         if self._why is None:
             self._why = why
@@ -164,7 +165,7 @@ class Turn:
 
     @contextlib.asynccontextmanager
     async def held(self) -> AsyncIterator[None]:
-        """Wait for the turn, and have it within; `CollectiveTimeout` if it is late, `CollectiveFailed` if cancelled."""
+        """Wait for the turn, and keep it in this context; raises `CollectiveTimeout` or `CollectiveFailed`."""
         task: asyncio.Task[Any] = asyncio.current_task()  # type: ignore[assignment]
         self._task, before = task, task.cancelling()
         try:
@@ -212,7 +213,7 @@ def require_complete(world: MPIWorld, ranks: Collection[int] | None = None) -> N
 
 
 def just_being(world: MPIWorld) -> str | None:
-    """Return what a world is just being: ``"started"`` or ``"ended"``; None if it can be used."""
+    """Return the change that a world undergoes, ``"started"`` or ``"ended"``; None if it can be used."""
     if world.stopping:
         return "ended"
     return None if world.ready else "started"
