@@ -88,7 +88,7 @@ def main() -> None:
     settings.Session.key = secrets.token_hex(32).encode()
     settings.HeartMonitor.period = _PERIOD
     settings.HeartMonitor.max_heartmonitor_misses = _PATIENCE
-    settings.TaskScheduler.scheme_name = "pure"
+    settings.TaskScheduler.scheme_name = "leastload"
     settings.IPController.ip = arguments.address
     settings.IPController.location = arguments.address
     settings.IPController.enable_curve = True
