@@ -12,10 +12,11 @@ import sys
 import numpy as np
 import psutil
 import pytest
+from support import torched
 from support.processes import DEADLINE, GONE_WITHIN, gone, until
 
 from workbench import bench
-from workbench.bench import apps, bare, collectives, kernel, torch_operations, transport, turns, world
+from workbench.bench import apps, bare, collectives, kernel, transport, turns, world
 from workbench.errors import InvalidRequest, LaunchError
 from workbench.launch import mpi_library
 
@@ -136,7 +137,7 @@ def _measures_all_operations(rows, summary):
 def test_collectives_measures_torch_against_mpi():
     report = _run(collectives, "--torch", "--sizes=8,1MiB", "--seconds=0.01")
 
-    assert len(report.rows) == 2 * len(torch_operations.OPERATIONS)
+    assert len(report.rows) == 2 * len(torched.OPERATIONS)
     assert report.machine["torch"]
     assert isinstance(report.summary["torch_small_extra_us"], float)
     assert report.summary["all_reduce_large_ratio"] > 0

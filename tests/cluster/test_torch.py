@@ -19,7 +19,7 @@ from support.processes import until
 from support.spmd import be_patient, doing, total
 
 from workbench import MPICluster, place, run_on_ranks, spmd
-from workbench.bench import nets, parameter_server, torch_operations
+from workbench.bench import nets, parameter_server
 from workbench.bench.training import Bench
 from workbench.errors import InvalidRequest, RankLost
 from workbench.torch import fit, predict
@@ -91,8 +91,8 @@ def test_the_arms_of_the_training_bench_have_the_same_losses_and_only_gloo_liste
 def test_the_collectives_bench_has_the_same_of_torch_and_of_mpi(client4):
     rows = run_on_ranks(torched.measured, [2048, 4096], client=client4)[0]
 
-    assert [(row["operation"], row["nbytes"]) for row in rows] == [*product(torch_operations.OPERATIONS, (2048, 4096))]
-    assert min(row[f"{kind}_us"] for row in rows for kind in torch_operations.KINDS) > 0
+    assert [(row["operation"], row["nbytes"]) for row in rows] == [*product(torched.OPERATIONS, (2048, 4096))]
+    assert min(row[f"{kind}_us"] for row in rows for kind in ("mpi", "torch")) > 0
 
 
 def test_gradients_are_in_the_traffic_of_the_cluster(cluster4, client4):

@@ -14,6 +14,8 @@ from workbench.errors import CollectiveFailed, WorkbenchError
 from workbench.torch import average, batches, distributed, tensor
 
 DTYPES = ["float64", "float32", "int64", "int32", "int16", "int8", "uint8", "bfloat16", "float16", "bool", "complex128"]
+# Those of `workbench.bench.torch_operations`, whose import loads MPI.
+OPERATIONS = ("all_reduce", "broadcast", "all_gather", "reduce_scatter", "all_to_all")
 
 
 def of_part(comm, size, function, *args):
