@@ -22,6 +22,7 @@ from workbench.deploy.request import rank_count
 from workbench.deploy.signature import documented, takes
 from workbench.deploy.start import POLL_INTERVAL_S, ClusterStarter, submitted_script
 from workbench.deploy.widget import widget
+from workbench.errors import InvalidRequest
 from workbench.launch.options import ClusterOptions, option
 from workbench.launch.options import options as cluster_options
 from workbench.log import debug_log
@@ -301,7 +302,7 @@ class MPICluster(Cluster):
         Raises
         ------
         InvalidRequest
-            If the cluster has no such world.
+            If the cluster has no such world, or this object is asynchronous.
         RankLost
             If ranks of the world were lost.
         CollectiveFailed
@@ -324,6 +325,8 @@ class MPICluster(Cluster):
         from workbench.cells.engine_client import connect, forwarded
         from workbench.cells.protocol import REACH
 
+        if self.asynchronous:
+            raise InvalidRequest("ipyparallel() needs a synchronous cluster: use MPICluster.attach(name) in a thread.")
         reach = self.sync(self._connection.call, REACH, _ENGINES_S, world=world)
         engines = connect(forwarded(reach["connection"], partial(self.forward, f"engines of world {world}")))
         engines.wait_for_engines(len(reach["idents"]), timeout=_ENGINES_S)

@@ -177,6 +177,24 @@ def test_a_trial_that_fails_on_any_rank_is_failed_and_the_study_goes_on(client4,
     ]
 
 
+@pytest.mark.parametrize("error", [StopIteration(), SystemExit(1)], ids=repr)
+def test_errors_that_do_not_travel_are_failures_of_the_trial(client4, error):
+    def objective(comm, trial):
+        if trial.number < 5:
+            raise error
+        return 1.0
+
+    assert states(tune(objective, study(), 8, client=client4)) == [FAIL] * 5 + [COMPLETE] * 3
+
+
+def test_an_attribute_that_is_too_large_fails_its_trial_alone(client4):
+    def objective(comm, trial):
+        trial.set_user_attr("weights", bytes(2 << 20) if trial.number == 0 else b"")
+        return 1.0
+
+    assert states(tune(objective, study(), 3, client=client4)) == [FAIL, COMPLETE, COMPLETE]
+
+
 def test_what_the_study_refuses_is_raised_in_the_objective(client4):
     def objective(comm, trial):
         try:
@@ -229,18 +247,21 @@ def test_the_time_of_a_trial_can_be_limited(client4):
         wait_for("/never" if trial.number == 0 else "/")
         return 1.0
 
-    assert states(tune(objective, study(), 8, client=client4, ranks=4, timeout="1 s"))[:1] == [FAIL]
+    assert states(tune(objective, study(), 8, client=client4, ranks=4, timeout="1 s")) == [FAIL] + [COMPLETE] * 7
 
 
 def test_large_and_broadcast_arguments_are_sent_once_and_placed_ones_are_refused(client4):
     large, table = np.ones(1 << 18), np.arange(8.0)[:, None]
 
-    def objective(comm, trial, first, second, *, factor):
-        return factor * float(first.sum() + second.sum()) + len(large)
+    def objective(comm, trial, first, second, *, name):
+        return float(first.sum() + second.sum() + name.sum()) + len(large)
 
     future = broadcast(client4, table)
-    its = tune(objective, study(), 6, large, future, client=client4, factor=2)
-    assert [trial.value for trial in its.trials] == [3 * (1 << 18) + 56.0] * 6
+    before = client4.who_has()
+    its = tune(objective, study(), 6, large, future, client=client4, name=large)
+    assert [trial.value for trial in its.trials] == [3 * (1 << 18) + 28.0] * 6
+    del its
+    until("the arguments are released", lambda: client4.who_has().keys() == before.keys())
 
     its = study()
     X = place(table, client=client4)

@@ -119,6 +119,8 @@ class CollectiveCall(RankOperation[protocol.Outcome, protocol.Answer]):
     def _written(self) -> list[tuple[Key, str]]:
         """Return what is one rank's own, with its address: of what several are given, each writes to its own copy."""
         owners: dict[Key, str | None] = {}
+        if self._request["addresses"] is None:
+            return []  # futures are no blocks: other calls use the copies on other ranks
         for rank, keys in self._keys.items():
             address = self._members.ranks[rank]
             for key in keys:

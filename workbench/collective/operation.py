@@ -92,6 +92,8 @@ class RankOperation(ABC, Generic[Outcome, Result]):
             if not over.done() and (len(order) == len(running) or self._failed(future)):
                 over.set_result(None)
 
+        if not running:
+            over.set_result(None)
         for rank, future in running.items():
             future.add_done_callback(functools.partial(ended, rank))
         stopping = asyncio.ensure_future(self._stopped.wait())

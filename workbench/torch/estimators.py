@@ -146,7 +146,9 @@ class _NeuralNet(Estimator):
         """Return the outputs of the module for arrays."""
         from workbench.torch.epochs import outputs
 
-        return outputs(None, self.module_, _ROWS, self._checked(X, allow_nd=True))
+        found = outputs(None, self.module_, _ROWS, self._checked(X, allow_nd=True))
+        # The fit has accepted outputs with more axes of length 1.
+        return found.reshape(len(found), -1)
 
     @property
     def _dtype(self) -> np.dtype[Any]:
@@ -308,4 +310,4 @@ class NeuralNetRegressor(MultiOutputMixin, RegressorMixin, _NeuralNet):
         if is_dask_collection(X):
             return self._map("predict", X, self._targets, self._dtype)
         outputs = self._outputs(X)
-        return outputs.reshape(len(outputs), *(() if self._targets is None else (self._targets,)))
+        return outputs[:, 0] if self._targets is None else outputs

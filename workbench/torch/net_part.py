@@ -170,6 +170,8 @@ class NetPart:
             total = weighed(comm.allreduce(float(rows[2].sum())))
             # The mean of the weights becomes 1, so that the size of the steps does not depend on their unit.
             rows = *rows[:2], rows[2] * (comm.allreduce(len(rows[2])) / total)
+            if validation and (held := comm.allreduce(float(validation[2].sum()))):
+                validation = *validation[:2], validation[2] * (comm.allreduce(len(validation[2])) / held)
         plan = dataclasses.replace(
             settings.plan,
             loss=Loss(settings.plan.loss, outputs, classify=settings.classify),

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import queue
 import threading
 import uuid
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -31,6 +33,8 @@ if TYPE_CHECKING:
 _LOOK = 5.0
 # Seconds for an event to return, and the number of events that are sent until one returns.
 _ECHO, _ECHOES = 0.25, 120
+# Seconds between two checks that the ranks of a group have returned from a trial.
+_RETURN = 1.0
 
 
 def tune(
@@ -103,10 +107,16 @@ def tune(
     _require(study, trials, ranks)
     client = current_client(client)
     groups = _groups(client, world, ranks)
-    # Otherwise each trial would send a large object again.
-    objective, *args = (broadcast(client, each) if _is_large(each) else each for each in (objective, *args))  # type: ignore[assignment]
+    # Otherwise each trial would send large objects again.
+    limit = LARGE // (1 + len(args) + len(kwargs))
+
+    def once(thing: Any) -> Any:
+        return broadcast(client, thing) if _is_large(thing, limit) else thing
+
+    objective, args = once(objective), tuple(map(once, args))
+    kwargs = {name: once(value) for name, value in kwargs.items()}
     options = {"client": client, "result": "root", "world": world, "limit": None, "timeout": timeout}
-    tuning = _Tuning(client, study, [objective, args, kwargs], options, catch)
+    tuning = _Tuning(client, study, (objective, args, kwargs), options, catch)
     with tuning.listening():
         tuning.run(trials, groups)
     return study
@@ -140,6 +150,8 @@ class _Tuning:
         self._subscribed = threading.Event()
         self._running: dict[int, _Running] = {}
         self._free: deque[Mapping[int, str]] = deque()
+        # Groups of which a rank has not returned from a trial.
+        self._busy: list[Mapping[int, str]] = []
         self._left = 0
         # The error of the group that was lost last.
         self._lost: Exception | None = None
@@ -147,7 +159,14 @@ class _Tuning:
     @contextmanager
     def listening(self) -> Iterator[None]:
         """Receive the requests of trials in this context."""
-        self._client.subscribe_topic(self._topic, self._heard)
+        # The client keeps its handlers, also after the end of the subscription.
+        this = weakref.ref(self)
+
+        def hear(event: tuple[float, Mapping[str, Any]]) -> None:
+            if (tuning := this()) is not None:
+                tuning._heard(event)  # noqa: SLF001  (of this class)
+
+        self._client.subscribe_topic(self._topic, hear)
         try:
             # The call of a trial has another connection, and may reach the head before the subscription.
             for _ in range(_ECHOES):
@@ -175,7 +194,7 @@ class _Tuning:
         self._left = trials
         self._free.extend(groups)
         try:
-            while self._running or (self._left and self._free):
+            while self._running or (self._left and (self._free or self._busy)):
                 if self._left and self._free:
                     self._left -= 1
                     self._begin(self._free.popleft())
@@ -185,7 +204,8 @@ class _Tuning:
             for running in self._running.values():
                 running.call.future.cancel()
             for running in self._running.values():
-                self._tell(running.trial, state=TrialState.FAIL)
+                with contextlib.suppress(Exception):  # of the storage; the first error is the cause
+                    self._study.tell(running.trial, state=TrialState.FAIL, skip_if_finished=True)
         if self._left and self._lost is not None:
             raise self._lost
 
@@ -205,28 +225,50 @@ class _Tuning:
         objective, args, kwargs = self._work
         given = [objective, self._topic, trial.number, self._study.study_name, *args]
         try:
-            asked = request(run, given, kwargs, ranks=[*group], name=f"trial {trial.number}", **self._options)
+            call = self._call(f"trial {trial.number}", group, run, *given, **kwargs)
+            self._running[trial.number] = _Running(trial, group, call)
         except BaseException:
-            self._tell(trial, state=TrialState.FAIL)
+            self._study.tell(trial, state=TrialState.FAIL)
             raise
-        call = PendingCall(asked)
-        self._running[trial.number] = _Running(trial, group, call)
         over = functools.partial(self._over, trial.number)
         call.future.add_done_callback(lambda _: self._news.put(over))
+
+    def _call(
+        self, name: str, group: Mapping[int, str], function: Callable[..., Any], /, *args: Any, **kwargs: Any
+    ) -> PendingCall:
+        return PendingCall(request(function, args, kwargs, ranks=[*group], name=name, **self._options))
+
+    def _wait_for_return(self, group: Mapping[int, str]) -> None:
+        """Release a group when its ranks run a call again."""
+        call = self._call("a check of the ranks", group, _nothing)
+
+        def returned() -> None:
+            try:
+                call.future.result()
+            except (RankLost, HeadUnreachable) as error:
+                self._lost = error
+            except (CollectiveFailed, CollectiveTimeout):
+                again = functools.partial(self._news.put, functools.partial(self._wait_for_return, group))
+                self._loop.call_soon_threadsafe(self._loop.call_later, _RETURN, again)
+                return
+            else:
+                self._free.append(group)
+            self._busy.remove(group)
+
+        call.future.add_done_callback(lambda _: self._news.put(returned))
 
     def _question(self, number: int, contents: bytes) -> None:
         """Answer a request of a trial."""
         if number not in self._running:
             return
         running = self._running[number]
-        name, args, kwargs = serialize.loads(contents)
-        reply: tuple[Any, Exception | None]
         try:
+            name, args, kwargs = serialize.loads(contents)
             attribute = getattr(running.trial, name)
-            reply = (attribute(*args, **kwargs) if callable(attribute) else attribute), None
+            reply = serialize.dumps((attribute(*args, **kwargs) if callable(attribute) else attribute, None))
         except Exception as error:  # noqa: BLE001  (the ranks raise the error)
-            reply = None, error
-        given = answer, identity_of(self._topic, number), serialize.dumps(reply)
+            reply = _packed(error)
+        given = answer, identity_of(self._topic, number), reply
         address = next(iter(running.group.values()))
         # Nothing waits for the answer: if the rank is lost, the call of the trial reports the loss.
         sending = self._client._run(*given, workers=[address], on_error="ignore")  # noqa: SLF001
@@ -236,22 +278,29 @@ class _Tuning:
         """Report the end of a trial to the study, and release its group."""
         import optuna
 
-        running = self._running.pop(number)
+        running = self._running[number]
         try:
             value = running.call.future.result()
         except optuna.TrialPruned:
             self._tell(running.trial, state=optuna.trial.TrialState.PRUNED)
         except Exception as error:  # noqa: BLE001  (errors of the objective)
             self._tell(running.trial, state=optuna.trial.TrialState.FAIL)
-            if _is_of_ranks(error):
+            del self._running[number]
+            if isinstance(error, RankLost | HeadUnreachable):
                 self._lost = error
                 return
             if isinstance(error, InvalidRequest) or not isinstance(error, self._catch):
                 raise serialize.strip_internal_frames(error) from None
-            words = f"{type(error).__name__}: {error}"
-            optuna.logging.get_logger("optuna.workbench").warning("Trial %d failed: %s", number, words)
+            message = f"{type(error).__name__}: {error}"
+            optuna.logging.get_logger("optuna.workbench").warning("Trial %d failed: %s", number, message)
+            if isinstance(error, CollectiveFailed | CollectiveTimeout):
+                # A rank in C code may not have returned.
+                self._busy.append(running.group)
+                self._wait_for_return(running.group)
+                return
         else:
             self._tell(running.trial, values=value)
+        self._running.pop(number, None)
         self._free.append(running.group)
 
     def _tell(self, trial: optuna.Trial, **end: Any) -> None:
@@ -264,11 +313,16 @@ class _Tuning:
             self._left = 0
 
 
-def _is_of_ranks(error: Exception) -> bool:
-    """Return whether an error is one of the ranks, and not of the objective."""
-    if isinstance(error, CollectiveTimeout):
-        return False
-    return isinstance(error, RankLost | HeadUnreachable | CollectiveFailed)
+def _nothing(_: Any) -> None:
+    """Return at once, on the ranks of a group."""
+
+
+def _packed(error: Exception) -> bytes:
+    """Return the answer of a request that has failed."""
+    try:
+        return serialize.dumps((None, error))
+    except Exception:  # noqa: BLE001  (whatever the error contains)
+        return serialize.dumps((None, RuntimeError(f"{type(error).__name__}: {error}")))
 
 
 def _require(study: Any, trials: Any, ranks: Any) -> None:
@@ -296,11 +350,16 @@ def _groups(client: Client, world: int, ranks: int) -> list[dict[int, str]]:
     return [dict(addresses[first : first + ranks]) for first in range(0, len(addresses) - ranks + 1, ranks)]
 
 
-def _is_large(thing: Any) -> bool:
+def _is_large(thing: Any, limit: int) -> bool:
     from dask.base import is_dask_collection
     from dask.sizeof import sizeof
     from distributed import Future
 
     if is_dask_collection(thing) or isinstance(thing, Future):
         return False
-    return sizeof(thing) > LARGE or (callable(thing) and len(serialize.dumps(thing)) > LARGE)
+    if sizeof(thing) > limit:
+        return True
+    try:
+        return len(serialize.dumps(thing)) > limit
+    except Exception:  # noqa: BLE001  (the request reports that the object cannot be sent)
+        return False

@@ -6,7 +6,10 @@ import queue
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from dask.utils import format_bytes
+
 from workbench.collective import serialize
+from workbench.collective.request import LARGE
 from workbench.metrics import training
 from workbench.metrics.report import tell
 
@@ -94,8 +97,14 @@ class RankTrial:
         return value
 
     def _answer(self, *question: Any) -> Any:
+        contents = serialize.dumps(question)
+        if len(contents) > LARGE:  # the head keeps events
+            raise ValueError(
+                f"trial.{question[0]}() has {format_bytes(len(contents))} of arguments, and {format_bytes(LARGE)} are "
+                "valid. Write larger data to a file, and its path to the trial."
+            )
         arrived = _answers.setdefault(identity_of(self._topic, self.number), queue.SimpleQueue())
-        tell(self._topic, {"trial": self.number, "question": serialize.dumps(question)})
+        tell(self._topic, {"trial": self.number, "question": contents})
         while True:
             try:
                 return serialize.loads(arrived.get(timeout=_LOOK))
@@ -104,7 +113,7 @@ class RankTrial:
 
 
 def run(
-    comm: Communicator, objective: Callable[..., Any], topic: str, number: int, name: str, *args: Any, **kwargs: Any
+    comm: Communicator, objective: Callable[..., Any], topic: str, number: int, name: str, /, *args: Any, **kwargs: Any
 ) -> Any:
     """Return the value of the objective for a trial. Runs on the ranks of the group."""
     try:

@@ -9,6 +9,7 @@ from collections import Counter
 from itertools import pairwise
 from pathlib import Path
 
+import matplotlib as mpl
 import pytest
 
 from workbench import bench
@@ -285,7 +286,10 @@ def test_collectives_of_torch_sums_up_what_is_added_below_a_mebibyte_and_the_rat
 def test_collectives_of_torch_are_drawn_with_a_panel_for_each_operation():
     drawn = collectives.plot(Report("collectives", {"ranks": 2, "torch": "2.13"}, TORCH, {}))
 
-    assert [panel.get_title() for panel in drawn.axes] == ["all_reduce", "broadcast"]
+    assert [panel.get_title(loc=mpl.rcParams["axes.titlelocation"]) for panel in drawn.axes] == [
+        "all_reduce",
+        "broadcast",
+    ]
     assert len(drawn.axes[0].lines) == 2
 
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import matplotlib as mpl
 import psutil
 import pytest
 from support.processes import until
@@ -49,7 +50,7 @@ def test_training_draws_a_panel_for_each_comparison(tmp_path):
 
     drawn.savefig(tmp_path / "bench.png")
     assert len(drawn.axes) == 2 * 4
-    assert drawn.axes[4].get_title() == "mlp, busy: gloo / workbench = 1.50"
+    assert drawn.axes[4].get_title(loc=mpl.rcParams["axes.titlelocation"]) == "mlp, busy: gloo / workbench = 1.50"
 
 
 @pytest.mark.parametrize("other", [1.1, float("nan")])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from types import SimpleNamespace
 
 import dask.array as da
@@ -115,3 +116,9 @@ def test_the_error_of_the_earliest_block_is_raised(actors):
 @pytest.mark.parametrize(("workers", "size"), [(1, 1), (8, 1), (9, 3), (64, 8), (100, 10)])
 def test_groups_have_as_many_workers_as_there_are_groups(workers, size):
     assert group_size(workers) == size
+
+
+def test_messages_of_steps_alone_are_filtered():
+    record = logging.LogRecord("distributed.worker", logging.INFO, "", 1, "%s", (dask_parts.ask_part.__name__,), None)
+    other = logging.LogRecord("distributed.worker", logging.ERROR, "", 1, "%s", (["key"],), None)
+    assert [dask_parts._is_no_step(each) for each in (record, other)] == [False, True]

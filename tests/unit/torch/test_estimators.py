@@ -101,3 +101,20 @@ def test_the_progress_has_a_line_for_each_epoch(capfd):
     NeuralNetRegressor(epochs=2, verbose=2).fit(X, X[:, 0])
     lines = capfd.readouterr().out.splitlines()
     assert [line.partition(", ")[0] for line in lines] == [f"NeuralNetRegressor: iteration {n}" for n in (1, 2)]
+
+
+def test_the_loss_of_the_validation_does_not_depend_on_the_unit_of_weights():
+    losses = [
+        [record["validation_loss"] for record in NeuralNetClassifier(**QUICK, validation=0.2).fit(X, Y, w).history_]
+        for w in (np.ones(90), np.full(90, 100.0))
+    ]
+    np.testing.assert_allclose(*losses, rtol=1e-12)
+
+
+def test_outputs_with_another_axis_are_those_of_the_classes():
+    def with_axis(features, outputs):
+        return torch.nn.Sequential(net(features, outputs), torch.nn.Unflatten(1, (1, outputs)))
+
+    model = NeuralNetClassifier(**QUICK | {"module": with_axis}).fit(X, Y)
+    assert model.predict_proba(X).shape == (90, 2)
+    assert model.score(X, Y) > 0.9

@@ -144,7 +144,8 @@ async def _result(call: Awaitable[dict[str, Any]]) -> Any:
 
 
 def _is_no_step(record: logging.LogRecord) -> bool:
-    return record.args not in {(ask_part.__name__,), (ask_group.__name__,)}
+    # Other messages of the logger may have arguments without a hash.
+    return not any(record.args == (step.__name__,) for step in (ask_part, ask_group))
 
 
 def _lost(address: str) -> str:
