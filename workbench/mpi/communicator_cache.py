@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 # Seconds for sent messages to arrive: shorter than the wait of the head, so that the next call is not delayed.
 _SETTLE_TIMEOUT = 1.0
+# Replies of a rank that agrees: it knows of no dead rank, or of one.
+_YES, _FAILED = 1, 2
 # Number of tags that the MPI standard guarantees.
 _TAGS = 32767
 
@@ -53,11 +55,13 @@ class CommunicatorCache:
         """
         release()
         if communicator_id not in self._communicators:
-            self._barrier(communicator_id % _TAGS, list(ranks), check)
+            any_failed = self._barrier(communicator_id % _TAGS, list(ranks), check)
             everyone = self._base.Get_group()
             group = everyone.Incl(list(ranks))
             try:
-                communicator = self._communicators[communicator_id] = self._of(group, communicator_id)
+                communicator = self._communicators[communicator_id] = self._of(
+                    group, communicator_id, any_failed=any_failed
+                )
             finally:
                 group.Free()
                 everyone.Free()
@@ -65,11 +69,12 @@ class CommunicatorCache:
             return communicator
         return self._communicators[communicator_id]
 
-    def _of(self, group: MPI.Group, communicator_id: int) -> MPI.Intracomm:
+    def _of(self, group: MPI.Group, communicator_id: int, *, any_failed: bool) -> MPI.Intracomm:
         from mpi4py import MPI
 
-        if group.size < self._base.size:
-            # Open MPI creates none from a communicator with a rank that it knows to be dead.
+        if any_failed and group.size < self._base.size:
+            # Open MPI creates none from a communicator with a rank that it knows to be dead. Otherwise this way is
+            # avoided: to revoke its communicator on one rank can revoke another communicator on another rank.
             with contextlib.suppress(NotImplementedError):
                 return self._base.Create_from_group(group, f"workbench.{self._name}.{communicator_id}")
         try:
@@ -132,13 +137,20 @@ class CommunicatorCache:
         """
         self._communicators.pop(communicator_id, None)
 
-    def _barrier(self, tag: int, ranks: list[int], check: Callable[[], None]) -> None:
-        """Run `barrier_or_cancel` with all ranks, because the creation of a communicator cannot be canceled."""
+    def _barrier(self, tag: int, ranks: list[int], check: Callable[[], None]) -> bool:
+        """Run `barrier_or_cancel` with all ranks, because the creation of a communicator cannot be canceled.
+
+        Returns
+        -------
+        any_failed : bool
+            Whether one of the ranks knows of a dead rank of the base: the same on all ranks.
+        """
         side = _Root(self._base, tag, ranks) if self._base.rank == ranks[0] else _Other(self._base, tag, ranks)
         try:
             barrier_or_cancel(side.arrived, side.vote, check)
         finally:
             side.leave()
+        return side.any_failed
 
 
 def _received(comm: MPI.Intracomm, source: int, check: Callable[[], None]) -> bytearray:
@@ -152,6 +164,20 @@ def _received(comm: MPI.Intracomm, source: int, check: Callable[[], None]) -> by
     return received
 
 
+def _knows_dead_rank(comm: MPI.Intracomm) -> bool:
+    """Return whether this rank knows of a dead rank of a communicator; False if MPI cannot report that."""
+    from mpi4py import MPI
+
+    try:
+        failed = comm.Get_failed()
+    except (NotImplementedError, MPI.Exception):
+        return False
+    try:
+        return failed.size > 0
+    finally:
+        failed.Free()
+
+
 class _BarrierSide:
     """One rank in the barrier: all ranks report their arrival to the first rank, which requests their votes."""
 
@@ -160,9 +186,11 @@ class _BarrierSide:
         self._sent: list[MPI.Request] = []
         self._replies: list[bytearray] = []
         self._receives: list[MPI.Request] = []
+        self.any_failed = _knows_dead_rank(base)
 
     def _send(self, yes: bool, ranks: Sequence[int]) -> None:
-        self._sent += [self._base.Isend(bytearray([yes]), rank, self._tag) for rank in ranks]
+        reply = (_FAILED if self.any_failed else _YES) if yes else 0
+        self._sent += [self._base.Isend(bytearray([reply]), rank, self._tag) for rank in ranks]
 
     def _receive(self, ranks: Sequence[int]) -> None:
         self._replies = [bytearray(1) for _ in ranks]
@@ -172,8 +200,10 @@ class _BarrierSide:
 
     def _all_yes(self) -> bool | None:
         """Return whether all replies are yes; None until all have arrived."""
-        is_complete = all(request.Test() for request in self._receives)
-        return all(reply[0] for reply in self._replies) if is_complete else None
+        if not all(request.Test() for request in self._receives):
+            return None
+        self.any_failed |= any(reply[0] == _FAILED for reply in self._replies)
+        return all(reply[0] for reply in self._replies)
 
     def _refused(self) -> bool | None:
         """Return False after the refusal of this rank was sent, else None."""

@@ -72,6 +72,7 @@ def _soon(monkeypatch):
 def prepare(scheduler: Any, world: Any, deadline: float) -> head_call.CollectiveCall:
     members = RankRPC(scheduler, 0, RANKS, "the call f")
     asked: Any = {"call": "1", "name": "f", "client": "me", "contents": b"", "keys": [[]], "root": False, "limit": None}
+    asked |= {"addresses": None}
     return head_call.CollectiveCall(scheduler, CallQueue(), world, members, asked, deadline=deadline)
 
 
