@@ -59,7 +59,7 @@ def tune(
         ``report`` and ``should_prune``. The result on the first rank of the group is the value, or the values, of the
         trial.
     study
-        A study of `optuna.create_study`, with any sampler, pruner and storage. The study stays in this process.
+        A study of ``optuna.create_study()``, with any sampler, pruner and storage. The study stays in this process.
     trials
         Number of trials to run.
     *args, **kwargs
