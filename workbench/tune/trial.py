@@ -35,7 +35,7 @@ def identity_of(topic: str, number: int) -> str:
 
 
 class RankTrial:
-    """A trial of a study on the ranks of its group, with the methods of `optuna.Trial` that objectives call.
+    """A trial of a study on the ranks of its group, with the methods of ``optuna.Trial`` that objectives call.
 
     Every method and property is collective: all ranks of the group call it, in the same order, and get the same value.
     A call takes a message to the notebook and back, some milliseconds.
@@ -56,19 +56,19 @@ class RankTrial:
         self._comm, self._topic, self._name = comm, topic, name
 
     def suggest_float(self, name: str, low: float, high: float, *, step: float | None = None, log: bool = False) -> Any:
-        """Return a value of a parameter, as `optuna.Trial.suggest_float`."""
+        """Return a value of a parameter, as ``optuna.Trial.suggest_float``."""
         return self._ask("suggest_float", name, low, high, step=step, log=log)
 
     def suggest_int(self, name: str, low: int, high: int, *, step: int = 1, log: bool = False) -> Any:
-        """Return a value of a parameter, as `optuna.Trial.suggest_int`."""
+        """Return a value of a parameter, as ``optuna.Trial.suggest_int``."""
         return self._ask("suggest_int", name, low, high, step=step, log=log)
 
     def suggest_categorical(self, name: str, choices: Sequence[Any]) -> Any:
-        """Return a value of a parameter, as `optuna.Trial.suggest_categorical`."""
+        """Return a value of a parameter, as ``optuna.Trial.suggest_categorical``."""
         return self._ask("suggest_categorical", name, list(choices))
 
     def report(self, value: float, step: int) -> None:
-        """Report the value of a step, as `optuna.Trial.report`; the dashboard's page *Training* draws the values."""
+        """Report the value of a step, as ``optuna.Trial.report``; the dashboard's page *Training* draws the values."""
         value = float(value)
         self._ask("report", value, step)
         if self._comm.rank == 0:
@@ -77,11 +77,11 @@ class RankTrial:
             tell(training.TOPIC, {"fit": identity, "name": name, "records": [record]})
 
     def should_prune(self) -> bool:
-        """Return whether the objective must raise `optuna.TrialPruned`, as the pruner of the study decides."""
+        """Return whether the objective must raise ``optuna.TrialPruned``, as the pruner of the study decides."""
         return bool(self._ask("should_prune"))
 
     def set_user_attr(self, key: str, value: Any) -> None:
-        """Store a value with the trial, as `optuna.Trial.set_user_attr`."""
+        """Store a value with the trial, as ``optuna.Trial.set_user_attr``."""
         self._ask("set_user_attr", key, value)
 
     @property
