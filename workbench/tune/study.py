@@ -19,8 +19,16 @@ from typing import TYPE_CHECKING, Any
 from workbench.collective import serialize
 from workbench.collective.broadcast import broadcast
 from workbench.collective.client import PendingCall
+from workbench.collective.rank_locations import ranges
 from workbench.collective.request import LARGE, request
-from workbench.errors import CollectiveFailed, CollectiveTimeout, HeadUnreachable, InvalidRequest, RankLost
+from workbench.errors import (
+    CollectiveFailed,
+    CollectiveTimeout,
+    HeadUnreachable,
+    InvalidRequest,
+    PlacementError,
+    RankLost,
+)
 from workbench.placement import pinning
 from workbench.session.current_client import current_client
 from workbench.tune.trial import answer, identity_of, run
@@ -252,7 +260,13 @@ class _Tuning:
                 self._loop.call_soon_threadsafe(self._loop.call_later, _RETURN, again)
                 return
             else:
-                self._free.append(group)
+                present: dict[int, str] = {}
+                with contextlib.suppress(PlacementError):  # no rank is there
+                    present = _addresses(self._client, self._options["world"])
+                if group.items() <= present.items():
+                    self._free.append(group)
+                else:  # the world has started again meanwhile
+                    self._lost = RankLost(f"ranks {ranges(group)} were lost while trials ran.")
             self._busy.remove(group)
 
         call.future.add_done_callback(lambda _: self._news.put(returned))
@@ -341,13 +355,18 @@ def _require(study: Any, trials: Any, ranks: Any) -> None:
 
 def _groups(client: Client, world: int, ranks: int) -> list[dict[int, str]]:
     """Return the addresses of each group by rank; the ranks of a group are neighbors, which share a node."""
-    present = pinning.target_workers(client, pinning.of_world("rank", world))
-    addresses = [(pinning.rank_order(rank.name)[2], rank.address) for rank in present]
+    addresses = [*_addresses(client, world).items()]
     if ranks > len(addresses):
         raise InvalidRequest(
             f"ranks={ranks} is not valid. Choose at most {len(addresses)}, the ranks of world {world}."
         )
     return [dict(addresses[first : first + ranks]) for first in range(0, len(addresses) - ranks + 1, ranks)]
+
+
+def _addresses(client: Client, world: int) -> dict[int, str]:
+    """Return the addresses of the ranks of a world, by rank."""
+    present = pinning.target_workers(client, pinning.of_world("rank", world))
+    return {pinning.rank_order(rank.name)[2]: rank.address for rank in present}
 
 
 def _is_large(thing: Any, limit: int) -> bool:
