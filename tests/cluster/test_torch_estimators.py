@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import re
-from importlib.util import find_spec
 from pathlib import Path
 
 import dask
@@ -191,11 +190,9 @@ def test_weights_divided_among_four_ranks_are_loaded_by_two_and_by_one(client4, 
         assert losses(ranks, "of-four", 2) == [pytest.approx(loss, abs=1e-12) for loss in whole[3:]]
 
 
-@pytest.mark.long
+@pytest.mark.trainers
 @pytest.mark.parametrize("library", ["lightning", "accelerate"])
 def test_the_cell_of_the_documentation_trains_with_another_library(client4, library):
-    if find_spec(library) is None:
-        pytest.skip(f"{library} is not installed")
     page = (Path(__file__).parents[2] / "docs" / "training.md").read_text()
     [cell] = re.findall(rf"```python\n([^`]*def train_with_{library}.*?)```", page, re.DOTALL)
     names = {"spmd": spmd}

