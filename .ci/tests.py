@@ -13,14 +13,18 @@ import subprocess
 import sys
 import tempfile
 import time
+import tomllib
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
+_PYTEST = tomllib.loads(Path(__file__).parents[1].joinpath("pyproject.toml").read_text())["tool"]["pytest"]
+# A second `-m` takes the place of the one in pyproject.toml.
+EVERY_DAY = _PYTEST["ini_options"]["addopts"][-1]
 # What runs in an environment, and the folders that have such tests: the others need not be collected.
 RUNS = {
     ".venv": ([], ["tests"]),
-    ".venv-mpich": (["-m", "mpi_flavour and not heat and not long"], ["tests/mpi", "tests/cluster"]),
+    ".venv-mpich": (["-m", f"mpi_flavour and {EVERY_DAY}"], ["tests/mpi", "tests/cluster"]),
 }
 SLOWEST = 10
 # The status of a pytest that has found nothing to run: what was named has no tests for the other MPI.

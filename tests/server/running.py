@@ -158,4 +158,9 @@ def end(process: subprocess.Popen, number=signal.SIGTERM) -> int:
     """Send a process a signal, and return how it has ended."""
     process.send_signal(number)
     process.stdout.close()
-    return process.wait(timeout=60)
+    try:
+        return process.wait(timeout=DEADLINE)
+    except subprocess.TimeoutExpired:
+        process.send_signal(signal.SIGABRT)  # the server prints where every thread is
+        process.wait()
+        raise

@@ -5,6 +5,7 @@ And on ``loaded`` what it has imported.
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import os
 import sys
@@ -36,6 +37,7 @@ class Loaded(RequestHandler):
 
 
 def main(base, token, module, folder, given):
+    faulthandler.enable()
     dashboards.MODULE = module
     patience, settings = json.loads(given)
     blocking_files._PATIENCE = patience or blocking_files._PATIENCE
