@@ -20,7 +20,8 @@ from workbench.ml.checks import Checks
 from workbench.ml.engine.parts import LocalParts
 from workbench.ml.engine.rank_task import Task
 from workbench.ml.neighbors.estimator import NearestNeighbors
-from workbench.ml.neighbors.part import NeighborsPart, Search, find, find_each
+from workbench.ml.neighbors.part import NeighborsPart
+from workbench.ml.neighbors.search import Nearest, Within, find, find_each
 from workbench.placement import sources
 
 
@@ -31,6 +32,10 @@ def rows(number, features=6, away=0.0, dtype=np.float64, seed=1):
 def parts_of(X, number):
     cuts = np.linspace(0, X.shape[0], number + 1).astype(int)
     return LocalParts([NeighborsPart(X[start:stop], None, None, start) for start, stop in itertools.pairwise(cuts)])
+
+
+def nearest(queries, number, metric="euclidean", keywords=None, step=0):
+    return Nearest(queries=queries, n_neighbors=number, metric=metric, keywords=keywords or {}, step=step)
 
 
 def exactly(queries, X, number):
@@ -87,7 +92,7 @@ def test_metrics_are_those_of_scikit_learn(metric, options, number):
     X, queries = rows(400), rows(30, seed=2)
     expected = neighbors.NearestNeighbors(metric=metric, algorithm="brute", **options).fit(X).kneighbors(queries)
     by, keywords = NearestNeighbors(metric=metric, **options)._metric()
-    found = find(parts_of(X, number), Search(queries, 5, by, keywords))
+    found = find(parts_of(X, number), nearest(queries, 5, by, keywords))
 
     assert_found(found, expected, rtol=1e-9)
     assert_found(NearestNeighbors(metric=metric, **options).fit(X).kneighbors(queries), expected, rtol=1e-9)
@@ -98,8 +103,8 @@ def test_metrics_are_those_of_scikit_learn(metric, options, number):
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
 def test_the_number_of_parts_changes_nothing(number, wanted, dtype):
     X, queries = rows(600, away=50, dtype=dtype), rows(300, away=50, dtype=dtype, seed=2)
-    whole = find(parts_of(X, 1), Search(queries, wanted, "euclidean", {}))
-    found = find(parts_of(X, number), Search(queries, wanted, "euclidean", {}))
+    whole = find(parts_of(X, 1), nearest(queries, wanted))
+    found = find(parts_of(X, number), nearest(queries, wanted))
 
     np.testing.assert_array_equal(found[0], whole[0])
     np.testing.assert_array_equal(found[1], whole[1])
@@ -127,7 +132,7 @@ def test_rows_may_come_in_any_order(order):
 @pytest.mark.parametrize("number", [1, 3])
 def test_of_rows_that_agree_the_lower_numbers_come_first(number):
     X = np.repeat(rows(4, 3), 5000, axis=0)
-    distances, indices = find(parts_of(X, number), Search(X[::5000], 3, "euclidean", {}))
+    distances, indices = find(parts_of(X, number), nearest(X[::5000], 3))
 
     np.testing.assert_array_equal(distances, 0)
     np.testing.assert_array_equal(
@@ -137,7 +142,7 @@ def test_of_rows_that_agree_the_lower_numbers_come_first(number):
 
 def test_parts_may_have_fewer_rows_than_are_wanted():
     X, queries = rows(20), rows(4, seed=2)
-    assert_found(find(parts_of(X, 10), Search(queries, 15, "euclidean", {})), exactly(queries, X, 15))
+    assert_found(find(parts_of(X, 10), nearest(queries, 15)), exactly(queries, X, 15))
 
 
 @pytest.mark.parametrize("features", [1, 12_000])
@@ -272,7 +277,7 @@ def test_numbers_whose_squares_overflow_are_refused():
 def test_parts_keep_the_neighbours_of_their_own_rows(number, form):
     X = rows(300)
     parts = parts_of(form(X), number)
-    find_each(parts, Search(None, 5, "euclidean", {}, step=40))
+    find_each(parts, nearest(None, 5, step=40))
     found = [np.concatenate(each) for each in zip(*parts.each("kept"), strict=True)]
 
     assert_found(found, NearestNeighbors(4).fit(X).kneighbors(), rtol=1e-13)
@@ -363,6 +368,105 @@ def test_fewer_queries_than_ranks_are_answered_as_well(client, number):
 
 def test_a_task_is_as_large_as_its_queries():
     queries = rows(4000)
-    task = Task(find, Search(queries, 5, "euclidean", {}), NeighborsPart, Checks("NearestNeighbors"))
+    task = Task(find, nearest(queries, 5), NeighborsPart, Checks("NearestNeighbors"))
 
     assert sizeof(task) > queries.nbytes
+
+
+def assert_same(found, expected, rtol=1e-9):
+    """Compare arrays of arrays: distances and numbers of rows."""
+    for each, array in zip(found, expected, strict=True):
+        assert (each.shape, each.dtype) == (array.shape, object)
+        assert [len(ours) for ours in each] == [len(theirs) for theirs in array]
+    np.testing.assert_array_equal(np.concatenate(found[1]), np.concatenate(expected[1]))
+    np.testing.assert_allclose(
+        np.concatenate(found[0]), np.concatenate(expected[0]), rtol=rtol, atol=1e-7 if rtol else 0
+    )
+
+
+@pytest.mark.parametrize(
+    ("metric", "radius"), [("euclidean", 1.5), ("manhattan", 3.0), ("cosine", 0.1), ("chebyshev", 0.0), (np.dot, 0.2)]
+)
+@pytest.mark.parametrize("order", [False, True])
+@pytest.mark.parametrize("form", [np.asarray, sparse.csr_array])
+def test_rows_within_a_radius_are_those_of_scikit_learn(metric, radius, order, form):
+    metric = "minkowski" if metric is np.dot else metric
+    if form is sparse.csr_array and metric == "chebyshev":
+        metric = "l1"
+    X, queries = form(rows(700)), form(np.concatenate([rows(90, seed=2), rows(700)[:5], rows(3, away=100)]))
+    ours = NearestNeighbors(radius=radius, metric=metric).fit(X)
+    theirs = neighbors.NearestNeighbors(radius=radius, metric=metric, algorithm="brute").fit(X)
+
+    for given in (queries, None):
+        found, expected = (model.radius_neighbors(given, sort_results=order) for model in (ours, theirs))
+        assert_same(found, expected)
+        assert {(each.dtype, row.dtype) for each, row in zip(*found, strict=True)} == {(np.dtype(float), np.dtype(int))}
+        for mode in ("connectivity", "distance"):
+            graphs = [model.radius_neighbors_graph(given, radius=2 * radius, mode=mode) for model in (ours, theirs)]
+            assert (graphs[0].format, graphs[0].shape) == ("csr", graphs[1].shape)
+            np.testing.assert_allclose(graphs[0].toarray(), graphs[1].toarray(), rtol=1e-9, atol=1e-7)
+    np.testing.assert_array_equal(
+        np.concatenate(ours.radius_neighbors(queries, return_distance=False)),
+        np.concatenate(ours.radius_neighbors(queries)[1]),
+    )
+
+
+def test_rows_at_the_radius_are_within_it():
+    X = np.array(list(itertools.product(range(7), repeat=3))) * 0.1
+    for squared in (1, 2, 3, 6):
+        radius = np.sqrt(np.square(X[0] - X).sum(axis=1))[np.isclose(np.square(X * 10).sum(axis=1), squared)].max()
+        [found] = NearestNeighbors().fit(X).radius_neighbors(X[:1], radius, return_distance=False)
+        assert list(found) == list(np.flatnonzero(np.square(np.round(10 * X)).sum(axis=1) <= squared))
+
+
+@pytest.mark.parametrize("number", [1, 3, 40])
+@pytest.mark.parametrize("form", [np.asarray, sparse.csr_array])
+@pytest.mark.parametrize("order", [False, True])
+def test_parts_find_and_keep_what_is_within_a_radius(number, form, order):
+    X = rows(300)
+    search = Within(metric="euclidean", keywords={}, radius=1.2, sort=order, step=40)
+    parts = parts_of(form(X), number)
+    find_each(parts, search)
+    found = [np.concatenate(each) for each in zip(*parts.each("kept"), strict=True)]
+
+    model = NearestNeighbors(radius=1.2).fit(X)
+    assert_same(found, model.radius_neighbors(sort_results=order), rtol=1e-13)
+
+
+@pytest.mark.parametrize("empty", [False, True])
+def test_rows_within_a_radius_of_dask_queries_are_found_lazily_by_an_array(empty):
+    X, queries = rows(300), rows(100, seed=2)
+    model = NearestNeighbors(radius=1e-9 if empty else 2.0).fit(X)
+    lazy = da.from_array(queries, chunks=(40, 3))
+    distances, indices = model.radius_neighbors(lazy)
+
+    assert distances.chunks == indices.chunks == ((40, 40, 20),)
+    assert_same(da.compute(distances, indices, scheduler="sync"), model.radius_neighbors(queries), rtol=0)
+    graph = model.radius_neighbors_graph(lazy, mode="distance")
+    assert graph.chunks == ((40, 40, 20), (300,))
+    expected = model.radius_neighbors_graph(queries, mode="distance")
+    np.testing.assert_array_equal(graph.compute(scheduler="sync").toarray(), expected.toarray())
+
+
+@pytest.mark.parametrize("given", ["own rows", "queries", "two queries"])
+def test_rows_within_a_radius_stay_on_the_ranks(client, given, monkeypatch):
+    X, queries = rows(203), None if given == "own rows" else rows(2 if given == "two queries" else 90, seed=2)
+    model = NearestNeighbors(radius=1.5).fit(da.from_array(X, chunks=(60, 6)))
+    monkeypatch.setattr("workbench.ml.neighbors.estimator._CALL", 1000)
+    lazy = None if queries is None else da.from_array(queries, chunks=(40, 6))
+    distances, indices = model.radius_neighbors(lazy, sort_results=True)
+
+    if given != "two queries":
+        assert sources.placed_by(distances) == sources.placed_by(indices) == "rank"
+    expected = NearestNeighbors(radius=1.5).fit(X)
+    assert_same((distances.compute(), indices.compute()), expected.radius_neighbors(queries, sort_results=True), rtol=0)
+    graph = model.radius_neighbors_graph(lazy).compute()
+    np.testing.assert_array_equal(graph.toarray(), expected.radius_neighbors_graph(queries).toarray())
+
+
+@pytest.mark.parametrize("radius", [-1, float("nan"), "wide"])
+def test_a_radius_that_is_none_is_refused(radius):
+    with pytest.raises(ValueError, match="Expected radius >= 0"):
+        NearestNeighbors().fit(rows(20)).radius_neighbors(radius=radius)
+    with pytest.raises(ValueError, match="return_distance must be True"):
+        NearestNeighbors().fit(rows(20)).radius_neighbors(return_distance=False, sort_results=True)

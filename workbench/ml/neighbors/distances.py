@@ -26,6 +26,9 @@ class Measure(Protocol):
     def exact(self, X: Any, scores: _Array, queries: _Array, rows: _Array) -> _Array:
         """Return the distances of some pairs, given by the numbers of queries and rows."""
 
+    def score(self, distance: float) -> float:
+        """Return an upper bound of the exact score of pairs with this distance, in the unit of the metric."""
+
     def distances(self, exact: _Array) -> _Array:
         """Convert results of `exact` to the unit of the metric."""
 
@@ -84,6 +87,10 @@ class Euclidean:
             exact[part] = np.einsum("ij,ij->i", difference, difference)
         return exact
 
+    def score(self, distance: float) -> float:
+        """See `Measure.score`."""
+        return distance**2 * (1 + 4 * float(np.finfo(np.float64).eps))
+
     def distances(self, exact: _Array) -> _Array:
         """See `Measure.distances`."""
         return np.sqrt(exact)
@@ -117,6 +124,10 @@ class Pairwise:
         """See `Measure.exact`."""
         exact: _Array = scores[queries, rows]
         return exact
+
+    def score(self, distance: float) -> float:
+        """See `Measure.score`."""
+        return distance
 
     def distances(self, exact: _Array) -> _Array:
         """See `Measure.distances`."""

@@ -23,18 +23,8 @@ from workbench.ml.engine.select import chosen
 from workbench.ml.engine.verbose import Callback, reporting
 from workbench.ml.estimator import Estimator, rows_together
 from workbench.ml.neighbors.graph import graph
-from workbench.ml.neighbors.part import (
-    Neighbors,
-    NeighborsPart,
-    QueriesPart,
-    QueryChecks,
-    RowsPart,
-    Search,
-    count,
-    find,
-    find_each,
-    without_self,
-)
+from workbench.ml.neighbors.part import NeighborsPart, QueriesPart, QueryChecks, RowsPart
+from workbench.ml.neighbors.search import Nearest, Search, Within, count, find, find_each
 from workbench.ml.placed import as_array, beside, counted, in_blocks, placed
 
 if TYPE_CHECKING:
@@ -56,7 +46,7 @@ class NearestNeighbors(Estimator):
     n_neighbors : int, default=5
         Number of neighbors.
     radius : float, default=1.0
-        Not used, since there is no search by radius; only the default is valid.
+        Radius of `radius_neighbors`, in the unit of the metric.
     algorithm : {"auto", "brute"}, default="auto"
         Both values compare all rows.
     leaf_size : int, default=30
@@ -110,6 +100,7 @@ class NearestNeighbors(Estimator):
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **Estimator._parameter_constraints,
         "n_neighbors": [Interval(Integral, 1, None, closed="left")],
+        "radius": [Interval(Real, 0, None, closed="left")],
         "metric": [StrOptions(set(VALID_METRICS["brute"]) - {"precomputed"}), callable],
         "leaf_size": [Interval(Integral, 1, None, closed="left")],
         "n_jobs": [Integral, None],
@@ -118,7 +109,6 @@ class NearestNeighbors(Estimator):
     }
     _only: ClassVar[dict[str, tuple[tuple[Any, ...], str]]] = {
         "algorithm": (("auto", "brute"), "all rows are compared, which finds the same neighbors"),
-        "radius": ((1.0,), "there is no search by radius"),
     }
 
     def __init__(
@@ -229,24 +219,51 @@ class NearestNeighbors(Estimator):
         are lazy: they have the chunks of X, and the array is part of the graph (compute both results together).
         """
         check_is_fitted(self)
-        own_rows = X is None
-        number = self._number(n_neighbors, own_rows)
-        if own_rows:
-            X = self._rows.X
-        elif is_dask_collection(X):
-            know_features(self, X, reset=False)
-            X = rows_together(as_array(in_blocks(X)))
-        else:
-            X = self._checked(X, order="C")
-        if not is_dask_collection(X):
-            result = self._local(X, number, 0 if own_rows else None)
-        elif own_rows:
-            result = self._on_ranks(number, None)
-        elif self._rows.distributed:
-            result = self._of_collection(X, number)
-        else:
-            result = self._lazily(X, number)
-        return result if return_distance else result[1]
+        search = Nearest(n_neighbors=self._number(n_neighbors, X is None), **self._options())
+        distances, indices = self._found(X, search, 16 * search.n_neighbors)
+        return (distances, indices) if return_distance else indices
+
+    def radius_neighbors(
+        self, X: Any = None, radius: float | None = None, return_distance: bool = True, sort_results: bool = False
+    ) -> Any:
+        """Return all rows within a radius, rows at this distance included.
+
+        Parameters
+        ----------
+        X
+            See `kneighbors`.
+        radius : float, default=None
+            The radius, in the unit of the metric; None: the parameter of the estimator.
+        return_distance : bool, default=True
+            Whether to return distances.
+        sort_results : bool, default=False
+            True: the nearest row comes first; False: the row with the lowest number.
+
+        Returns
+        -------
+        distances : array of shape (queries,), object
+            For each query an array of distances, float64, in the unit of the metric; only if `return_distance`.
+        indices : array of shape (queries,), object
+            For each query an array of the numbers of the rows of the fit, int64.
+
+        Raises
+        ------
+        ValueError
+            If the radius is negative, if `sort_results` is true without distances, or the error of `kneighbors`.
+        TypeError, PlacementError
+            See `kneighbors`.
+
+        Notes
+        -----
+        Results for Dask collections are those of `kneighbors`. The number of pairs within the radius has no limit but
+        memory: results of a rank need 16 bytes per pair.
+        """
+        check_is_fitted(self)
+        if sort_results and not return_distance:
+            raise ValueError("return_distance must be True if sort_results is True.")
+        search = Within(radius=self._radius(radius), sort=sort_results, **self._options())
+        distances, indices = self._found(X, search, 0)
+        return (distances, indices) if return_distance else indices
 
     def kneighbors_graph(self, X: Any = None, n_neighbors: int | None = None, mode: str = "connectivity") -> Any:
         """Return the graph of the nearest rows.
@@ -269,13 +286,46 @@ class NearestNeighbors(Estimator):
             If the mode is not valid, or the error of `kneighbors`.
         """
         check_is_fitted(self)
-        if mode not in {"connectivity", "distance"}:
-            raise ValueError(f'Unsupported mode, must be one of "connectivity", or "distance" but got "{mode}" instead')
+        _check_mode(mode)
         distances, indices = self.kneighbors(X, n_neighbors)
+        return self._as_graph(distances, indices, mode)
+
+    def radius_neighbors_graph(
+        self, X: Any = None, radius: float | None = None, mode: str = "connectivity", sort_results: bool = False
+    ) -> Any:
+        """Return the graph of all rows within a radius.
+
+        Parameters
+        ----------
+        X, radius
+            See `radius_neighbors`.
+        mode : {"connectivity", "distance"}, default="connectivity"
+            See `kneighbors_graph`.
+        sort_results : bool, default=False
+            See `radius_neighbors`.
+
+        Returns
+        -------
+        scipy.sparse.csr_array of shape (queries, rows of the fit), float64
+            For Dask collections as with `kneighbors_graph`.
+
+        Raises
+        ------
+        ValueError
+            If the mode is not valid, or the error of `radius_neighbors`.
+        """
+        check_is_fitted(self)
+        _check_mode(mode)
+        distances, indices = self.radius_neighbors(X, radius, sort_results=sort_results)
+        return self._as_graph(distances, indices, mode)
+
+    def _as_graph(self, distances: Any, indices: Any, mode: str) -> Any:
         rows = self.n_samples_fit_
         if not is_dask_collection(indices):
             return graph(distances, indices, rows, mode)
-        options = {"chunks": (indices.chunks[0], (rows,)), "meta": sparse.csr_array((0, rows))}
+        # Each block of a graph has all its columns.
+        axes: dict[str, Any] = {"new_axis": 1} if indices.ndim == 1 else {}
+        options = {"chunks": (indices.chunks[0], (rows,)), "meta": sparse.csr_array((0, rows)), **axes}
         return distances.map_blocks(graph, indices, columns=rows, mode=mode, **options)
 
     def _number(self, number: Any, own_rows: bool) -> int:
@@ -292,62 +342,91 @@ class NearestNeighbors(Estimator):
             )
         return int(number)
 
-    def _local(self, queries: Any, number: int, first: int | None) -> Neighbors:
-        """Return the nearest rows; without the queries themselves if these are rows, from number `first` on."""
-        search = self._search(queries, number if first is None else number + 1)
-        part = NeighborsPart, self._query_checks()
-        results = [
-            self._fit(Task(find, replace(search, queries=queries[start : start + search.step]), *part), self._rows)
-            for start in range(0, queries.shape[0], search.step)
-        ]
-        distances, rows = (np.concatenate(each) for each in zip(*results, strict=True))
-        return (distances, rows) if first is None else without_self(distances, rows, first)
+    def _radius(self, radius: Any) -> float:
+        radius = self.radius if radius is None else radius
+        if not isinstance(radius, Real) or not float(radius) >= 0:
+            raise ValueError(f"Expected radius >= 0, a number in the unit of the metric. Got {radius!r}")
+        return float(radius)
 
-    def _on_ranks(self, number: int, queries: AlignedBlocks | None) -> tuple[Any, Any]:
-        """Return the nearest rows for queries on the ranks, or for all rows, on the same ranks."""
-        kept, checks = (np.empty((0, number)), np.empty((0, number), np.int64)), self._query_checks()
-        if queries is None:
-            task = Task(find_each, self._search(None, number + 1), NeighborsPart, checks, kept)
+    def _found(self, X: Any, search: Search, size: int) -> tuple[Any, Any]:
+        """Return distances and numbers of rows for queries, or for the rows of the fit if there are none.
+
+        Parameters
+        ----------
+        size
+            Bytes of the result for a query, for the number of queries in a call.
+        """
+        search = replace(search, step=max(_CALL // (8 * self.n_features_in_ + size), 1))
+        own_rows = X is None
+        if own_rows:
+            X = self._rows.X
+        elif is_dask_collection(X):
+            know_features(self, X, reset=False)
+            X = rows_together(as_array(in_blocks(X)))
         else:
-            task = Task(find_each, self._search(None, number), QueriesPart, checks, kept)
+            X = self._checked(X, order="C")
+        if not is_dask_collection(X):
+            return self._local(X, search, 0 if own_rows else None)
+        if own_rows:
+            return self._on_ranks(search, None)
+        return self._of_collection(X, search) if self._rows.distributed else self._lazily(X, search)
+
+    def _local(self, queries: Any, search: Search, first: int | None) -> tuple[Any, Any]:
+        """Return the result; without the queries themselves if these are rows, from number `first` on."""
+        wanted = search if first is None else search.with_self()
+        results = []
+        for start in range(0, queries.shape[0], search.step):
+            some = replace(wanted, queries=queries[start : start + search.step])
+            result = self._fit(Task(find, some, NeighborsPart, self._query_checks()), self._rows)
+            results.append(result if first is None else search.without_self(result, first + start))
+        return search.arrays(results)
+
+    def _on_ranks(self, search: Search, queries: AlignedBlocks | None) -> tuple[Any, Any]:
+        """Return the result for queries on the ranks, or for all rows, on the same ranks."""
+        kept, checks = search.empty(), self._query_checks()
+        if queries is None:
+            task = Task(find_each, search.with_self(), NeighborsPart, checks, kept)
+        else:
+            task = Task(find_each, search, QueriesPart, checks, kept)
         rows = replace(self._rows, y=queries)
         with reporting(type(self).__name__, None, self.verbose, self.callback) as report:
             (_, (distances, indices)), self.engine_ = fitting.fit(task, rows, self.engine, None)
             if report is not None:
-                report({"pass": 1, "name": "nearest"})
+                report({"pass": 1, "name": search.method})
         return distances, indices
 
-    def _search(self, queries: Any, number: int) -> Search:
-        metric, keywords = self._metric()
-        step = max(_CALL // (8 * self.n_features_in_ + 16 * number), 1)
-        return Search(queries, number, metric, keywords, step)
-
-    def _of_collection(self, X: Any, number: int) -> tuple[Any, Any]:
-        """Return the nearest rows on ranks for the queries of a Dask array."""
+    def _of_collection(self, X: Any, search: Search) -> tuple[Any, Any]:
+        """Return the result on ranks for the queries of a Dask array."""
         [X] = counted([X])
         if X.shape[0] >= self._rows.X.numblocks[0]:
-            return self._on_ranks(number, beside(self._rows.X, X))
+            return self._on_ranks(search, beside(self._rows.X, X))
         import dask.array as da
 
-        chunks = X.chunks[0], (number,)
-        distances, rows = (da.from_array(result, chunks=chunks) for result in self._of_block(X.compute(), number))
+        results = self._of_block(X.compute(), search)
+        chunks = X.chunks[0], *((size,) for size in results[0].shape[1:])
+        distances, rows = (da.from_array(result, chunks=chunks) for result in results)
         return distances, rows
 
-    def _lazily(self, X: Any, number: int) -> tuple[Any, Any]:
+    def _lazily(self, X: Any, search: Search) -> tuple[Any, Any]:
         model = copy.copy(self)
-        model.n_neighbors = number
-        # One array needs one search; its numbers of rows are exact up to 2**53.
-        both = model._map("_both", X, 2 * number, np.float64)
-        return both[:, :number], both[:, number:].astype(np.int64)
+        model._search = search
+        # One array needs one search.
+        empty = search.pack(search.empty())
+        return search.unpack(model._map("_packed", X, empty.shape[1], empty.dtype))
 
-    def _both(self, block: Any) -> NDArray[np.float64]:
-        return np.hstack(self._of_block(block, self.n_neighbors))
+    def _packed(self, block: Any) -> NDArray[Any]:
+        search: Search = self._search
+        return search.pack(self._of_block(block, search))
 
-    def _of_block(self, block: Any, number: int) -> Neighbors:
-        """Return the nearest rows for a block of queries, which may be empty."""
+    def _of_block(self, block: Any, search: Search) -> tuple[Any, Any]:
+        """Return the result for a block of queries, which may be empty."""
         if not block.shape[0]:
-            return np.empty((0, number)), np.empty((0, number), np.int64)
-        return self._local(self._checks().apply(block, None, None)[0], number, None)
+            return search.empty()
+        return self._local(self._checks().apply(block, None, None)[0], search, None)
+
+    def _options(self) -> dict[str, Any]:
+        metric, keywords = self._metric()
+        return {"metric": metric, "keywords": keywords}
 
     def _checks(self) -> Checks:
         return Checks(type(self).__name__, sparse=True, integers=True)
@@ -368,6 +447,11 @@ class NearestNeighbors(Estimator):
             if keywords == {"p": 2}:
                 return "euclidean", {}
         return "euclidean" if self.metric == "l2" else self.metric, keywords
+
+
+def _check_mode(mode: str) -> None:
+    if mode not in {"connectivity", "distance"}:
+        raise ValueError(f'Unsupported mode, must be one of "connectivity", or "distance" but got "{mode}" instead')
 
 
 def _is_searchable(X: Any) -> bool:

@@ -16,7 +16,7 @@ def graph(distances: NDArray[Any], indices: NDArray[Any], columns: int, mode: st
     Parameters
     ----------
     distances, indices
-        Shape (queries, neighbors): results of a search.
+        Results of a search: shape (queries, neighbors), or shape (queries,) with an array for each query.
     columns
         Number of rows of the fit.
     mode
@@ -25,6 +25,11 @@ def graph(distances: NDArray[Any], indices: NDArray[Any], columns: int, mode: st
     # The scheduler loads this module, and does not need SciPy.
     from scipy import sparse
 
-    numbers = distances.ravel() if mode == "distance" else np.ones(indices.size)
-    ends = np.arange(0, indices.size + 1, indices.shape[1])
-    return sparse.csr_array((numbers, indices.ravel(), ends), shape=(len(indices), columns))
+    ends = np.cumsum([0, *map(len, indices)])
+    rows = _flat(indices).astype(np.int64, copy=False)
+    numbers = _flat(distances).astype(np.float64, copy=False) if mode == "distance" else np.ones(len(rows))
+    return sparse.csr_array((numbers, rows, ends), shape=(len(indices), columns))
+
+
+def _flat(numbers: NDArray[Any]) -> NDArray[Any]:
+    return numbers.ravel() if numbers.ndim > 1 or not len(numbers) else np.concatenate(numbers)

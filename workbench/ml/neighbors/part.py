@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,15 +12,13 @@ from scipy import sparse
 
 from workbench.ml.checks import Checks, FindsNonFinite
 from workbench.ml.engine.kept_arrays import Keeps
-from workbench.ml.engine.parts import Parts
-from workbench.ml.engine.pass_counter import Passes
-from workbench.ml.neighbors.distances import measure
+from workbench.ml.neighbors.distances import Measure, measure
+from workbench.ml.neighbors.search import Nearest, Result, Search, Within
 
 _Array = NDArray[Any]
 
-Neighbors = tuple[_Array, NDArray[np.int64]]
-"""Distances and numbers of rows, both of shape (queries, neighbors), the nearest first."""
-
+# Distances and numbers of rows, both of shape (queries, neighbors), the nearest first.
+_Best = tuple[_Array, NDArray[np.int64]]
 # Numbers of queries, their distances, and numbers of rows.
 _Pairs = tuple[_Array, _Array, _Array]
 
@@ -32,57 +29,6 @@ _ROWS = 32
 # If more candidates remain than this multiple of the neighbors, a closer bound saves time.
 _MANY = 4
 _NONE = np.iinfo(np.int64).max
-
-
-@dataclass(frozen=True)
-class Search:
-    """Settings of a search."""
-
-    queries: Any
-    """Shape (queries, features): an array, or a matrix in CSR format."""
-    n_neighbors: int
-    metric: Any
-    """Metric of scikit-learn's ``pairwise_distances``: a name or a function."""
-    keywords: Mapping[str, Any]
-    """Other arguments of the metric."""
-    step: int = 0
-    """For `find_each`: number of queries in one request."""
-
-
-def count(parts: Parts, settings: None) -> int:  # noqa: ARG001  (algorithms have two arguments)
-    """Return the number of all rows."""
-    return int(Passes(parts).sum("rows"))
-
-
-def find(parts: Parts, search: Search) -> Neighbors:
-    """Return the nearest of all rows: `n_neighbors` of them, or all if the parts have fewer."""
-    result: Neighbors = Passes(parts).fold(functools.partial(join, search.n_neighbors), "nearest", search)
-    return result
-
-
-def find_each(parts: Parts, search: Search) -> None:
-    """Find the nearest rows for the queries of each part, and keep the results in the part.
-
-    Notes
-    -----
-    Each request sends some queries of one part to all parts, and the results back.
-    """
-    for part, queries in parts.each("query_range"):
-        for start in range(0, queries, search.step):
-            request = replace(search, queries=parts.fold(_either, "queries", part, start, start + search.step))
-            result = parts.fold(functools.partial(join, search.n_neighbors), "nearest", request)
-            parts.each("keep", part, start, result)
-
-
-def _either(left: Any, right: Any) -> Any:
-    return right if left is None else left
-
-
-def join(number: int, left: Neighbors, right: Neighbors) -> Neighbors:
-    """Return the nearest of two sets of rows; for equal distances the rows of the left set first."""
-    distances, rows = (np.concatenate(both, axis=1) for both in zip(left, right, strict=True))
-    order = np.argsort(distances, axis=1, kind="stable")[:, :number]
-    return np.take_along_axis(distances, order, axis=1), np.take_along_axis(rows, order, axis=1)
 
 
 @dataclass(frozen=True)
@@ -114,7 +60,7 @@ class NeighborsPart(Keeps, FindsNonFinite):
 
     def __init__(self, X: Any, y: None, weight: None, start: int) -> None:
         self._X, self._queries, self._start = X, X, start
-        self._results: list[Neighbors] = []
+        self._results: list[tuple[_Array, _Array]] = []
 
     def rows(self) -> float:
         """Check the rows, and return their number."""
@@ -130,38 +76,51 @@ class NeighborsPart(Keeps, FindsNonFinite):
         """Return some queries; None if the request is for another part."""
         return self._queries[start:stop] if part == self._start else None
 
-    def keep(self, part: int, start: int, result: Neighbors) -> None:
+    def keep(self, part: int, start: int, search: Search, result: Result) -> None:
         """Keep the result for queries of this part, from a number on."""
         if part == self._start:
-            self._results.append(self._neighbors(result, start))
+            self._results.append(search.arrays([self._found(search, result, start)]))
 
     def kept(self) -> tuple[Any, ...]:
         """See `Keeps.kept`: the results for all queries of this part."""
         distances, rows = (np.concatenate(each) for each in zip(*self._results, strict=True))
         return distances, rows
 
-    def _neighbors(self, result: Neighbors, start: int) -> Neighbors:
-        return without_self(*result, self._start + start)
+    def _found(self, search: Search, result: Result, start: int) -> Result:
+        return search.without_self(result, self._start + start)
 
-    def nearest(self, search: Search) -> Neighbors:
+    def nearest(self, search: Nearest) -> Result:
         """Return the nearest rows; for equal distances the rows with lower numbers first."""
-        queries = search.queries
-        step = min(_QUERIES, max(_NUMBERS // queries.shape[1], 1))
-        results = [self._nearest(queries[start : start + step], search) for start in range(0, queries.shape[0], step)]
+        results = [self._nearest(queries, search) for queries in self._queries_of(search)]
         distances, rows = (np.concatenate(each) for each in zip(*results, strict=True))
         return distances, rows + self._start
 
-    def _nearest(self, queries: Any, search: Search) -> Neighbors:
-        distances = measure(queries, search.metric, search.keywords)
-        shape = queries.shape[0], min(search.n_neighbors, self._X.shape[0])
-        best: Neighbors = np.full(shape, np.inf), np.full(shape, _NONE)
-        step = _SCORES // shape[0]
+    def within(self, search: Within) -> Result:
+        """Return all rows within the radius, those with lower numbers first."""
+        results = [self._within(queries, search) for queries in self._queries_of(search)]
+        counts, distances, rows = (np.concatenate(each) for each in zip(*results, strict=True))
+        return counts, distances, rows + self._start
+
+    def _queries_of(self, search: Search) -> Iterator[Any]:
+        queries = search.queries
+        step = min(_QUERIES, max(_NUMBERS // queries.shape[1], 1))
+        return (queries[start : start + step] for start in range(0, queries.shape[0], step))
+
+    def _scored(self, distances: Measure, queries: int) -> Iterator[tuple[int, Any, _Array, Any]]:
+        """Return number of the first row, rows, scores and errors for each slice of the rows."""
+        step = _SCORES // queries
         if not sparse.issparse(self._X):
             step = min(step, max(_NUMBERS // self._X.shape[1], _ROWS))
-        pairs: list[_Pairs] = []
         for start in range(0, self._X.shape[0], step):
             X = self._X[start : start + step]
-            scores, errors = distances.scores(X)
+            yield start, X, *distances.scores(X)
+
+    def _nearest(self, queries: Any, search: Nearest) -> Result:
+        distances = measure(queries, search.metric, search.keywords)
+        shape = queries.shape[0], min(search.n_neighbors, self._X.shape[0])
+        best: _Best = np.full(shape, np.inf), np.full(shape, _NONE)
+        pairs: list[_Pairs] = []
+        for start, X, scores, errors in self._scored(distances, shape[0]):
             numbers, rows = _near(scores, errors, best[0][:, -1], shape[1])
             pairs.append((numbers, distances.exact(X, scores, numbers, rows), rows + start))
             # Sorting is expensive, so that many pairs are sorted together.
@@ -169,6 +128,19 @@ class NeighborsPart(Keeps, FindsNonFinite):
                 best, pairs = _better(best, pairs), []
         best = _better(best, pairs)
         return distances.distances(best[0]), best[1]
+
+    def _within(self, queries: Any, search: Within) -> Result:
+        distances = measure(queries, search.metric, search.keywords)
+        pairs: list[_Pairs] = [(np.empty(0, np.int64), np.empty(0), np.empty(0, np.int64))]
+        for start, X, scores, errors in self._scored(distances, queries.shape[0]):
+            near = scores <= distances.score(search.radius) + np.asarray(errors)[:, None]
+            numbers, rows = np.divmod(np.flatnonzero(near), scores.shape[1])
+            exact = distances.distances(distances.exact(X, scores, numbers, rows))
+            kept = exact <= search.radius
+            pairs.append((numbers[kept], exact[kept], rows[kept] + start))
+        numbers, exact, rows = (np.concatenate(each) for each in zip(*pairs, strict=True))
+        order = np.argsort(numbers, kind="stable")
+        return np.bincount(numbers, minlength=queries.shape[0]), exact[order], rows[order]
 
 
 class RowsPart(NeighborsPart):
@@ -188,24 +160,8 @@ class QueriesPart(NeighborsPart):
         super().__init__(X, None, weight, start)
         self._queries = y
 
-    def _neighbors(self, result: Neighbors, start: int) -> Neighbors:
+    def _found(self, search: Search, result: Result, start: int) -> Result:
         return result
-
-
-def without_self(distances: _Array, rows: NDArray[np.int64], first: int) -> Neighbors:
-    """Return the neighbors of rows without the rows themselves; without the last neighbor if a row is not among these.
-
-    Parameters
-    ----------
-    distances, rows
-        Results of a search, shape (queries, neighbors).
-    first
-        Number of the row that is the first query.
-    """
-    kept = rows != first + np.arange(len(rows))[:, None]
-    kept[kept.all(axis=1), -1] = False
-    shape = len(rows), rows.shape[1] - 1
-    return distances[kept].reshape(shape), rows[kept].reshape(shape)
 
 
 def _near(scores: _Array, errors: _Array, bound: _Array, number: int) -> tuple[_Array, _Array]:
@@ -229,7 +185,7 @@ def _near(scores: _Array, errors: _Array, bound: _Array, number: int) -> tuple[_
     return np.divmod(np.flatnonzero(near), scores.shape[1])
 
 
-def _better(best: Neighbors, pairs: Sequence[_Pairs]) -> Neighbors:
+def _better(best: _Best, pairs: Sequence[_Pairs]) -> _Best:
     """Return the nearest rows of the best so far and of some pairs."""
     total, number = best[0].shape
     best_pairs = np.repeat(np.arange(total), number), best[0].ravel(), best[1].ravel()
