@@ -125,6 +125,25 @@ def test_cells_and_engines_are_reached_through_a_tunnel_and_the_ports_close_with
 
 
 @pytest.mark.usefixtures("ssh")
+def test_an_ssh_that_ends_is_started_again_with_the_same_ports(cluster4):
+    with MPICluster.attach("shared", ssh_tunnel="gate") as cluster, Client(cluster) as client:
+        assert cells.run("rank", client=client, values=True).values() == [0, 1, 2, 3]
+        first, commands = tunnels(), {tuple(line_of(each)) for each in tunnels()}
+        for process in first:
+            process.kill()
+        until(
+            "ssh runs again",
+            lambda: {tuple(line_of(each)) for each in tunnels()} == commands and not gone(tunnels()[0]),
+        )
+        client.wait_for_workers(4, timeout=DEADLINE)
+        assert client.submit(abs, -7).result(timeout=DEADLINE) == 7
+        assert cells.run("rank", client=client, values=True).values() == [0, 1, 2, 3]
+        assert not set(first) & set(tunnels())
+        its = tunnels()
+    assert all(map(gone, its))
+
+
+@pytest.mark.usefixtures("ssh")
 def test_a_tunnel_ends_with_its_process_however_that_ends(cluster4):
     with subprocess.Popen([sys.executable, "-c", ATTACH], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout.readline().startswith(b"tls://127.0.0.1:")
