@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Self
+from typing import Any, NoReturn, Self
 
 from distributed.core import Status
 from distributed.deploy.cluster import Cluster
@@ -112,7 +112,20 @@ class MPICluster(Cluster):
 
     @classmethod
     def of_job(cls, job: ClusterStarter, **options: Any) -> Self:
-        """Return the object of the cluster of a job, with the other options of ``__init__``."""
+        """Return the object of the cluster of a job.
+
+        Parameters
+        ----------
+        job : ClusterStarter
+            The job.
+        **options : object
+            Keyword arguments of ``__init__``.
+
+        Returns
+        -------
+        MPICluster
+            The object.
+        """
         self = cls.__new__(cls)
         self._given_job = job
         cls.__init__(self, **options)
@@ -133,14 +146,25 @@ class MPICluster(Cluster):
 
         Parameters
         ----------
-        name
+        name : str
             Name of the cluster.
-        ssh_tunnel, asynchronous, loop, quiet
-            As for `MPICluster`.
-        **options
+        ssh_tunnel : str, optional
+            See `MPICluster`.
+        asynchronous : bool
+            See `MPICluster`.
+        loop : optional
+            See `MPICluster`.
+        quiet : bool
+            See `MPICluster`.
+        **options : object
             More keyword arguments for the ``__init__`` of a subclass, which is called with all keyword arguments of
             this method, and passes those of `MPICluster` to ``super().__init__``. Additional options for the size or
             the job of a cluster have no effect, because the cluster already runs.
+
+        Returns
+        -------
+        MPICluster
+            The connected object.
 
         Raises
         ------
@@ -221,7 +245,13 @@ class MPICluster(Cluster):
         return self._job.record
 
     def refresh(self) -> Record | Awaitable[Record]:
-        """Get the current record of the cluster from its head."""
+        """Get the current record of the cluster from its head.
+
+        Returns
+        -------
+        Record
+            The record, which `record` has from now on; of an asynchronous object an awaitable of the record.
+        """
         return self.sync(self._connection.refresh)  # type: ignore[no-any-return]
 
     @property
@@ -244,7 +274,27 @@ class MPICluster(Cluster):
         return dashboard_path(self._job.record.name)
 
     def metrics(self, what: str = "ranks") -> Any:
-        """Return measurements as a tidy `pandas.DataFrame`: see `workbench.metrics.frames.frame`."""
+        """Return measurements as a table with one row per observation.
+
+        Parameters
+        ----------
+        what : {"ranks", "nodes", "cores", "traffic", "operations", "sizes", "fits", "calls"}
+            The table. ``ranks``, ``nodes``, ``cores``: the last ten minutes, two samples per second. ``traffic``,
+            ``operations``, ``sizes``: totals since the start. ``fits``: values logged by fits and `workbench.report`.
+            ``calls``: the cost of the latest SPMD calls and cells.
+
+        Returns
+        -------
+        pandas.DataFrame
+            The table, with the columns of :doc:`/reference/metrics-columns`; of an asynchronous object an awaitable.
+
+        Raises
+        ------
+        InvalidRequest
+            If there is no such table.
+        HeadUnreachable
+            If the head does not answer.
+        """
 
         async def fetch() -> Any:
             return frame(await self._connection.metrics(), what)
@@ -252,7 +302,18 @@ class MPICluster(Cluster):
         return self.sync(fetch)
 
     def openmetrics(self) -> Any:
-        """Return measurements in the text format of OpenMetrics: see `workbench.metrics.openmetrics.text`."""
+        """Return the last measurements in the text format of OpenMetrics, which Prometheus reads.
+
+        Returns
+        -------
+        str
+            The text; of an asynchronous object an awaitable of the text.
+
+        Raises
+        ------
+        HeadUnreachable
+            If the head does not answer.
+        """
 
         async def fetch() -> str:
             return text(await self._connection.metrics())
@@ -264,8 +325,13 @@ class MPICluster(Cluster):
 
         Parameters
         ----------
-        n
+        n : int
             Ranks of all worlds together. Workers of world 1 are named ``w1.0``, ``w1.1``, ...
+
+        Returns
+        -------
+        None
+            Of an asynchronous object an awaitable.
 
         Raises
         ------
@@ -278,11 +344,37 @@ class MPICluster(Cluster):
         return self.sync(self._change, "workbench_scale", f"scaling to {ranks}", n=ranks)
 
     def restart(self) -> Any:
-        """Restart all ranks in the same job; results in their memory are lost."""
+        """Restart all ranks in the same job; results in their memory are lost.
+
+        Returns
+        -------
+        None
+            Of an asynchronous object an awaitable.
+
+        Raises
+        ------
+        StartError
+            If a world did not start.
+        HeadUnreachable
+            If the head does not answer.
+        """
         return self.sync(self._change, "workbench_restart", "restarting")
 
     def broadcast(self, obj: Any, *, timeout: float | str | None = None) -> Any:
-        """Send one large object to all ranks, as `workbench.broadcast` does with the client of ``get_client()``."""
+        """Send one large object to all ranks, as `workbench.broadcast` does with the client of ``get_client()``.
+
+        Parameters
+        ----------
+        obj : object
+            See `workbench.broadcast`, also for the errors.
+        timeout : float or str, optional
+            See `workbench.broadcast`.
+
+        Returns
+        -------
+        distributed.Future
+            See `workbench.broadcast`.
+        """
         return broadcast(self.get_client(), obj, timeout=timeout)
 
     async def _change(self, operation: str, progress: str, **message: Any) -> None:
@@ -296,8 +388,13 @@ class MPICluster(Cluster):
 
         Parameters
         ----------
-        world
+        world : int
             Index of the world. Engine ``i`` of the client is rank ``i`` of this world.
+
+        Returns
+        -------
+        ipyparallel.Client
+            The client.
 
         Raises
         ------
@@ -337,9 +434,9 @@ class MPICluster(Cluster):
 
         Parameters
         ----------
-        purpose
+        purpose : str
             Addresses of an earlier call for the same purpose are not forwarded any longer.
-        addresses
+        addresses : list of str
             Addresses as ``"tcp://10.1.2.3:4567"``.
 
         Returns
@@ -354,19 +451,51 @@ class MPICluster(Cluster):
         """
         return self.sync(self._connection.forward, purpose, addresses)
 
-    def adapt(self, *args: Any, **kwargs: Any) -> Any:
-        """Raise an error: the size of an MPI world is fixed when it starts."""
+    def adapt(self, *args: Any, **kwargs: Any) -> NoReturn:
+        """Raise an error: the size of an MPI world is fixed when it starts.
+
+        Parameters
+        ----------
+        *args, **kwargs : object
+            Not used.
+
+        Raises
+        ------
+        NotImplementedError
+            In each call.
+        """
         raise NotImplementedError(
             "The size of an MPI world is fixed, so this cluster cannot adapt to its load. "
             "Use scale(n), which adds or removes a whole world."
         )
 
     def logs(self, rank: int | str | None = None) -> str:
-        """Return the log of one rank, or by default all logs of the cluster."""
+        """Return the log of one rank, or all logs of the cluster.
+
+        Parameters
+        ----------
+        rank : int or str, optional
+            A rank of world 0, or for example ``"w1.0"`` for rank 0 of world 1. Default: all logs.
+
+        Returns
+        -------
+        str
+            The text of the logs.
+
+        Raises
+        ------
+        InvalidRequest
+            If there is no such log.
+        """
         return logs.read(self._job.record.logs, rank)
 
     def script(self) -> str:
         """Return the script of the cluster's job as it was submitted.
+
+        Returns
+        -------
+        str
+            The text of the script.
 
         Raises
         ------
@@ -382,17 +511,28 @@ class MPICluster(Cluster):
 
         Parameters
         ----------
-        timeout
+        timeout : float, optional
             Deadline in seconds.
-        shutdown
+        shutdown : bool, optional
             Stop the cluster (True) or leave it running (False), whoever has started it.
+
+        Returns
+        -------
+        None
+            Of an asynchronous object an awaitable.
         """
         if shutdown is not None:
             self._ending = shutdown
         return super().close(timeout)
 
     def detach(self) -> Any:
-        """Disconnect and leave the cluster running; `attach` connects again."""
+        """Disconnect and leave the cluster running; `attach` connects again.
+
+        Returns
+        -------
+        None
+            Of an asynchronous object an awaitable.
+        """
         return self.close(shutdown=False)
 
     async def _close(self) -> None:

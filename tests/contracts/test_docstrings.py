@@ -1,10 +1,12 @@
-"""Docstrings of `workbench.ml`: what is passed, with types and defaults, what is returned, what a fit leaves."""
+"""Docstrings of public names: what is passed, with types and defaults, what is returned, what a fit leaves."""
 
 from __future__ import annotations
 
 import ast
+import importlib
 import inspect
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -24,6 +26,7 @@ FUNCTIONS = [
         if not name.startswith("_") and method.__module__.startswith("workbench")
     ),
 ]
+REFERENCE = Path(__file__).parents[2] / "docs" / "reference" / "api.rst"
 HEADER = re.compile(r"^(\w[\w ]*)\n-+\n", re.MULTILINE)
 
 
@@ -83,3 +86,43 @@ def test_the_attributes_of_a_fitted_estimator_are_documented(public):
 
     assert set(documented) == found
     assert all(kind and text for kind, text in documented.values()), documented
+
+
+def public_names():
+    """Return what the reference lists, by its name: functions, classes and their public methods."""
+    found, module = {}, ""
+    for line in REFERENCE.read_text(encoding="utf-8").splitlines():
+        if line.startswith(".. currentmodule:: "):
+            module = line.removeprefix(".. currentmodule:: ")
+        elif re.fullmatch(r"   [\w.]+", line):
+            home, _, name = f"{module}.{line.strip()}".rpartition(".")
+            thing = getattr(importlib.import_module(home), name)
+            found[f"{home}.{name}"] = thing
+            if inspect.isclass(thing):
+                found |= {
+                    f"{home}.{name}.{method}": getattr(value, "__func__", value)
+                    for method, value in vars(thing).items()
+                    if not method.startswith("_") and inspect.isfunction(getattr(value, "__func__", value))
+                }
+    return found
+
+
+# A dataclass documents its fields, and the tests above are for the estimators.
+REFERRED = {
+    name: thing
+    for name, thing in public_names().items()
+    if not name.startswith("workbench.ml.") and not hasattr(thing, "__dataclass_fields__")
+}
+
+
+@pytest.mark.parametrize("name", REFERRED)
+def test_the_reference_has_types_of_what_is_passed_and_returned(name):
+    thing = REFERRED[name]
+    documented = {name.lstrip("*"): kind for name, (kind, _) in by_name(thing, "Parameters").items()}
+    expected = [each for each in parameters(thing) if each.name != "cls"]
+
+    assert {each.name for each in expected} <= set(documented)
+    assert [name for name, kind in documented.items() if not kind] == []
+    returned = inspect.signature(thing).return_annotation
+    if inspect.isfunction(thing) and returned not in {"None", "NoReturn", None}:
+        assert section(thing, "Returns") or section(thing, "Yields"), "nothing is said of what is returned"

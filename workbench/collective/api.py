@@ -38,28 +38,28 @@ def run_on_ranks(
 
     Parameters
     ----------
-    fn
+    fn : callable
         Function whose first argument is an `mpi4py.MPI.Intracomm` of exactly the ranks that take part: the ranks with
         the blocks, in the order of the blocks; without blocks, all ranks of the world, or `ranks`.
-    *args, **kwargs
+    *args, **kwargs : object
         A placed collection is replaced by the block of the rank: the array in the memory of the rank, contiguous and
         aligned to 64 bytes. A future is replaced by its value. Any other object is sent to all ranks, above 1 MiB
         with `broadcast`.
-    client
+    client : distributed.Client, optional
         Client of the cluster. Default: the client of the blocks, or the current client.
-    result
+    result : {"ranks", "root", "blocks"}
         ``"ranks"``: a list of the results of all ranks; ``"root"``: the result of the first rank; ``"blocks"``: arrays
         with one axis or more, or dataframes, stay on their ranks and become a placed collection; a tuple of them
         becomes a tuple of collections.
-    world
+    world : int, optional
         Index of the MPI world. Default: the world of the blocks; without blocks world 0.
-    ranks
+    ranks : sequence of int, optional
         Ranks of the world that take part, in their order in the communicator: a list or a range. Calls without a
         common rank run at the same time. Default: the ranks with the blocks; without blocks, all ranks of the world.
-    timeout
+    timeout : float or str, optional
         Seconds, or a time span such as ``"10 minutes"``, for the whole call, including the wait for other calls.
         Default: no limit.
-    limit
+    limit : int or str, optional
         Bytes, or a size such as ``"2 GiB"``: the maximum total size of the results that are sent to this process.
         Default: ``workbench.spmd.result-limit``.
 
@@ -175,7 +175,9 @@ def spmd(
 
     Parameters
     ----------
-    client, result, world, ranks, timeout, limit
+    fn : callable, optional
+        The function. Without the function, `spmd` returns a decorator with the options.
+    client, result, world, ranks, timeout, limit : optional
         See `run_on_ranks`.
 
     Returns

@@ -25,11 +25,11 @@ def broadcast(client: Client, obj: Any, *, timeout: float | str | None = None) -
 
     Parameters
     ----------
-    client
+    client : distributed.Client
         A client of an `MPICluster`.
-    obj
+    obj : object
         Any object that can be pickled. A list is one object, too.
-    timeout
+    timeout : float or str, optional
         Seconds, or a time span such as ``"10 minutes"``, for the whole broadcast, including the wait for other
         broadcasts. Default: ``workbench.broadcast-timeout``.
 

@@ -29,7 +29,7 @@ class Profile:
 
     Parameters
     ----------
-    client
+    client : distributed.Client, optional
         Client of the cluster. Default: the current client.
 
     Notes
@@ -73,6 +73,11 @@ class Profile:
 
     def begin(self) -> Self:
         """Begin on all ranks, before the ``with`` block.
+
+        Returns
+        -------
+        Profile
+            The profile itself.
 
         Raises
         ------

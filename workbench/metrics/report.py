@@ -17,11 +17,11 @@ def report(step: float, *, name: str = "training", **values: float) -> None:
 
     Parameters
     ----------
-    step
+    step : float
         Number of the iteration or epoch.
-    name
+    name : str
         Name of the training: values of one name belong together.
-    **values
+    **values : float
         Numbers by name, for example ``loss=0.3, accuracy=0.91``.
 
     Raises

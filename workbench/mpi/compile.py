@@ -38,11 +38,11 @@ def build(source: str | Path, *, options: Sequence[str] = ("-O3",), folder: str 
 
     Parameters
     ----------
-    source
+    source : str or pathlib.Path
         The file: ``.c``, ``.cc``, ``.cpp`` or ``.cxx``.
-    options
+    options : sequence of str
         Options of the compiler and the linker, for example ``["-O2", "-g"]``.
-    folder
+    folder : str or pathlib.Path, optional
         Folder for the library, to which no other user may write. Default: ``mpi-workbench`` in the user's cache folder
         (``XDG_CACHE_HOME``, or ``~/.cache``).
 

@@ -54,7 +54,13 @@ _contexts: list[RankContext] = []
 
 
 def is_rank() -> bool:
-    """Return whether this process is a rank."""
+    """Return whether this process is a rank.
+
+    Returns
+    -------
+    bool
+        False in the notebook and in the head.
+    """
     return bool(_contexts)
 
 
@@ -65,6 +71,11 @@ def is_in_cell() -> bool:
 
 def current() -> RankContext:
     """Return the context of the rank that this code runs on.
+
+    Returns
+    -------
+    RankContext
+        The context.
 
     Raises
     ------

@@ -35,9 +35,9 @@ def to_heat(comm: Any, block: npt.NDArray[Any]) -> Any:
 
     Parameters
     ----------
-    comm
+    comm : mpi4py.MPI.Intracomm
         Communicator of the ranks with the blocks, which all call this function.
-    block
+    block : numpy.ndarray
         NumPy array of shape (rows, ...), with any number of rows, also zero. The block must be writable, like tensors.
 
     Returns
@@ -83,7 +83,7 @@ def from_heat(array: Any) -> npt.NDArray[Any]:
 
     Parameters
     ----------
-    array
+    array : heat.DNDarray
         ``heat.DNDarray`` with ``split=0``, balanced or not.
 
     Returns

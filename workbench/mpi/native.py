@@ -36,7 +36,7 @@ def handle(comm: Any) -> ctypes.c_int | ctypes.c_void_p:
 
     Parameters
     ----------
-    comm
+    comm : mpi4py.MPI.Comm
         Any mpi4py communicator, for example the one of an SPMD function.
 
     Returns
@@ -67,11 +67,11 @@ def pointer(array: Any, dtype: npt.DTypeLike | None = None, *, writable: bool = 
 
     Parameters
     ----------
-    array
+    array : numpy.ndarray
         NumPy array of any shape, contiguous in C order, like blocks.
-    dtype
+    dtype : numpy dtype, optional
         The type that the C code expects, for example ``"float64"`` for ``double *``. Default: the dtype of the array.
-    writable
+    writable : bool
         Whether the C code writes to the array.
 
     Returns

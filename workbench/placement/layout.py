@@ -24,6 +24,16 @@ class AlignedBlocks:
 def blocks(X: Any) -> list[Future[Any]]:
     """Return the futures of the blocks of a placed collection, in rank order.
 
+    Parameters
+    ----------
+    X : dask.array.Array, dask.dataframe.DataFrame or dask.dataframe.Series
+        A placed collection.
+
+    Returns
+    -------
+    list of distributed.Future
+        The blocks: NumPy arrays, matrices in CSR format, or pandas dataframes or series.
+
     Raises
     ------
     PlacementError

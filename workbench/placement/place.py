@@ -29,17 +29,17 @@ def place(X: Any, *others: Any, per: str = "rank", world: int | None = None, cli
 
     Parameters
     ----------
-    X
+    X : array, matrix, dataframe or series
         Dask array of known chunks or NumPy array, of shape (rows, ...); sparse matrix of SciPy, or Dask array of these;
         Dask or pandas dataframe or series.
-    *others
+    *others : array, matrix, dataframe or series
         More collections with as many rows: row i of each is on the same rank as row i of ``X``.
-    per
+    per : {"rank", "node"}
         ``"rank"`` for one block per rank, ``"node"`` for one block per node, on its lowest rank.
-    world
+    world : int, optional
         Index of the MPI world whose ranks get the blocks. Default: the ranks of all worlds. A call on all ranks
         (`run_on_ranks`) runs within one world.
-    client
+    client : distributed.Client, optional
         Default: the current client.
 
     Returns
@@ -90,14 +90,14 @@ def map_blocks(
 
     Parameters
     ----------
-    fn
+    fn : callable
         Is called as ``fn(block of X, ...)``.
-    X
+    X : dask.array.Array, dask.dataframe.DataFrame or dask.dataframe.Series
         A placed collection.
-    *others_or_values, **kwargs
+    *others_or_values, **kwargs : object
         A collection that is placed like ``X`` is replaced by its block. Any other value is passed to each call, futures
         (also in a list) as their values. Arrays are contiguous and aligned.
-    client
+    client : distributed.Client, optional
         Default: the client of ``X``.
 
     Returns

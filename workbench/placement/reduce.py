@@ -20,14 +20,14 @@ def reduce(op: Callable[[Any, Any], Any], parts: Any, *, on: str = "client", cli
 
     Parameters
     ----------
-    op
+    op : callable
         Joins two neighbours, the one of the lower rank first. It need not be commutative.
-    parts
+    parts : list of distributed.Future, or placed collection
         Futures in rank order, as `map_blocks` returns them, or a placed collection, for its blocks.
-    on
+    on : {"client", "workers"}
         ``"client"``: the client gathers all parts and joins them with `functools.reduce`. ``"workers"``: a binary tree
         of tasks on the ranks joins the parts, and only the result travels; prefer it for large parts.
-    client
+    client : distributed.Client, optional
         Default: the client that the futures belong to.
 
     Returns

@@ -61,26 +61,26 @@ def tune(
 
     Parameters
     ----------
-    objective
+    objective : callable
         Called on each rank of a group as ``objective(comm, trial, *args, **kwargs)``. The communicator has the ranks
         of the group; `trial` is a `RankTrial`, with ``suggest_float``, ``suggest_int``, ``suggest_categorical``,
         ``report`` and ``should_prune``. The result on the first rank of the group is the value, or the values, of the
         trial.
-    study
+    study : optuna.Study
         A study of ``optuna.create_study()``, with any sampler, pruner and storage. The study stays in this process.
-    trials
+    trials : int
         Number of trials to run.
-    *args, **kwargs
+    *args, **kwargs : object
         Further arguments of the objective. Futures, such as that of ``broadcast(X)``, are replaced by their values.
-    ranks
+    ranks : int
         Number of ranks of each group. Ranks that do not fill a group run no trials.
-    client
+    client : distributed.Client, optional
         Client of the cluster. Default: the current client.
-    world
+    world : int
         Index of the MPI world.
-    timeout
+    timeout : float or str, optional
         Seconds, or a time span such as ``"10 minutes"``, for each trial. Default: no limit.
-    catch
+    catch : exception class or tuple of exception classes
         Errors of the objective after which the trial has failed and the study continues. Other errors end all trials,
         and are raised.
 

@@ -42,12 +42,14 @@ class RankTrial:
 
     Parameters
     ----------
-    comm
+    comm : mpi4py.MPI.Intracomm
         Communicator of the group.
-    topic
+    topic : str
         Topic of the Dask events for requests of this trial.
-    number, name
-        Number of the trial in the study, and name of the study.
+    number : int
+        Number of the trial in the study.
+    name : str
+        Name of the study.
     """
 
     def __init__(self, comm: Communicator, topic: str, number: int, name: str) -> None:
@@ -56,19 +58,74 @@ class RankTrial:
         self._comm, self._topic, self._name = comm, topic, name
 
     def suggest_float(self, name: str, low: float, high: float, *, step: float | None = None, log: bool = False) -> Any:
-        """Return a value of a parameter, as ``optuna.Trial.suggest_float``."""
+        """Return a value of a parameter, as ``optuna.Trial.suggest_float``.
+
+        Parameters
+        ----------
+        name : str
+            Name of the parameter.
+        low, high : float
+            Both ends of the interval; both are valid values.
+        step : float, optional
+            Difference of two neighboring values. Default: any value is valid.
+        log : bool
+            True: small and large values are equally likely by their order of magnitude.
+
+        Returns
+        -------
+        float
+            The value.
+        """
         return self._ask("suggest_float", name, low, high, step=step, log=log)
 
     def suggest_int(self, name: str, low: int, high: int, *, step: int = 1, log: bool = False) -> Any:
-        """Return a value of a parameter, as ``optuna.Trial.suggest_int``."""
+        """Return a value of a parameter, as ``optuna.Trial.suggest_int``.
+
+        Parameters
+        ----------
+        name : str
+            Name of the parameter.
+        low, high : int
+            Both ends of the interval; both are valid values.
+        step : int
+            Difference of two neighboring values.
+        log : bool
+            True: small and large values are equally likely by their order of magnitude.
+
+        Returns
+        -------
+        int
+            The value.
+        """
         return self._ask("suggest_int", name, low, high, step=step, log=log)
 
     def suggest_categorical(self, name: str, choices: Sequence[Any]) -> Any:
-        """Return a value of a parameter, as ``optuna.Trial.suggest_categorical``."""
+        """Return a value of a parameter, as ``optuna.Trial.suggest_categorical``.
+
+        Parameters
+        ----------
+        name : str
+            Name of the parameter.
+        choices : sequence of str, int, float, bool or None
+            The valid values.
+
+        Returns
+        -------
+        str, int, float, bool or None
+            The value.
+        """
         return self._ask("suggest_categorical", name, list(choices))
 
     def report(self, value: float, step: int) -> None:
-        """Report the value of a step, as ``optuna.Trial.report``; the dashboard's page *Training* draws the values."""
+        """Report the value of a step, as ``optuna.Trial.report``; the dashboard's page *Training* draws the values.
+
+        Parameters
+        ----------
+        value : float
+            The value to optimize, after this step.
+        step : int
+            Number of the step, for example of the epoch.
+        """
         value = float(value)
         self._ask("report", value, step)
         if self._comm.rank == 0:
@@ -77,11 +134,25 @@ class RankTrial:
             tell(training.TOPIC, {"fit": identity, "name": name, "records": [record]})
 
     def should_prune(self) -> bool:
-        """Return whether the objective must raise ``optuna.TrialPruned``, as the pruner of the study decides."""
+        """Return whether the objective must raise ``optuna.TrialPruned``, as the pruner of the study decides.
+
+        Returns
+        -------
+        bool
+            The decision, from the reported values.
+        """
         return bool(self._ask("should_prune"))
 
     def set_user_attr(self, key: str, value: Any) -> None:
-        """Store a value with the trial, as ``optuna.Trial.set_user_attr``."""
+        """Store a value with the trial, as ``optuna.Trial.set_user_attr``.
+
+        Parameters
+        ----------
+        key : str
+            Name of the value.
+        value : object
+            The value, which the storage of the study must accept.
+        """
         self._ask("set_user_attr", key, value)
 
     @property
