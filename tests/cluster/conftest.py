@@ -17,7 +17,6 @@ from distributed import Client
 from distributed.protocol import pickle
 from support.patience import DEADLINE
 from support.spmd import be_patient
-from threadpoolctl import threadpool_limits
 
 from workbench import MPICluster
 from workbench.commands import actions
@@ -36,16 +35,6 @@ def dead_records() -> Iterator[None]:
 def interruptible() -> None:
     """A kernel that nbclient could not start leaves its handler behind, and no later test could be interrupted."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> Iterator[None]:
-    """Threads of BLAS in notebooks would wait for each other by spinning, on the cores of the ranks, which have one."""
-    import scipy.linalg  # noqa: F401  (brings a BLAS of its own)
-
-    with threadpool_limits(1, user_api="blas"), pytest.MonkeyPatch.context() as patch:
-        patch.setenv("OPENBLAS_NUM_THREADS", "1")
-        yield
 
 
 @pytest.fixture(scope="session")
