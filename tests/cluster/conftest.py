@@ -22,6 +22,8 @@ from workbench import MPICluster
 from workbench.commands import actions
 
 RANKS = 4
+# What takes a rank a second or two to import, and the tests of any worker of pytest need sooner or later.
+PRELOADED = ["torch", "sklearn.compose", "ipyparallel.engine.app"]
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -40,7 +42,7 @@ def interruptible() -> None:
 @pytest.fixture(scope="session")
 def cluster4() -> Iterator[MPICluster]:
     """A cluster of 4 ranks that no test may harm."""
-    with MPICluster(RANKS, name="shared", quiet=True) as cluster:
+    with MPICluster(RANKS, name="shared", preload=PRELOADED, quiet=True) as cluster:
         with Client(cluster, set_as_default=False) as client:
             client.run_on_scheduler(be_patient)
         yield cluster
