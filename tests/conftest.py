@@ -49,6 +49,8 @@ def _isolate() -> None:
     os.environ["DASK_WORKBENCH__CONNECT_TIMEOUT"] = "40 s"
     # On a login node a start would be a job in its queue.
     os.environ["DASK_WORKBENCH__SCHEDULER"] = "local"
+    # Threads of BLAS and OpenMP wait for each other by spinning, and take most of the cores of a machine of two.
+    os.environ |= dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"), "1")
     os.environ[MARKER[0]] = MARKER[1]
     # A shell starts background jobs with SIGINT ignored, and what tests start would inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -17,12 +17,13 @@ from distributed import Client
 from distributed.protocol import pickle
 from support.patience import DEADLINE
 from support.spmd import be_patient
-from threadpoolctl import threadpool_limits
 
 from workbench import MPICluster
 from workbench.commands import actions
 
 RANKS = 4
+# What takes a rank a second or two to import, and the tests of any worker of pytest need sooner or later.
+PRELOADED = ["torch", "sklearn.compose", "ipyparallel.engine.app"]
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -38,20 +39,10 @@ def interruptible() -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> Iterator[None]:
-    """Threads of BLAS in notebooks would wait for each other by spinning, on the cores of the ranks, which have one."""
-    import scipy.linalg  # noqa: F401  (brings a BLAS of its own)
-
-    with threadpool_limits(1, user_api="blas"), pytest.MonkeyPatch.context() as patch:
-        patch.setenv("OPENBLAS_NUM_THREADS", "1")
-        yield
-
-
 @pytest.fixture(scope="session")
 def cluster4() -> Iterator[MPICluster]:
     """A cluster of 4 ranks that no test may harm."""
-    with MPICluster(RANKS, name="shared", quiet=True) as cluster:
+    with MPICluster(RANKS, name="shared", preload=PRELOADED, quiet=True) as cluster:
         with Client(cluster, set_as_default=False) as client:
             client.run_on_scheduler(be_patient)
         yield cluster

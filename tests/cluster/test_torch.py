@@ -344,7 +344,7 @@ def test_the_examples_of_the_documentation_run(client4):
 
 
 def test_a_rank_that_is_killed_in_backward_ends_the_training_and_the_others_are_told(tmp_path):
-    with MPICluster(2, quiet=True) as cluster, Client(cluster) as client:
+    with MPICluster(2, preload="torch", quiet=True) as cluster, Client(cluster) as client:
         client.run_on_scheduler(be_patient)
         with pytest.raises(RankLost):
             run_on_ranks(torched.train_until, "dies", 1, str(tmp_path / "step"), client=client, timeout=4 * DEADLINE)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import faulthandler
 import json
 import os
+import signal
 import sys
 
 from jupyter_server.auth import Authorizer
@@ -71,6 +72,9 @@ def main(base, token, module, folder, given):
     }
     sys.stdout.write(json.dumps(told) + "\n")
     sys.stdout.flush()
+    # Jupyter handles SIGTERM without the event loop: if the signal arrives just before the loop waits for events, the
+    # handler runs after the next event only. With any handler of the loop each signal is an event.
+    app.io_loop.asyncio_loop.add_signal_handler(signal.SIGUSR1, lambda: None)
     app.start()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _imp
 import contextlib
 import ctypes
 import sys
@@ -125,6 +126,7 @@ class SpmdCall(RankState):
                     self._finish()
                 except CallCancelled:
                     pass
+            _release_imports()
 
     def _finish(self) -> None:
         with self._lock:
@@ -220,6 +222,13 @@ class SpmdCall(RankState):
 def _key(call: str) -> int:
     """Return what tells the communicator of a call from all others: the same on all ranks."""
     return int(call, 16) & KEYS
+
+
+def _release_imports() -> None:
+    """Release the lock of all imports, which an interrupt in the middle of an import leaves with this thread."""
+    with contextlib.suppress(RuntimeError):  # this thread does not hold the lock
+        while True:
+            _imp.release_lock()
 
 
 def _interrupt(thread: int | None) -> None:

@@ -30,17 +30,21 @@ if TYPE_CHECKING:
 
 SOCKET, LOCK = "template.sock", "template.lock"
 """Names of the template's socket and of the lock for connecting, in the cluster's folder for sockets."""
-ONE_THREAD = dict.fromkeys(
-    (
-        "OMP_NUM_THREADS",
-        "OPENBLAS_NUM_THREADS",
-        "MKL_NUM_THREADS",
-        "BLIS_NUM_THREADS",
-        "NUMEXPR_NUM_THREADS",
-        "VECLIB_MAXIMUM_THREADS",
+ONE_THREAD = {
+    **dict.fromkeys(
+        (
+            "OMP_NUM_THREADS",
+            "OPENBLAS_NUM_THREADS",
+            "MKL_NUM_THREADS",
+            "BLIS_NUM_THREADS",
+            "NUMEXPR_NUM_THREADS",
+            "VECLIB_MAXIMUM_THREADS",
+        ),
+        "1",
     ),
-    "1",
-)
+    # PyArrow, which pandas imports
+    "JE_ARROW_MALLOC_CONF": "background_thread:false",
+}
 """Variables that keep libraries from starting threads: a process with threads cannot be forked."""
 
 FORKED, REFUSED, ENDED = b"F", b"R", b"E"

@@ -9,11 +9,20 @@ from collections.abc import Callable
 
 from workbench.log import debug_log
 
+# Seconds for a killed process to end.
+_KILLED = 1.0
+
 
 async def end(process: Process, timeout: float, name: str, request: Callable[[], object] | None = None) -> None:
     """Return when a process has ended: on `request` (default: SIGTERM), or killed after `timeout` seconds.
 
     `name` describes the process in the log.
+
+    Notes
+    -----
+    Before CPython 3.12 `asyncio.subprocess.Process.wait` also waits until nobody has the pipes of the process, which a
+    process that was started by the process may keep, as ``ssh`` does with ``ControlPersist``. So no wait is without a
+    deadline.
     """
     if process.returncode is None:
         with contextlib.suppress(ProcessLookupError):
@@ -24,5 +33,7 @@ async def end(process: Process, timeout: float, name: str, request: Callable[[],
         except TimeoutError:
             with contextlib.suppress(ProcessLookupError):
                 process.kill()
-            await process.wait()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_KILLED):
+                    await process.wait()
     debug_log.ended(process.pid, process.returncode, "%s", name)

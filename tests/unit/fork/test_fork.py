@@ -360,6 +360,11 @@ def test_modules_that_keep_a_template_from_forking_are_named(node, module, why):
     assert why in done.stderr
 
 
+def test_a_template_with_pandas_and_pyarrow_forks(node):
+    done = node.run("tell", modules="pyarrow,pandas,support.forked")
+    assert json.loads(done.stdout)["forked"], done.stderr
+
+
 def test_another_user_is_not_served_even_if_the_folder_is_open(node):
     if os.geteuid() != 0:
         pytest.skip("it takes root to be another user")
