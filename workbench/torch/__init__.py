@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from workbench.torch.estimators import NeuralNetClassifier, NeuralNetRegressor
     from workbench.torch.feeding import batches, tensor
     from workbench.torch.fitting import fit, predict
-    from workbench.torch.pipelines.running import pipeline
+    from workbench.torch.pipelines.cutting import pipeline
 
 _HOME = {
     "NeuralNetClassifier": "workbench.torch.estimators",
@@ -24,7 +24,7 @@ _HOME = {
     "batches": "workbench.torch.feeding",
     "distributed": "workbench.torch.context",
     "fit": "workbench.torch.fitting",
-    "pipeline": "workbench.torch.pipelines.running",
+    "pipeline": "workbench.torch.pipelines.cutting",
     "predict": "workbench.torch.fitting",
     "tensor": "workbench.torch.feeding",
 }

@@ -1,1 +1,1 @@
-"""Pipelines: a module is cut into stages, each stage trains on its ranks, and replicas of the pipeline share a batch."""
+"""Pipelines: stages of a module train on different ranks, and replicas of the pipeline share a batch."""

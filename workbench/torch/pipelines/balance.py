@@ -67,7 +67,8 @@ def cut(
 
     def cost(stage: int, first: int, end: int) -> float:
         bytes_held = kept(stage) * (activations[end] - activations[first]) + weights[end] - weights[first]
-        return max((time[end] - time[first]) / (time[-1] or 1), bytes_held / (memory or 1))
+        share: float = max((time[end] - time[first]) / (time[-1] or 1), bytes_held / (memory or 1))
+        return share
 
     infinite = float("inf")
     # The lowest cost of the layers up to each end, and the first layer of the last stage there.

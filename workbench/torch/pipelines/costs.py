@@ -70,14 +70,14 @@ def measured(layers: Layers, rows: torch.Tensor) -> list[Cost]:
                 cost, passed = _measured(name, part, passed)
             except Exception as error:
                 raise InvalidRequest(
-                    f"the layer {name} fails on a microbatch of {count} rows: {error}. The module must accept any number "
-                    "of rows; `sample` must have the shape and the type of its input"
+                    f"the layer {name} fails on a microbatch of {count} rows: {error}. The module must accept any "
+                    "number of rows; `sample` must have the shape and the type of its input"
                 ) from error
             costs.append(cost)
     if costs[-1].dtype is None or costs[-1].shape[:1] != (count,):
         raise InvalidRequest(
-            f"the output of the module has the shape {costs[-1].shape} for {count} rows: return one tensor with a row for "
-            "each row of the input"
+            f"the output of the module has the shape {costs[-1].shape} for {count} rows: return one tensor with a row "
+            "for each row of the input"
         )
     return costs
 

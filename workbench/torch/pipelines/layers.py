@@ -128,8 +128,8 @@ def _traced(module: nn.Module, share: float) -> fx.Graph:
         graph = _Tracer(module, smallest).trace(_Root(module))
     except Exception as error:
         raise InvalidRequest(
-            f"{kind}.forward cannot be cut into stages, because torch.fx does not trace its code: {error}. Move the part "
-            "that depends on values into a submodule, or pass an nn.Sequential of layers"
+            f"{kind}.forward cannot be cut into stages, because torch.fx does not trace the code: {error}. Move the "
+            "part that depends on values into a submodule, or pass an nn.Sequential of layers"
         ) from error
     for node in graph.nodes:
         # A trace keeps the value of `self.training`, which the stages would not change any more.

@@ -61,7 +61,8 @@ class Layout:
             )
         if size < 1 or size % microbatches or size % ranks:
             raise InvalidRequest(
-                f"size={size} is not valid: choose a multiple of the {microbatches} microbatches and of the {ranks} ranks"
+                f"size={size} is not valid: choose a multiple of both numbers, {count(ranks, 'rank')} and "
+                f"{microbatches} microbatches"
             )
         return layout
 
@@ -152,7 +153,7 @@ class Plan:
 
     def table(self) -> str:
         """Return the stages as a table."""
-        lines = [["rank", "stage", "layers", "weights", "MB of weights", "MB of activations", "time"]]
+        lines = [["rank", "stage", "layers", "weights", "MB of weights and gradients", "MB of activations", "time"]]
         total = sum(cost.seconds for cost in self.costs) or 1.0
         for rank in range(self.layout.stages):
             stages = list(dict.fromkeys(self.layout.place(rank, way) for way in range(self.layout.directions)))
@@ -171,9 +172,8 @@ class Plan:
         widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
         layout = self.layout
         head = (
-            f"pipeline: {count(layout.stages, 'stage')} x {count(layout.replicas, 'replica')}, schedule {layout.schedule}, "
-            f"batches of {layout.size} rows in {count(layout.microbatches, 'microbatch').replace('batchs', 'batches')} of "
-            f"{layout.rows}"
+            f"pipeline: {count(layout.stages, 'stage')} x {count(layout.replicas, 'replica')}, {layout.schedule}, "
+            f"batches of {count(layout.size, 'row')} in microbatches of {count(layout.rows, 'row')}"
         )
         rows = ["  ".join(word.rjust(width) for word, width in zip(line, widths, strict=True)) for line in lines]
         return "\n".join([head, *rows])
