@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import doctest
 import re
 import time
 from concurrent.futures import CancelledError
@@ -15,6 +16,8 @@ from support.processes import until
 from support.spmd import be_patient, doing
 
 from workbench import MPICluster, run_on_ranks, spmd
+from workbench.bench import hybrid
+from workbench.bench.layouts import Net
 from workbench.errors import RankLost
 
 pytestmark = pytest.mark.mpi_flavour
@@ -105,6 +108,23 @@ def test_a_training_that_is_cancelled_ends_on_all_ranks_and_the_next_call_trains
         call.result(DEADLINE)
     until("all ranks to be back", lambda: all(what == "" for _, what in client4.run(doing).values()))
     assert trains(client4)
+
+
+def test_the_layouts_of_the_bench_have_the_losses_of_one_process(client4):
+    bench = hybrid.Bench(client4, 4, Net(11, 2, 8, 16, 8))
+    bench.check()
+    rows = [*bench.measure(1, 1), *(bench.memory(arm) for arm in hybrid.arms(4)[:2])]
+
+    names = [arm.name(4) for arm in hybrid.arms(4)]
+    assert sorted(row["arm"] for row in rows if row["measure"] == "ms") == sorted(names)
+    assert [row["arm"] for row in rows if row["measure"] == "MB"] == names[:2]
+    assert min(row["value"] for row in rows) > 0
+
+
+def test_the_examples_of_the_documentation_run(client4):
+    page = Path(__file__).parents[2] / "docs" / "large-models.md"
+    outcome = doctest.testfile(str(page), module_relative=False, optionflags=doctest.ELLIPSIS)
+    assert (outcome.failed, outcome.attempted >= 5) == (0, True)
 
 
 def test_a_rank_that_is_killed_in_a_stage_ends_the_training(tmp_path):

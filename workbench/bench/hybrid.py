@@ -30,6 +30,8 @@ ALLOWANCE = 1.15
 """Memory of a rank with one stage for each rank, over an equal share of that of one process, at most."""
 # Steps of the trainings whose losses are compared, and the largest valid difference.
 _CHECKED, _APART = 3, {"float64": 1e-10, "float32": 1e-5}
+# Imported one time for all ranks, and not counted as memory of a training.
+_IMPORTED = ["workbench.torch.pipelines.cutting"]
 # Seconds for the ranks to be done with one turn.
 _WITHIN = 1800.0
 
@@ -92,7 +94,7 @@ def _bench(ranks: int, net: Net) -> Iterator[Bench]:
 
     from workbench.cluster import MPICluster
 
-    with MPICluster(ranks, quiet=True) as cluster, Client(cluster) as client:
+    with MPICluster(ranks, preload=_IMPORTED, quiet=True) as cluster, Client(cluster) as client:
         yield Bench(client, ranks, net)
 
 
@@ -165,9 +167,9 @@ def summarise(rows: list[dict[str, Any]], ranks: int) -> dict[str, Any]:
     -------
     summary : dict
         For each arm ``NAME_ms``, the median time of a step, and ``NAME_mb``, the memory of the rank that takes most.
-        For each layout ``NAME_memory``, its memory over that of one process, and ``NAME_time``, the median of the ratios of
-        times of a round with the ends of its interval (``_low``, ``_high``). ``memory_target``: the largest valid
-        ``NAME_memory`` with a stage for each rank.
+        For each layout ``NAME_memory``, its memory over that of one process, and ``NAME_time``, the median of the
+        ratios of times of a round with the ends of its interval (``_low``, ``_high``). ``memory_target``: the largest
+        valid ``NAME_memory`` with a stage for each rank.
     """
     summary: dict[str, Any] = {}
     times, memory = _values(rows, "ms"), {name: its[0] for name, its in _values(rows, "MB").items()}

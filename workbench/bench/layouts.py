@@ -21,8 +21,9 @@ if TYPE_CHECKING:
 
     from mpi4py.MPI import Intracomm
 
-# Of stochastic gradient descent; steps before the time is taken: the first ones allocate.
-_RATE, _WARM = 0.01, 1
+# Of stochastic gradient descent, small because rounding grows from step to step in deep nets with normalization; steps
+# before the time is taken: the first ones allocate.
+_RATE, _WARM = 0.001, 1
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Sequence
 from itertools import accumulate
 
 from workbench.errors import InvalidRequest
+from workbench.text import count
 
 
 def in_flight(schedule: str, stage: int, stages: int, microbatches: int) -> int:
@@ -56,11 +57,11 @@ def cut(
     would need. Dynamic programming finds the cuts whose largest cost is minimal, in O(stages * layers**2) steps
     (the linear partition problem: S. Skiena, *The Algorithm Design Manual*, 2020, section 10.7).
     """
-    count = len(costs)
-    if count - len(set(forbidden)) < stages:
+    number = len(costs)
+    if (most := number - len(set(forbidden))) < stages:
         raise InvalidRequest(
-            f"stages={stages} is not valid: the module can be cut into {count - len(set(forbidden))} stages at most; "
-            "choose fewer stages, and more replicas"
+            f"stages={stages} is not valid: the module can be cut into {count(most, 'stage')} at most; choose fewer "
+            "stages, and more replicas"
         )
     time, activations, weights = ([0, *accumulate(each)] for each in zip(*costs, strict=True))
     memory = microbatches * activations[-1] + weights[-1]
@@ -72,11 +73,11 @@ def cut(
 
     infinite = float("inf")
     # The lowest cost of the layers up to each end, and the first layer of the last stage there.
-    best = [0.0, *[infinite] * count]
+    best = [0.0, *[infinite] * number]
     chosen: list[list[int]] = []
     for stage in range(stages):
-        lowest, starts = [infinite] * (count + 1), [0] * (count + 1)
-        for end in range(stage + 1, count + 1):
+        lowest, starts = [infinite] * (number + 1), [0] * (number + 1)
+        for end in range(stage + 1, number + 1):
             for first in range(end - 1, stage - 1, -1):
                 if first in forbidden or best[first] == infinite:
                     continue
@@ -87,7 +88,7 @@ def cut(
                     break  # longer stages cost more
         best = lowest
         chosen.append(starts)
-    end, firsts = count, []
+    end, firsts = number, []
     for starts in reversed(chosen):
         end = starts[end]
         firsts.append(end)
