@@ -59,7 +59,10 @@ def test_a_state_is_loaded_and_the_loss_without_gradients_is_that_of_the_module(
         ("stages", "stages=3 is not valid for 4 ranks: stages times replicas must be the number of ranks"),
         ("replicas", "stages=2, replicas=1 is not valid for 4 ranks"),
         ("schedule", "schedule='1f1' is not valid: did you mean '1f1b'"),
-        ("microbatches", "microbatches=2 is not valid: choose a multiple of 1, the .* that is at least 4"),
+        (
+            "microbatches",
+            r"microbatches=2 is not valid: choose a multiple of the number of copies .* \(1\), at least 4",
+        ),
         ("size", "size=16 is not valid: choose a multiple of both numbers, 4 ranks and 5 microbatches"),
         ("layers", "stages=4 is not valid: the module can be cut into 3 stages at most; choose fewer stages"),
         ("branches", "Branches.forward cannot be cut .* torch.fx does not trace the code: .* into a submodule"),

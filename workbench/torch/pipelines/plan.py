@@ -56,8 +56,8 @@ class Layout:
             raise InvalidRequest("schedule='bidirectional' needs at least 2 stages: choose 'gpipe' or '1f1b'")
         if microbatches < 1 or microbatches % copies or microbatches // copies < layout.fewest:
             raise InvalidRequest(
-                f"microbatches={microbatches} is not valid: choose a multiple of {copies}, the copies of the module, "
-                f"that is at least {copies * layout.fewest}"
+                f"microbatches={microbatches} is not valid: choose a multiple of the number of copies of the module "
+                f"({copies}), at least {copies * layout.fewest}"
             )
         if size < 1 or size % microbatches or size % ranks:
             raise InvalidRequest(
