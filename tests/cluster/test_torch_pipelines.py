@@ -64,7 +64,7 @@ def test_a_state_is_loaded_and_the_loss_without_gradients_is_that_of_the_module(
             r"microbatches=2 is not valid: choose a multiple of the number of copies .* \(1\), at least 4",
         ),
         ("size", "size=16 is not valid: choose a multiple of both numbers, 4 ranks and 5 microbatches"),
-        ("layers", "stages=4 is not valid: the module can be cut into 3 stages at most; choose fewer stages"),
+        ("layers", "stages=4 is not valid: the module can be cut into 2 stages at most; choose fewer stages"),
         ("branches", "Branches.forward cannot be cut .* torch.fx does not trace the code: .* into a submodule"),
         ("skips", "stages=4 is not valid: the module can be cut into 3 stages at most"),
         ("dropout", "Drops.forward calls dropout with training=.*: use the submodule of torch.nn"),
@@ -72,6 +72,10 @@ def test_a_state_is_loaded_and_the_loss_without_gradients_is_that_of_the_module(
         ("fixed", "the layer 1 fails on a microbatch of 2 rows: .* The module must accept any number of rows"),
         ("meta", r"weights of 1 are on the meta device, and Linear has no reset_parameters\(\) that initializes"),
         ("rows", "rank . passes 16 rows and 16 labels, and its part of a batch of 16 are 4: use batches"),
+        (
+            "shape",
+            r"rows of shape \(3, 4, 4\) are not valid: the pipeline has \(3, 8, 8\), the shape of the rows",
+        ),
         ("outside", r"torch.distributed is not initialized: call pipeline\(\) in a distributed\(comm\) block"),
     ],
 )

@@ -195,6 +195,7 @@ def refused(comm, what):
         "fixed": (nn.Sequential(nn.Linear(3, 3), nn.Unflatten(0, (SIZE, 1))), few, {"stages": 1}),
         "meta": (nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 2)).to("meta"), few, {"stages": 1}),
         "rows": (net, rows, {}),
+        "shape": (net, rows, {}),
         "outside": (net, rows, {}),
     }
     module, sample, options = ways[what]
@@ -207,6 +208,7 @@ def refused(comm, what):
             its = pipeline(module, sample, cross_entropy, size=SIZE, **options)
             if what == "rows":
                 its.step(rows, labels)
+            its.step(part(comm, rows[:, :, :4, :4]), part(comm, labels))
     except WorkbenchError as error:
         return f"{type(error).__name__}: {error}"
     return None

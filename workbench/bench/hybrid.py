@@ -69,14 +69,14 @@ def run(options: Namespace) -> Report:
 
     net = Net(options.depth, options.width, options.image, options.size, options.microbatches)
     with _bench(options.ranks, net) as bench:
-        bench.check()
+        apart = bench.check()
         rows = list(bench.measure(options.rounds, options.steps))
     for arm in arms(options.ranks):
         with _bench(options.ranks, net) as bench:
             rows.append(bench.memory(arm))
     facts = {"ranks": options.ranks, "torch": version("torch"), "layers": net.depth, "width": net.width}
     facts |= {"image": net.image, "rows of a batch": net.size, "microbatches": net.microbatches}
-    return Report("hybrid", machine(mpi_library.find()) | facts, rows, summarise(rows, options.ranks))
+    return Report("hybrid", machine(mpi_library.find()) | facts, rows, summarise(rows, options.ranks) | apart)
 
 
 def arms(ranks: int) -> list[Arm]:
@@ -114,8 +114,20 @@ class Bench:
     def __init__(self, client: Client, ranks: int, net: Net) -> None:
         self._client, self._ranks, self._net = client, ranks, net
 
-    def check(self) -> None:
-        """Compare the losses of all layouts with those of one process that passes the same microbatches."""
+    def check(self) -> dict[str, float]:
+        """Compare the losses of all layouts with those of one process that passes the same microbatches.
+
+        Returns
+        -------
+        apart : dict
+            ``float64_apart`` and ``float32_apart``, the largest differences.
+
+        Raises
+        ------
+        WorkbenchError
+            If a difference is not valid.
+        """
+        largest: dict[str, float] = {}
         for dtype, apart in _APART.items():
             expected: list[float] = []
             net = replace(self._net, dtype=dtype)
@@ -123,10 +135,13 @@ class Bench:
                 turns = self._train(arm, net, _CHECKED, net.microbatches)
                 found = turns[0].losses
                 expected = expected or found
+                differences = [abs(one - other) for one, other in zip(found, expected, strict=True)]
+                largest[f"{dtype}_apart"] = max(largest.get(f"{dtype}_apart", 0.0), *differences)
                 # Not a number is not the same.
-                if not all(abs(one - other) <= apart for one, other in zip(found, expected, strict=True)):
+                if not all(each <= apart for each in differences):
                     name = arm.name(self._ranks)
                     raise WorkbenchError(f"the losses of {name} in {dtype} are {found}, those of {ONE} {expected}")
+        return largest
 
     def measure(self, rounds: int, steps: int) -> Iterator[dict[str, Any]]:
         """Yield a row for each turn: milliseconds of a step."""

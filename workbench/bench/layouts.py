@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 # Of stochastic gradient descent, small because rounding grows from step to step in deep nets with normalization; steps
 # before the time is taken: the first ones allocate.
-_RATE, _WARM = 0.001, 1
+_RATE, _WARM = 1e-4, 1
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,10 @@ def layout(ranks=4, **changes):
     return Layout.of(ranks, **(known | changes))
 
 
+def plan(costs, together=(), **changes):
+    return Plan.of(layout(**changes), torch.empty(4, 3), costs, together)
+
+
 def largest(costs, firsts, kept, microbatches):
     """Return the largest share of time or memory of a stage."""
     time = sum(each[0] for each in costs)
@@ -67,13 +71,13 @@ def test_a_stage_keeps_microbatches_until_those_after_it_have_passed_them_back()
 
 def test_a_plan_states_what_each_rank_holds():
     costs = [cost(name=f"block{number}", saved=1_000_000, held=2_000_000, weights=250_000) for number in range(8)]
-    lines = [line.split("  ") for line in Plan.of(layout(), costs).table().splitlines()[2:]]
+    lines = [line.split("  ") for line in plan(costs).table().splitlines()[2:]]
     lines = [[word.strip() for word in line if word] for line in lines]
 
-    assert Plan.of(layout(), costs).table().startswith("pipeline: 4 stages x 1 replica, 1f1b, batches of 32 rows in ")
+    assert plan(costs).table().startswith("pipeline: 4 stages x 1 replica, 1f1b, batches of 32 rows in ")
     assert lines[0] == ["0", "0", "block0…block1", "500,000", "4.0", "8.0", "25%"]
     assert lines[3] == ["3", "3", "block6…block7", "500,000", "4.0", "2.0", "25%"]
-    both = Plan.of(layout(schedule="bidirectional"), costs).table().splitlines()
+    both = plan(costs, schedule="bidirectional").table().splitlines()
     assert [both[line].split()[:4] for line in (2, 5)] == [["0", "0", "and", "3"], ["3", "3", "and", "0"]]
     assert all("1,000,000" in line and "8.0" in line for line in (both[2], both[5]))
 
@@ -81,11 +85,16 @@ def test_a_plan_states_what_each_rank_holds():
 def test_cuts_are_only_where_a_gradient_passes_and_shared_weights_stay_together():
     costs = [cost(trained=False), cost(), cost(dtype=torch.int64), cost(), cost(dtype=None), cost()]
 
-    assert Plan.of(layout(2, stages=2), costs).firsts == (0, 4)
+    assert plan(costs, ranks=2, stages=2).firsts == (0, 4)
+    assert plan([cost(), cost(), cost(trained=False), cost()], ranks=3, stages=3, size=24, microbatches=6).firsts == (
+        0,
+        1,
+        3,
+    )
     with pytest.raises(InvalidRequest, match="3 stages at most"):
-        Plan.of(layout(4, stages=4), costs)
+        plan(costs)
     with pytest.raises(InvalidRequest, match=r"1 stage at most.*\(w is a weight of layer and layer\)"):
-        Plan.of(layout(2, stages=2), costs, [("w", 1, 5)])
+        plan(costs, [("w", 1, 5)], ranks=2, stages=2)
 
 
 def whole(layers):

@@ -96,26 +96,27 @@ def pipeline(
         schedule=schedule,
     )
     layers = Layers(module, 1 / stages)
-    rows = tensor(sample)
-    if not len(rows):
-        raise InvalidRequest("sample has no rows: pass one row or more of the input of the module")
-    rows = _fitting(rows[torch.arange(layout.rows) % len(rows)], module)
-    found: list[Any] = [_plan(layout, layers, rows) if dist.get_rank() == 0 else None]
+    found: list[Any] = [_plan(layout, layers, module, sample) if dist.get_rank() == 0 else None]
     # The times are those of one rank, so that all ranks cut at the same layers.
     dist.broadcast_object_list(found)
     if isinstance(found[0], InvalidRequest):
         raise found[0]
-    return Pipeline(module, layers, found[0], loss, rows.to("meta"), seed=seed)
+    return Pipeline(module, layers, found[0], loss, seed=seed)
 
 
-def _plan(layout: Layout, layers: Layers, rows: torch.Tensor) -> Plan | InvalidRequest:
+def _plan(layout: Layout, layers: Layers, module: nn.Module, sample: Any) -> Plan | InvalidRequest:
+    """Return the plan, or the error that all ranks raise."""
     try:
-        return Plan.of(layout, measured(layers, rows), [*layers.shared()])
+        rows = _microbatch(tensor(sample), layout.rows, module)
+        return Plan.of(layout, rows.to("meta"), measured(layers, rows), [*layers.shared()])
     except InvalidRequest as error:
         return error
 
 
-def _fitting(rows: torch.Tensor, module: nn.Module) -> torch.Tensor:
-    """Return real numbers in the precision of a module, and other values unchanged."""
-    first = next(iter(module.parameters()), None)
+def _microbatch(rows: torch.Tensor, count: int, module: nn.Module) -> torch.Tensor:
+    """Return as many rows as a microbatch has, repeated if there are fewer, in the precision of the module."""
+    if not len(rows):
+        raise InvalidRequest("sample has no rows on rank 0: pass one row or more of the input of the module")
+    rows = rows[torch.arange(count) % len(rows)]
+    first = next((each for each in module.parameters() if each.is_floating_point()), None)
     return rows if first is None or not rows.is_floating_point() else rows.to(first.dtype)

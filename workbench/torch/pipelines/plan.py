@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import torch
+
 from workbench.errors import InvalidRequest, did_you_mean
 from workbench.text import count
 from workbench.torch.pipelines import balance
@@ -100,19 +102,27 @@ class Plan:
     """A layout, and the layers of each stage."""
 
     layout: Layout
+    shape: tuple[int, ...]
+    """Shape of the rows of a microbatch."""
+    dtype: torch.dtype
+    """Type of the rows."""
     costs: tuple[Cost, ...]
     """Costs of the layers."""
     firsts: tuple[int, ...]
     """First layer of each stage."""
 
     @classmethod
-    def of(cls, layout: Layout, costs: Sequence[Cost], together: Sequence[tuple[str, int, int]] = ()) -> Plan:
+    def of(
+        cls, layout: Layout, rows: torch.Tensor, costs: Sequence[Cost], together: Sequence[tuple[str, int, int]] = ()
+    ) -> Plan:
         """Return the plan whose largest share of time or memory is as small as possible.
 
         Parameters
         ----------
         layout
             The layout.
+        rows
+            A microbatch, of which shape and type are kept.
         costs
             Of the layers.
         together
@@ -125,9 +135,9 @@ class Plan:
         """
         fixed = {number for _, first, last in together for number in range(first + 1, last + 1)}
         fixed |= {number + 1 for number, cost in enumerate(costs[:-1]) if not cost.passes_gradients}
-        # A stage without weights to train has no gradient to pass to the stage before.
-        trained = next((number for number, cost in enumerate(costs) if cost.trained), len(costs))
-        fixed |= set(range(1, trained + 1)) & set(range(1, len(costs)))
+        # Each stage begins with weights to train, and the first one contains some: an optimizer needs weights.
+        trained = [number for number, cost in enumerate(costs) if cost.trained]
+        fixed |= set(range(1, len(costs))) - set(trained[1:])
         try:
             firsts = balance.cut(
                 [(cost.seconds, cost.saved, cost.held) for cost in costs],
@@ -139,17 +149,20 @@ class Plan:
         except InvalidRequest as error:
             shared = "; ".join(f"{name} is a weight of {costs[a].name} and {costs[b].name}" for name, a, b in together)
             raise InvalidRequest(f"{error} ({shared})" if shared else str(error)) from None
-        return cls(layout, tuple(costs), tuple(firsts))
+        return cls(layout, tuple(rows.shape), rows.dtype, tuple(costs), tuple(firsts))
 
     def layers(self, stage: int) -> tuple[int, int]:
         """Return the first layer of a stage, and the first one of the next stage."""
         ends = (*self.firsts[1:], len(self.costs))
         return self.firsts[stage], ends[stage]
 
-    def microbatch(self, stage: int) -> tuple[tuple[int, ...], object]:
-        """Return shape and type of the output of a stage for a microbatch."""
-        last = self.costs[self.layers(stage)[1] - 1]
-        return last.shape, last.dtype
+    def passed(self, stage: int) -> torch.Tensor:
+        """Return the input of a stage for a microbatch, or the output of the last one, on the meta device."""
+        if stage == 0:
+            return torch.empty(self.shape, dtype=self.dtype, device="meta")
+        last = self.costs[self.layers(stage - 1)[1] - 1]
+        # Gradients pass between stages, and not to the rows.
+        return torch.empty(last.shape, dtype=last.dtype, device="meta", requires_grad=True)
 
     def table(self) -> str:
         """Return the stages as a table."""

@@ -37,14 +37,13 @@ class Pipeline:
         layers: Layers,
         plan: Plan,
         loss: Loss,
-        rows: torch.Tensor,
         *,
         seed: int,
     ) -> None:
         self.plan = plan
         layout = plan.layout
         self._replica, self._place = divmod(dist.get_rank(), layout.stages)
-        self._loss, self._dtype = loss, rows.dtype
+        self._loss = loss
         self._names = list(module.state_dict())
         indices = [layout.place(self._place, way) for way in range(layout.directions)]
         for number in chain(*(range(*plan.layers(index)) for index in indices)):
@@ -62,17 +61,14 @@ class Pipeline:
             self._group = group if replica == self._replica else self._group
         self._copies = self._groups_of_copies()
         self._share_weights()
-        # Gradients pass between stages, and not to the rows.
-        outputs = (plan.microbatch(stage) for stage in range(layout.stages))
-        self._passed = [rows, *(torch.empty(s, dtype=d, device="meta", requires_grad=True) for s, d in outputs)]
         self._ways = [
             Way(
                 layout,
                 number,
                 index=index,
                 part=self._parts[index],
-                taken=self._passed[index],
-                made=self._passed[index + 1],
+                taken=plan.passed(index),
+                made=plan.passed(index + 1),
                 loss=loss,
                 group=self._group,
             )
@@ -164,7 +160,7 @@ class Pipeline:
         return self._mean(total)
 
     def _received(self) -> torch.Tensor:
-        passed = torch.empty_like(self._passed[self._place], device="cpu", requires_grad=False)
+        passed = torch.empty_like(self.plan.passed(self._place), device="cpu", requires_grad=False)
         dist.recv(passed, group=self._group, group_src=self._place - 1)
         return passed
 
@@ -208,13 +204,18 @@ class Pipeline:
     def _moved(self, rows: Any, labels: Any, ways: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Send the rows of this replica to the first stages, and the labels to the last ones."""
         rows, labels = tensor(rows), tensor(labels)
-        each = self.plan.layout.size // dist.get_world_size()
+        size, each = self.plan.layout.size, self.plan.layout.size // dist.get_world_size()
         if len(rows) != each or len(labels) != each:
             raise InvalidRequest(
-                f"rank {dist.get_rank()} passes {len(rows)} rows and {len(labels)} labels, and its part of a batch of "
-                f"{self.plan.layout.size} are {each}: use batches(comm, ..., size={self.plan.layout.size})"
+                f"rank {dist.get_rank()} passes {len(rows)} rows and {len(labels)} labels, and its part of a batch "
+                f"of {size} are {each}: use batches(comm, ..., size={size})"
             )
-        rows = rows.to(self._dtype) if rows.is_floating_point() else rows
+        if rows.shape[1:] != self.plan.shape[1:]:
+            raise InvalidRequest(
+                f"rows of shape {tuple(rows.shape[1:])} are not valid: the pipeline has {self.plan.shape[1:]}, "
+                "the shape of the rows of `sample`"
+            )
+        rows = rows.to(self.plan.dtype)
         places = self.plan.layout.place
         firsts, lasts = ([places(stage, way) for way in range(ways)] for stage in (0, self.plan.layout.stages - 1))
         return deliver(rows, firsts, self._group), deliver(labels, lasts, self._group)
