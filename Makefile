@@ -54,6 +54,7 @@ help:
 	@echo 'make docs           set up, build the documentation site into build/docs'
 	@echo 'make bench-NAME     measure: startup, transport, collectives, apps, broadcast, idle, overhead, metrics, scaling, tune or submit'
 	@echo 'make bench-training  set up, measure training with PyTorch against gloo and a parameter server of Dask'
+	@echo 'make bench-hybrid   set up, measure layouts of pipeline stages and replicas'
 	@echo 'make bench-peers    set up, measure the estimators against those of dask-ml and daal4py'
 	@echo 'make clean          remove the environments and everything that tools left'
 
@@ -129,9 +130,9 @@ docs: .venv-docs/.docs
 bench-peers: .venv-peers/.bench
 	@.venv-peers/bin/workbench bench peers $(BENCH_OPTIONS)
 
-.PHONY: bench-training
-bench-training: .venv/.bench-torch
-	@.venv/bin/workbench bench training $(BENCH_OPTIONS)
+.PHONY: bench-training bench-hybrid
+bench-training bench-hybrid: bench-%: .venv/.bench-torch
+	@.venv/bin/workbench bench $* $(BENCH_OPTIONS)
 
 bench-%: .venv/.bench
 	@.venv/bin/workbench bench $* $(BENCH_OPTIONS)

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from workbench.torch.estimators import NeuralNetClassifier, NeuralNetRegressor
     from workbench.torch.feeding import batches, tensor
     from workbench.torch.fitting import fit, predict
+    from workbench.torch.pipelines.cutting import pipeline
 
 _HOME = {
     "NeuralNetClassifier": "workbench.torch.estimators",
@@ -23,11 +24,22 @@ _HOME = {
     "batches": "workbench.torch.feeding",
     "distributed": "workbench.torch.context",
     "fit": "workbench.torch.fitting",
+    "pipeline": "workbench.torch.pipelines.cutting",
     "predict": "workbench.torch.fitting",
     "tensor": "workbench.torch.feeding",
 }
 
-__all__ = ["NeuralNetClassifier", "NeuralNetRegressor", "average", "batches", "distributed", "fit", "predict", "tensor"]
+__all__ = [
+    "NeuralNetClassifier",
+    "NeuralNetRegressor",
+    "average",
+    "batches",
+    "distributed",
+    "fit",
+    "pipeline",
+    "predict",
+    "tensor",
+]
 
 
 def __getattr__(name: str) -> Any:

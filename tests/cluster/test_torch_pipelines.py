@@ -1,0 +1,142 @@
+"""Pipelines of stages on the ranks. One file, so that one world imports PyTorch, once."""
+
+from __future__ import annotations
+
+import doctest
+import re
+import time
+from concurrent.futures import CancelledError
+from pathlib import Path
+
+import pytest
+from distributed import Client
+from support import pipelined, torched
+from support.patience import DEADLINE
+from support.processes import until
+from support.spmd import be_patient, doing
+
+from workbench import MPICluster, run_on_ranks, spmd
+from workbench.bench import hybrid
+from workbench.bench.layouts import Arm, Net
+from workbench.errors import RankLost
+
+pytestmark = pytest.mark.mpi_flavour
+
+
+def on_parts(client, size, function, *args):
+    """Return what a function returned on parts of this many ranks."""
+    return run_on_ranks(torched.of_part, size, function, *args, client=client, timeout=4 * DEADLINE)
+
+
+@pytest.mark.parametrize("kind", ["resnet", "transformer"])
+@pytest.mark.parametrize("size", [2, 4])
+def test_losses_and_weights_of_every_layout_and_schedule_are_those_of_one_process(client4, size, kind):
+    found = on_parts(client4, size, pipelined.compared, kind)
+
+    assert set(found[0]) == set(pipelined.layouts(size))
+    for layouts in found:
+        assert max(apart for apart, _ in layouts.values()) < 1e-10
+        assert all(len(firsts) == stages for (stages, _), (_, firsts) in layouts.items())
+
+
+def test_a_net_on_the_meta_device_is_never_whole_on_a_rank_and_trains_the_same_in_every_layout(client4):
+    for layouts in run_on_ranks(pipelined.on_meta, client=client4, timeout=4 * DEADLINE):
+        losses = [losses for losses, _, _ in layouts.values()]
+        assert losses[0] == pytest.approx(losses[1], abs=1e-10) == pytest.approx(losses[2], abs=1e-10)
+        assert all(held == real for _, held, real in layouts.values())
+        assert layouts[4][1] < layouts[2][1] < layouts[1][1]
+
+
+def test_a_state_is_loaded_and_the_loss_without_gradients_is_that_of_the_module(client4):
+    for expected, after, again, said in run_on_ranks(pipelined.restored, client=client4, timeout=2 * DEADLINE):
+        assert again == pytest.approx(expected, abs=1e-12) != pytest.approx(after, abs=1e-6)
+        assert re.search(r"the state has no .*weight.*: pass the state of the whole module", said)
+
+
+@pytest.mark.parametrize(
+    ("what", "said"),
+    [
+        ("stages", "stages=3 is not valid for 4 ranks: stages times replicas must be the number of ranks"),
+        ("replicas", "stages=2, replicas=1 is not valid for 4 ranks"),
+        ("schedule", "schedule='1f1' is not valid: did you mean '1f1b'"),
+        (
+            "microbatches",
+            r"microbatches=2 is not valid: choose a multiple of the number of copies .* \(1\), at least 4",
+        ),
+        ("size", "size=16 is not valid: choose a multiple of both numbers, 4 ranks and 5 microbatches"),
+        ("layers", "stages=4 is not valid: the module can be cut into 2 stages at most; choose fewer stages"),
+        ("branches", "Branches.forward cannot be cut .* torch.fx does not trace the code: .* into a submodule"),
+        ("skips", "stages=4 is not valid: the module can be cut into 3 stages at most"),
+        ("dropout", "Drops.forward calls dropout with training=.*: use the submodule of torch.nn"),
+        ("tied", "at most; .* (words.weight is a weight of words and scores)".replace("(", r"\(").replace(")", r"\)")),
+        ("fixed", "the layer 1 fails on a microbatch of 2 rows: .* The module must accept any number of rows"),
+        ("meta", r"weights of 1 are on the meta device, and Linear has no reset_parameters\(\) that initializes"),
+        ("rows", "rank . passes 16 rows and 16 labels, and its part of a batch of 16 are 4: use batches"),
+        (
+            "shape",
+            r"rows of shape \(3, 4, 4\) are not valid: the pipeline has \(3, 8, 8\), the shape of the rows",
+        ),
+        ("outside", r"torch.distributed is not initialized: call pipeline\(\) in a distributed\(comm\) block"),
+    ],
+)
+def test_a_module_that_cannot_be_cut_is_refused_in_a_sentence_on_all_ranks(client4, what, said):
+    for words in run_on_ranks(pipelined.refused, what, client=client4, timeout=2 * DEADLINE):
+        assert re.search(f"^InvalidRequest: .*{said}", words, re.DOTALL)
+
+
+def trains(client):
+    losses = run_on_ranks(torched.ddp, "float64", 2, client=client, timeout=2 * DEADLINE)[0]
+    return losses[0] == pytest.approx(losses[1], abs=1e-12)
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "bidirectional"])
+def test_a_stage_that_raises_in_backward_ends_the_training_and_the_next_call_trains(client4, tmp_path, schedule):
+    with pytest.raises(ValueError, match="a bad layer") as caught:
+        run_on_ranks(
+            pipelined.train_until, "raises", 2, str(tmp_path / "step"), schedule, client=client4, timeout=2 * DEADLINE
+        )
+    assert time.time() - caught.value.args[1] < DEADLINE
+    assert "raised on rank 2 of world 0" in caught.value.__notes__[0]
+    assert trains(client4)
+
+
+def test_what_the_loss_raises_comes_as_it_is(client4):
+    with pytest.raises(ZeroDivisionError, match="a bad loss") as caught:
+        run_on_ranks(pipelined.raises_forward, client=client4, timeout=2 * DEADLINE)
+    assert "raised on rank 3 of world 0" in caught.value.__notes__[0]
+
+
+def test_a_training_that_is_cancelled_ends_on_all_ranks_and_the_next_call_trains(client4, tmp_path):
+    step = tmp_path / "step"
+    call = spmd(pipelined.train_until, client=client4).submit("raises", None, str(step))
+    until("all ranks in it", lambda: all(Path(f"{step}.{rank}").exists() for rank in range(4)))
+    assert call.cancel()
+    with pytest.raises(CancelledError):
+        call.result(DEADLINE)
+    until("all ranks to be back", lambda: all(what == "" for _, what in client4.run(doing).values()))
+    assert trains(client4)
+
+
+def test_the_layouts_of_the_bench_have_the_losses_of_one_process(client4, monkeypatch):
+    monkeypatch.setattr(hybrid, "arms", lambda _: [Arm(0), Arm(4), Arm(2, "bidirectional")])
+    bench = hybrid.Bench(client4, 4, Net(11, 2, 8, 16, 8))
+    apart = bench.check()
+    rows = [*bench.measure(1, 1), bench.memory(Arm(4))]
+
+    assert 0 <= apart["float64_apart"] <= 1e-10 < apart["float32_apart"] <= 1e-5
+    assert sorted(row["arm"] for row in rows if row["measure"] == "ms") == ["2x2_bidirectional", "4x1", "one"]
+    assert [(row["arm"], row["measure"]) for row in rows[-1:]] == [("4x1", "MB")]
+    assert min(row["value"] for row in rows) > 0
+
+
+def test_the_examples_of_the_documentation_run(client4):
+    page = Path(__file__).parents[2] / "docs" / "large-models.md"
+    outcome = doctest.testfile(str(page), module_relative=False, optionflags=doctest.ELLIPSIS)
+    assert (outcome.failed, outcome.attempted >= 5) == (0, True)
+
+
+def test_a_rank_that_is_killed_in_a_stage_ends_the_training(tmp_path):
+    with MPICluster(2, quiet=True) as cluster, Client(cluster) as client:
+        client.run_on_scheduler(be_patient)
+        with pytest.raises(RankLost):
+            run_on_ranks(pipelined.train_until, "dies", 1, str(tmp_path / "step"), client=client, timeout=4 * DEADLINE)

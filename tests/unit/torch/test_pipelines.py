@@ -1,0 +1,177 @@
+"""Where modules are cut, in one process."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from workbench.bench.deep_nets import resnet, transformer
+from workbench.errors import InvalidRequest
+from workbench.torch.pipelines import balance
+from workbench.torch.pipelines.costs import Cost, measured
+from workbench.torch.pipelines.layers import Layers, materialize, release
+from workbench.torch.pipelines.plan import Layout, Plan
+
+
+def cost(seconds=1.0, saved=10, held=8, **changes):
+    known = {"name": "layer", "weights": 1, "trained": True, "shape": (2, 3), "dtype": torch.float32}
+    return Cost(seconds=seconds, saved=saved, held=held, **(known | changes))
+
+
+def layout(ranks=4, **changes):
+    known = {"size": 32, "stages": 4, "replicas": None, "microbatches": 8, "schedule": "1f1b"}
+    return Layout.of(ranks, **(known | changes))
+
+
+def plan(costs, together=(), **changes):
+    return Plan.of(layout(**changes), torch.empty(4, 3), costs, together)
+
+
+def largest(costs, firsts, kept, microbatches):
+    """Return the largest share of time or memory of a stage."""
+    time = sum(each[0] for each in costs)
+    memory = microbatches * sum(each[1] for each in costs) + sum(each[2] for each in costs)
+    parts = [costs[first:end] for first, end in itertools.pairwise([*firsts, len(costs)])]
+    return max(
+        max(
+            sum(each[0] for each in part) / time,
+            sum(kept(stage) * each[1] + each[2] for each in part) / memory,
+        )
+        for stage, part in enumerate(parts)
+    )
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
+def test_no_other_cuts_have_a_smaller_largest_share(seed, schedule):
+    random = np.random.default_rng(seed)
+    costs = [(float(a), int(b), int(c)) for a, b, c in random.integers(1, 100, (9, 3))]
+    forbidden = {3, 6}
+
+    def kept(stage):
+        return balance.in_flight(schedule, stage, 3, 4)
+
+    found = balance.cut(costs, 3, kept, 4, forbidden)
+
+    others = [(0, a, b) for a, b in itertools.combinations(set(range(1, 9)) - forbidden, 2)]
+    assert largest(costs, found, kept, 4) == pytest.approx(min(largest(costs, cuts, kept, 4) for cuts in others))
+    assert not forbidden & set(found)
+
+
+def test_a_stage_keeps_microbatches_until_those_after_it_have_passed_them_back():
+    assert [layout().kept(stage) for stage in range(4)] == [4, 3, 2, 1]
+    assert [layout(schedule="gpipe").kept(stage) for stage in range(4)] == [8] * 4
+    assert [layout(stages=2).each, layout(stages=2, schedule="bidirectional").each] == [4, 2]
+    assert [layout(schedule="bidirectional").place(stage, 1) for stage in range(4)] == [3, 2, 1, 0]
+
+
+def test_a_plan_states_what_each_rank_holds():
+    costs = [cost(name=f"block{number}", saved=1_000_000, held=2_000_000, weights=250_000) for number in range(8)]
+    lines = [line.split("  ") for line in plan(costs).table().splitlines()[2:]]
+    lines = [[word.strip() for word in line if word] for line in lines]
+
+    assert plan(costs).table().startswith("pipeline: 4 stages x 1 replica, 1f1b, batches of 32 rows in ")
+    assert lines[0] == ["0", "0", "block0…block1", "500,000", "4.0", "8.0", "25%"]
+    assert lines[3] == ["3", "3", "block6…block7", "500,000", "4.0", "2.0", "25%"]
+    both = plan(costs, schedule="bidirectional").table().splitlines()
+    assert [both[line].split()[:4] for line in (2, 5)] == [["0", "0", "and", "3"], ["3", "3", "and", "0"]]
+    assert all("1,000,000" in line and "8.0" in line for line in (both[2], both[5]))
+
+
+def test_cuts_are_only_where_a_gradient_passes_and_shared_weights_stay_together():
+    costs = [cost(trained=False), cost(), cost(dtype=torch.int64), cost(), cost(dtype=None), cost()]
+
+    assert plan(costs, ranks=2, stages=2).firsts == (0, 4)
+    assert plan([cost(), cost(), cost(trained=False), cost()], ranks=3, stages=3, size=24, microbatches=6).firsts == (
+        0,
+        1,
+        3,
+    )
+    with pytest.raises(InvalidRequest, match="3 stages at most"):
+        plan(costs)
+    with pytest.raises(InvalidRequest, match=r"1 stage at most.*\(w is a weight of layer and layer\)"):
+        plan(costs, [("w", 1, 5)], ranks=2, stages=2)
+
+
+def whole(layers):
+    return layers.part(0, len(layers))
+
+
+@pytest.mark.parametrize(
+    ("module", "rows"),
+    [
+        (resnet(20, 2), torch.randn(2, 3, 8, 8)),
+        (transformer(2), torch.randint(0, 64, (2, 16))),
+        (nn.Linear(3, 3), torch.randn(2, 3)),
+    ],
+    ids=["sequential", "traced", "one layer"],
+)
+def test_the_layers_are_the_module_with_its_names(module, rows):
+    layers = Layers(module, 0.25)
+    passed = rows
+    for number in range(len(layers)):
+        passed = layers.part(number, number + 1)(passed)
+
+    torch.testing.assert_close(passed, module(rows))
+    torch.testing.assert_close(whole(layers)(rows), module(rows))
+    assert set(whole(layers).state_dict()) == set(module.state_dict())
+    assert [*layers.shared()] == []
+
+
+def test_a_large_submodule_is_opened_and_arguments_with_defaults_are_kept():
+    class Trunk(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.blocks = nn.ModuleList([nn.Linear(4, 4) for _ in range(4)])
+
+        def forward(self, rows, mask=None):
+            for block in self.blocks:
+                rows = block(rows)
+            return rows if mask is None else rows * mask
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.trunk, self.head = Trunk(), nn.Linear(4, 1)
+
+        def forward(self, rows, mask=None):
+            return self.head(self.trunk(rows, mask))
+
+    layers = Layers(Net(), 0.5)
+    assert [layer.name for layer in layers] == [*(f"trunk.blocks.{number}" for number in range(4)), "head"]
+
+
+def test_costs_count_what_a_layer_saves_and_leave_running_means_unchanged():
+    module = nn.Sequential(nn.Linear(10, 20, bias=False), nn.BatchNorm1d(20), nn.ReLU(), nn.Linear(20, 5, bias=False))
+    before = {name: value.clone() for name, value in module.state_dict().items()}
+    first, norm, relu, last = measured(Layers(module), torch.randn(4, 10))
+
+    # A linear layer saves its input, a normalization its input and two rows, and a ReLU its output.
+    assert [first.saved, norm.saved, relu.saved, last.saved] == [4 * 4 * 10, 4 * (4 * 20 + 2 * 20), 4 * 4 * 20, 320]
+    assert (first.weights, first.held, norm.weights) == (200, 2 * 4 * 200, 40)
+    assert last.shape == (4, 5)
+    assert min(each.seconds for each in (first, norm, relu, last)) > 0
+    assert all(torch.equal(value, before[name]) for name, value in module.state_dict().items())
+    assert all(weight.grad is None for weight in module.parameters())
+
+
+def test_other_weights_are_released_and_those_on_the_meta_device_get_memory_layer_by_layer():
+    with torch.device("meta"):
+        module = resnet(11, 2)
+    layers = Layers(module)
+    part = materialize(layers.part(0, 2), 0)
+    again = materialize(Layers(resnet(11, 2).to("meta")).part(0, 2), 0)
+
+    assert not any(weight.is_meta for weight in part.parameters())
+    assert all(torch.equal(one, other) for one, other in zip(part.parameters(), again.parameters(), strict=True))
+    real = resnet(11, 2)
+    kept = Layers(real).part(0, 2)
+    release(real, kept)
+    assert {name for name, weight in real.named_parameters() if not weight.is_meta} == dict(
+        kept.named_parameters()
+    ).keys()
+    assert all(value.is_meta for name, value in real.named_buffers() if name not in dict(kept.named_buffers()))

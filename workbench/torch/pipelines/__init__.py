@@ -1,0 +1,1 @@
+"""Pipelines: stages of a module train on different ranks, and replicas of the pipeline share a batch."""

@@ -1,0 +1,208 @@
+"""The layers of a module: the parts between which one tensor is passed, so that a pipeline can be cut there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import Any
+
+import torch
+from torch import fx, nn
+
+from workbench.errors import InvalidRequest
+
+# `_Root` has the module of the user under this name.
+_PREFIX = "module."
+
+
+@dataclass(frozen=True)
+class Layer:
+    """Consecutive operations of a module that take one tensor and return one."""
+
+    name: str
+    """Names of the submodules, from the first to the last one."""
+    nodes: tuple[fx.Node, ...]
+    """The operations."""
+    output: fx.Node
+    """The operation whose result is passed to the next layer."""
+
+
+class Layers:
+    """The layers of a module, in the order in which they run.
+
+    Parameters
+    ----------
+    module
+        A module that takes one tensor.
+    share
+        A submodule with more than this share of the weights is opened, if torch.fx can trace the submodule.
+
+    Raises
+    ------
+    InvalidRequest
+        If the ``forward`` of the module cannot be traced, or makes no tensor of its input.
+
+    Notes
+    -----
+    The layers are found by ``torch.fx`` (Reed et al., 2022). `nn.Sequential` is opened, and so are the module and its
+    large submodules; other submodules run as they are. Names of weights remain those of the module.
+    """
+
+    def __init__(self, module: nn.Module, share: float = 0.5) -> None:
+        self._module = module
+        graph = _traced(module, share)
+        self._input = next(node for node in graph.nodes if node.op == "placeholder")
+        self._all = tuple(_layers(graph, self._input))
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def __getitem__(self, index: int) -> Layer:
+        return self._all[index]
+
+    def part(self, first: int, end: int) -> nn.Module:
+        """Return a module of the layers from `first` up to `end`, which shares the submodules and their names."""
+        graph = fx.Graph()
+        source = self._all[first - 1].output if first else self._input
+        copies = {source: graph.placeholder("rows")}
+        for layer in self._all[first:end]:
+            for node in layer.nodes:
+                copied = copies[node] = graph.node_copy(node, copies.__getitem__)
+                if node.op in {"call_module", "get_attr"}:
+                    copied.target = str(node.target).removeprefix(_PREFIX)
+        graph.output(copies[self._all[end - 1].output])
+        return fx.GraphModule(self._module, graph)
+
+    def shared(self) -> Iterator[tuple[str, int, int]]:
+        """Yield each weight that several layers use: the name, and the first and the last of these layers."""
+        users: dict[int, tuple[str, list[int]]] = {}
+        for number, layer in enumerate(self._all):
+            for name, weight in self._weights(layer):
+                users.setdefault(id(weight), (name, []))[1].append(number)
+        for name, numbers in users.values():
+            if numbers[0] < numbers[-1]:
+                yield name, numbers[0], numbers[-1]
+
+    def _weights(self, layer: Layer) -> Iterator[tuple[str, Any]]:
+        for node in layer.nodes:
+            name = str(node.target).removeprefix(_PREFIX)
+            if node.op == "call_module":
+                yield from self._module.get_submodule(name).named_parameters(name)
+            elif node.op == "get_attr":
+                yield name, attrgetter(name)(self._module)
+
+
+class _Root(nn.Module):
+    """Passes one input to the module, so that other arguments of its ``forward`` keep their defaults."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, rows: Any) -> Any:
+        return self.module(rows)
+
+
+class _Tracer(fx.Tracer):
+    def __init__(self, opened: nn.Module, smallest: float) -> None:
+        super().__init__()
+        self._opened, self._smallest = opened, smallest
+
+    def is_leaf_module(self, m: nn.Module, _: str) -> bool:
+        if m is self._opened or type(m) is nn.Sequential:
+            return False
+        if not any(m.children()) or sum(each.numel() for each in m.parameters()) <= self._smallest:
+            return True
+        try:
+            _Tracer(m, self._smallest).trace(_Root(m))
+        except Exception:  # noqa: BLE001  (the forward of the user may raise anything when it gets no tensor)
+            return True
+        return False
+
+
+def _traced(module: nn.Module, share: float) -> fx.Graph:
+    kind = type(module).__name__
+    smallest = share * sum(weight.numel() for weight in module.parameters())
+    try:
+        graph = _Tracer(module, smallest).trace(_Root(module))
+    except Exception as error:
+        raise InvalidRequest(
+            f"{kind}.forward cannot be cut into stages, because torch.fx does not trace the code: {error}. Move the "
+            "part that depends on values into a submodule, or pass an nn.Sequential of layers"
+        ) from error
+    for node in graph.nodes:
+        # A trace keeps the value of `self.training`, which the stages would not change any more.
+        if node.op == "call_function" and "training" in node.kwargs:
+            raise InvalidRequest(
+                f"{kind}.forward calls {node.name} with training=..., which a trace would fix: use the submodule of "
+                "torch.nn, for example nn.Dropout"
+            )
+    return graph
+
+
+def _layers(graph: fx.Graph, source: fx.Node) -> Iterator[Layer]:
+    """Yield the layers: they end where a single value is needed later."""
+    nodes = [node for node in graph.nodes if node.op not in {"placeholder", "output"}]
+    place = {node: number for number, node in enumerate(nodes)}
+    last = {node: max(place.get(user, len(nodes)) for user in node.users) for node in [source, *nodes] if node.users}
+    needed: dict[fx.Node, int] = {source: last.get(source, -1)}
+    gathered: list[fx.Node] = []
+    for number, node in enumerate(nodes):
+        gathered.append(node)
+        needed[node] = last.get(node, number)
+        needed = {each: until for each, until in needed.items() if until > number}
+        if len(needed) == 1 and (output := next(iter(needed))) is not source:
+            yield Layer(_name(gathered), tuple(gathered), output)
+            gathered = []
+
+
+def _name(nodes: list[fx.Node]) -> str:
+    names = [str(node.target).removeprefix(_PREFIX) for node in nodes if node.op == "call_module"]
+    names = names or [nodes[-1].name]
+    return names[0] if len(names) == 1 else f"{names[0]}…{names[-1]}"
+
+
+def materialize(module: nn.Module, seed: int) -> nn.Module:
+    """Give memory to weights that are on the meta device, initialized by the ``reset_parameters`` of their modules.
+
+    Parameters
+    ----------
+    module
+        A part of a module; changed in place.
+    seed
+        Seed of the numbers that the initialization draws.
+
+    Raises
+    ------
+    InvalidRequest
+        If weights on the meta device belong to a module without ``reset_parameters``.
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        # Parents come last: nn.MultiheadAttention initializes a weight of its child.
+        for name, child in reversed([*module.named_modules()]):
+            own = [*child.parameters(recurse=False), *child.buffers(recurse=False)]
+            if not any(each.is_meta for each in own):
+                continue
+            initialize = getattr(child, "reset_parameters", None) or getattr(child, "_reset_parameters", None)
+            if initialize is None:
+                raise InvalidRequest(
+                    f"the weights of {name or 'the module'} are on the meta device, and {type(child).__name__} has no "
+                    "reset_parameters() that initializes them: add this method, or make the module on the CPU"
+                )
+            child.to_empty(device="cpu", recurse=False)
+            initialize()
+    return module
+
+
+def release(module: nn.Module, kept: nn.Module) -> None:
+    """Move the weights of a module to the meta device, except those of a part that is kept."""
+    held = {id(each) for each in (*kept.parameters(), *kept.buffers())}
+    for child in module.modules():
+        # `Module.to` would move the weights that are kept, too.
+        for name, weight in [*child.named_parameters(recurse=False), *child.named_buffers(recurse=False)]:
+            if id(weight) not in held:
+                moved = weight.detach().to("meta")
+                is_parameter = isinstance(weight, nn.Parameter)
+                setattr(child, name, nn.Parameter(moved, weight.requires_grad) if is_parameter else moved)

@@ -1,0 +1,200 @@
+"""The plan of a pipeline: its stages, where they run, and what each of their ranks holds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+from workbench.errors import InvalidRequest, did_you_mean
+from workbench.text import count
+from workbench.torch.pipelines import balance
+
+if TYPE_CHECKING:
+    from workbench.torch.pipelines.costs import Cost
+
+SCHEDULES = ("gpipe", "1f1b", "bidirectional")
+"""Valid orders of forward and backward passes."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How the ranks share stages, replicas and the rows of a batch."""
+
+    stages: int
+    """Parts of the module."""
+    replicas: int
+    """Pipelines that share a batch."""
+    microbatches: int
+    """Parts of a batch, in all replicas together."""
+    size: int
+    """Rows of a batch, on all ranks together."""
+    schedule: str
+    """One of `SCHEDULES`."""
+
+    @classmethod
+    def of(
+        cls, ranks: int, *, size: int, stages: int, replicas: int | None, microbatches: int, schedule: str
+    ) -> Layout:
+        """Return the layout of a number of ranks.
+
+        Raises
+        ------
+        InvalidRequest
+            If ranks, rows or microbatches cannot be shared evenly, or the schedule does not exist.
+        """
+        if schedule not in SCHEDULES:
+            raise InvalidRequest(f"schedule={schedule!r} is not valid: {did_you_mean(schedule, SCHEDULES)}")
+        if stages < 1 or ranks % stages or replicas not in {None, ranks // stages}:
+            given = f"stages={stages}" + ("" if replicas is None else f", replicas={replicas}")
+            raise InvalidRequest(
+                f"{given} is not valid for {count(ranks, 'rank')}: stages times replicas must be the number of ranks"
+            )
+        layout = cls(stages, ranks // stages, microbatches, size, schedule)
+        copies = layout.replicas * layout.directions
+        if stages < 2 and layout.directions > 1:
+            raise InvalidRequest("schedule='bidirectional' needs at least 2 stages: choose 'gpipe' or '1f1b'")
+        if microbatches < 1 or microbatches % copies or microbatches // copies < layout.fewest:
+            raise InvalidRequest(
+                f"microbatches={microbatches} is not valid: choose a multiple of the number of copies of the module "
+                f"({copies}), at least {copies * layout.fewest}"
+            )
+        if size < 1 or size % microbatches or size % ranks:
+            raise InvalidRequest(
+                f"size={size} is not valid: choose a multiple of both numbers, {count(ranks, 'rank')} and "
+                f"{microbatches} microbatches"
+            )
+        return layout
+
+    @property
+    def directions(self) -> int:
+        """Copies of the module in a pipeline: 2 if these run in opposite directions."""
+        return 2 if self.schedule == "bidirectional" else 1
+
+    @property
+    def fewest(self) -> int:
+        """Smallest number of microbatches of a copy: with fewer, stages would always wait."""
+        return 1 if self.schedule == "gpipe" else self.stages
+
+    @property
+    def each(self) -> int:
+        """Microbatches of a copy of the module in a step."""
+        return self.microbatches // (self.replicas * self.directions)
+
+    @property
+    def rows(self) -> int:
+        """Rows of a microbatch."""
+        return self.size // self.microbatches
+
+    def kept(self, stage: int) -> int:
+        """Return how many microbatches a stage keeps at most until their backward passes."""
+        return balance.in_flight(self.schedule, stage, self.stages, self.each)
+
+    def place(self, stage: int, direction: int) -> int:
+        """Return which rank of a pipeline has a stage, in a direction."""
+        return self.stages - 1 - stage if direction else stage
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A layout, and the layers of each stage."""
+
+    layout: Layout
+    shape: tuple[int, ...]
+    """Shape of the rows of a microbatch."""
+    dtype: torch.dtype
+    """Type of the rows."""
+    costs: tuple[Cost, ...]
+    """Costs of the layers."""
+    firsts: tuple[int, ...]
+    """First layer of each stage."""
+
+    @classmethod
+    def of(
+        cls, layout: Layout, rows: torch.Tensor, costs: Sequence[Cost], together: Sequence[tuple[str, int, int]] = ()
+    ) -> Plan:
+        """Return the plan whose largest share of time or memory is as small as possible.
+
+        Parameters
+        ----------
+        layout
+            The layout.
+        rows
+            A microbatch, of which shape and type are kept.
+        costs
+            Of the layers.
+        together
+            Weights that several layers use: the name, and the first and the last of these layers.
+
+        Raises
+        ------
+        InvalidRequest
+            If the module cannot be cut into so many stages.
+        """
+        fixed = {number for _, first, last in together for number in range(first + 1, last + 1)}
+        fixed |= {number + 1 for number, cost in enumerate(costs[:-1]) if not cost.passes_gradients}
+        # Each stage begins with weights to train, and the first one contains some: an optimizer needs weights.
+        trained = [number for number, cost in enumerate(costs) if cost.trained]
+        fixed |= set(range(1, len(costs))) - set(trained[1:])
+        try:
+            firsts = balance.cut(
+                [(cost.seconds, cost.saved, cost.held) for cost in costs],
+                layout.stages,
+                layout.kept,
+                layout.each * layout.directions,
+                fixed,
+            )
+        except InvalidRequest as error:
+            shared = "; ".join(f"{name} is a weight of {costs[a].name} and {costs[b].name}" for name, a, b in together)
+            raise InvalidRequest(f"{error} ({shared})" if shared else str(error)) from None
+        return cls(layout, tuple(rows.shape), rows.dtype, tuple(costs), tuple(firsts))
+
+    def layers(self, stage: int) -> tuple[int, int]:
+        """Return the first layer of a stage, and the first one of the next stage."""
+        ends = (*self.firsts[1:], len(self.costs))
+        return self.firsts[stage], ends[stage]
+
+    def passed(self, stage: int) -> torch.Tensor:
+        """Return the input of a stage for a microbatch, or the output of the last one, on the meta device."""
+        if stage == 0:
+            return torch.empty(self.shape, dtype=self.dtype, device="meta")
+        last = self.costs[self.layers(stage - 1)[1] - 1]
+        # Gradients pass between stages, and not to the rows.
+        return torch.empty(last.shape, dtype=last.dtype, device="meta", requires_grad=True)
+
+    def table(self) -> str:
+        """Return the stages as a table."""
+        lines = [["rank", "stage", "layers", "weights", "MB of weights and gradients", "MB of activations", "time"]]
+        total = sum(cost.seconds for cost in self.costs) or 1.0
+        for rank in range(self.layout.stages):
+            stages = list(dict.fromkeys(self.layout.place(rank, way) for way in range(self.layout.directions)))
+            its = [self.costs[slice(*self.layers(stage))] for stage in stages]
+            lines.append(
+                [
+                    ", ".join(str(rank + self.layout.stages * replica) for replica in range(self.layout.replicas)),
+                    " and ".join(map(str, stages)),
+                    " and ".join(_span(costs) for costs in its),
+                    f"{sum(cost.weights for costs in its for cost in costs):,}",
+                    f"{sum(cost.held for costs in its for cost in costs) / 1e6:.1f}",
+                    f"{max(self._activations(stage) for stage in stages) / 1e6:.1f}",
+                    f"{sum(cost.seconds for costs in its for cost in costs) / total / len(stages):.0%}",
+                ]
+            )
+        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+        layout = self.layout
+        head = (
+            f"pipeline: {count(layout.stages, 'stage')} x {count(layout.replicas, 'replica')}, {layout.schedule}, "
+            f"batches of {count(layout.size, 'row')} in microbatches of {count(layout.rows, 'row')}"
+        )
+        rows = ["  ".join(word.rjust(width) for word, width in zip(line, widths, strict=True)) for line in lines]
+        return "\n".join([head, *rows])
+
+    def _activations(self, stage: int) -> int:
+        return self.layout.kept(stage) * sum(cost.saved for cost in self.costs[slice(*self.layers(stage))])
+
+
+def _span(costs: Sequence[Cost]) -> str:
+    first, last = costs[0].name.split("…")[0], costs[-1].name.split("…")[-1]
+    return first if first == last else f"{first}…{last}"

@@ -1,0 +1,248 @@
+"""The part of a pipeline on one rank: its stages, steps, and gradients that the copies of a stage share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from itertools import chain
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.utils import parameters_to_vector, vector_to_parameters
+
+from workbench.errors import InvalidRequest
+from workbench.torch.feeding import tensor
+from workbench.torch.pipelines.layers import Layers, materialize, release
+from workbench.torch.pipelines.plan import Plan
+from workbench.torch.pipelines.rows import deliver
+from workbench.torch.pipelines.way import Loss, Way
+
+# Bytes of gradients that travel together: those of a bucket of DDP.
+_BUCKET = 25 << 20
+
+
+class Pipeline:
+    """The stages of a module on this rank; made by `pipeline`.
+
+    Attributes
+    ----------
+    plan : Plan
+        Where the module is cut, and what each rank holds: ``plan.table()``, which is also the text of the object.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        layers: Layers,
+        plan: Plan,
+        loss: Loss,
+        *,
+        seed: int,
+    ) -> None:
+        self.plan = plan
+        layout = plan.layout
+        self._replica, self._place = divmod(dist.get_rank(), layout.stages)
+        self._loss = loss
+        self._names = list(module.state_dict())
+        indices = [layout.place(self._place, way) for way in range(layout.directions)]
+        for number in chain(*(range(*plan.layers(index)) for index in indices)):
+            materialize(layers.part(number, number + 1), seed + number)
+        # The middle rank of an odd number has one stage of both directions.
+        self._parts = {index: layers.part(*plan.layers(index)) for index in sorted(indices)}
+        used = layers.part(0, len(layers)).state_dict()
+        # Weights that no layer uses belong to the state of the module nevertheless.
+        rest = module.state_dict() if dist.get_rank() == 0 else {}
+        self._unused = {name: value for name, value in rest.items() if name not in used}
+        release(module, nn.ModuleList(self._parts.values()))
+        self._group: Any = None
+        for replica in range(layout.replicas):
+            group = dist.new_group([replica * layout.stages + place for place in range(layout.stages)])
+            self._group = group if replica == self._replica else self._group
+        self._copies = self._groups_of_copies()
+        self._share_weights()
+        self._ways = [
+            Way(
+                layout,
+                number,
+                index=index,
+                part=self._parts[index],
+                taken=plan.passed(index),
+                made=plan.passed(index + 1),
+                loss=loss,
+                group=self._group,
+            )
+            for number, index in enumerate(indices)
+        ]
+
+    def _groups_of_copies(self) -> dict[int, Any]:
+        """Return the group of the ranks that have each stage of this rank; collective."""
+        layout, groups = self.plan.layout, {}
+        for stage in range(layout.stages):
+            ranks = {
+                replica * layout.stages + layout.place(stage, way)
+                for replica in range(layout.replicas)
+                for way in range(layout.directions)
+            }
+            group = dist.new_group(sorted(ranks)) if len(ranks) > 1 else None
+            if dist.get_rank() in ranks:
+                groups[stage] = group
+        return groups
+
+    def _share_weights(self) -> None:
+        """Give all copies of a stage the weights of the first one."""
+        for index, part in self._parts.items():
+            for each in chain(part.parameters(), part.buffers()) if self._copies[index] else ():
+                dist.broadcast(each.detach(), index, self._copies[index])
+
+    def __repr__(self) -> str:
+        return self.plan.table()
+
+    def parameters(self) -> Iterator[nn.Parameter]:
+        """Yield the weights of this rank, for an optimizer."""
+        for _, weight in self.named_parameters():
+            yield weight
+
+    def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
+        """Yield the weights of this rank with their names in the module."""
+        for part in self._parts.values():
+            yield from part.named_parameters()
+
+    def step(self, rows: Any, labels: Any) -> float:
+        """Pass a batch forward and backward, and set the gradients of the weights of this rank; collective.
+
+        Parameters
+        ----------
+        rows : block or tensor of shape (size / ranks, ...)
+            Part of this rank of the batch, as `batches` yields it.
+        labels : block or tensor of shape (size / ranks, ...)
+            Labels of the rows.
+
+        Returns
+        -------
+        float
+            Mean loss of the batch, on all ranks.
+
+        Raises
+        ------
+        InvalidRequest
+            If the rank does not pass its number of rows.
+        """
+        for weight in self.parameters():
+            weight.grad = None
+        inputs, targets = self._moved(rows, labels, len(self._ways))
+        total = sum(way.step(inputs, targets) for way in self._ways)
+        self._add_gradients()
+        return self._mean(total)
+
+    def evaluate(self, rows: Any, labels: Any) -> float:
+        """Return the mean loss of a batch, without gradients, of the module in evaluation mode; collective.
+
+        Parameters
+        ----------
+        rows, labels : block or tensor of shape (size / ranks, ...)
+            As in `step`.
+        """
+        inputs, targets = self._moved(rows, labels, 1)
+        part, each, total = self._parts[self._place], self.plan.layout.rows, 0.0
+        training = {child: child.training for child in part.modules()}
+        part.eval()
+        with torch.no_grad():
+            for start in range(0, self.plan.layout.size // self.plan.layout.replicas, each):
+                passed = inputs[start : start + each] if self._place == 0 else self._received()
+                passed = part(passed)
+                if self._place == self.plan.layout.stages - 1:
+                    total += float(self._loss(passed, targets[start : start + each]))
+                else:
+                    dist.send(passed, group=self._group, group_dst=self._place + 1)
+        for child, mode in training.items():
+            child.training = mode
+        return self._mean(total)
+
+    def _received(self) -> torch.Tensor:
+        passed = torch.empty_like(self.plan.passed(self._place), device="cpu", requires_grad=False)
+        dist.recv(passed, group=self._group, group_src=self._place - 1)
+        return passed
+
+    def state_dict(self) -> dict[str, torch.Tensor]:
+        """Return the state of the whole module on rank 0, and nothing on other ranks; collective."""
+        stages, state = self.plan.layout.stages, {}
+        mine = {name: value.detach() for name, value in self._parts.get(self._place, nn.Module()).state_dict().items()}
+        if dist.get_rank() == 0:
+            state = self._unused | mine
+            for source in range(1, stages):
+                found: list[Any] = [None]
+                dist.recv_object_list(found, source)
+                state |= found[0]
+        elif self._replica == 0:
+            dist.send_object_list([mine], 0)
+        return {name: state[name] for name in self._names if name in state}
+
+    def load_state_dict(self, state: Mapping[str, torch.Tensor]) -> None:
+        """Load the state of this rank's stages from that of the whole module.
+
+        Parameters
+        ----------
+        state : mapping of str to torch.Tensor
+            State of the module on this rank. The names of other stages may be absent.
+
+        Raises
+        ------
+        InvalidRequest
+            If `state` lacks a weight of this rank.
+        """
+        for part in self._parts.values():
+            own = part.state_dict()
+            names = [name for name in own if name in self._names]
+            if missing := [name for name in names if name not in state]:
+                raise InvalidRequest(
+                    f"the state has no {', '.join(missing)}: pass the state of the whole module, or that of the stages "
+                    f"of rank {dist.get_rank()}"
+                )
+            part.load_state_dict(own | {name: state[name] for name in names})
+
+    def _moved(self, rows: Any, labels: Any, ways: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Send the rows of this replica to the first stages, and the labels to the last ones."""
+        rows, labels = tensor(rows), tensor(labels)
+        size, each = self.plan.layout.size, self.plan.layout.size // dist.get_world_size()
+        if len(rows) != each or len(labels) != each:
+            raise InvalidRequest(
+                f"rank {dist.get_rank()} passes {len(rows)} rows and {len(labels)} labels, and its part of a batch "
+                f"of {size} are {each}: use batches(comm, ..., size={size})"
+            )
+        if rows.shape[1:] != self.plan.shape[1:]:
+            raise InvalidRequest(
+                f"rows of shape {tuple(rows.shape[1:])} are not valid: the pipeline has {self.plan.shape[1:]}, "
+                "the shape of the rows of `sample`"
+            )
+        rows = rows.to(self.plan.dtype)
+        places = self.plan.layout.place
+        firsts, lasts = ([places(stage, way) for way in range(ways)] for stage in (0, self.plan.layout.stages - 1))
+        return deliver(rows, firsts, self._group), deliver(labels, lasts, self._group)
+
+    def _add_gradients(self) -> None:
+        """Make the gradients those of the mean loss of the batch: the sum over microbatches of all copies."""
+        for index, part in self._parts.items():
+            # The copies have the same weights, so stages that two ranks share are reduced in the same order.
+            for gradients in _buckets(part):
+                vector = parameters_to_vector(gradients)
+                if self._copies[index]:
+                    dist.all_reduce(vector, group=self._copies[index])
+                vector_to_parameters(vector.div_(self.plan.layout.microbatches), gradients)
+
+    def _mean(self, total: float) -> float:
+        losses = torch.tensor([total], dtype=torch.float64)
+        dist.all_reduce(losses)
+        return float(losses.item()) / self.plan.layout.microbatches
+
+
+def _buckets(part: nn.Module) -> Iterator[list[torch.Tensor]]:
+    """Yield the gradients of a stage in groups of one type and a limited size."""
+    bucket: list[torch.Tensor] = []
+    for gradient in (weight.grad for weight in part.parameters() if weight.grad is not None):
+        if bucket and (bucket[0].dtype != gradient.dtype or sum(each.nbytes for each in bucket) > _BUCKET):
+            yield bucket
+            bucket = []
+        bucket.append(gradient)
+    if bucket:
+        yield bucket
