@@ -70,16 +70,18 @@ def test_a_stage_keeps_microbatches_until_those_after_it_have_passed_them_back()
 
 
 def test_a_plan_states_what_each_rank_holds():
-    costs = [cost(name=f"block{number}", saved=1_000_000, held=2_000_000, weights=250_000) for number in range(8)]
+    # Outputs have 25,000 bytes, and each of 8 microbatches has memory for a message.
+    known = {"saved": 1_000_000, "held": 2_000_000, "weights": 250_000, "shape": (25, 250)}
+    costs = [cost(name=f"block{number}", **known) for number in range(8)]
     lines = [line.split("  ") for line in plan(costs).table().splitlines()[2:]]
     lines = [[word.strip() for word in line if word] for line in lines]
 
     assert plan(costs).table().startswith("pipeline: 4 stages x 1 replica, 1f1b, batches of 32 rows in ")
-    assert lines[0] == ["0", "0", "block0…block1", "500,000", "4.0", "8.0", "25%"]
-    assert lines[3] == ["3", "3", "block6…block7", "500,000", "4.0", "2.0", "25%"]
+    assert lines[0] == ["0", "0", "block0…block1", "500,000", "4.0", "8.2", "25%"]
+    assert lines[3] == ["3", "3", "block6…block7", "500,000", "4.0", "2.2", "25%"]
     both = plan(costs, schedule="bidirectional").table().splitlines()
     assert [both[line].split()[:4] for line in (2, 5)] == [["0", "0", "and", "3"], ["3", "3", "and", "0"]]
-    assert all("1,000,000" in line and "8.0" in line for line in (both[2], both[5]))
+    assert all("1,000,000" in line and "8.2" in line for line in (both[2], both[5]))
 
 
 def test_cuts_are_only_where_a_gradient_passes_and_shared_weights_stay_together():

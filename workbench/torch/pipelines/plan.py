@@ -178,7 +178,7 @@ class Plan:
                     " and ".join(_span(costs) for costs in its),
                     f"{sum(cost.weights for costs in its for cost in costs):,}",
                     f"{sum(cost.held for costs in its for cost in costs) / 1e6:.1f}",
-                    f"{max(self._activations(stage) for stage in stages) / 1e6:.1f}",
+                    f"{self._activations(stages) / 1e6:.1f}",
                     f"{sum(cost.seconds for costs in its for cost in costs) / total / len(stages):.0%}",
                 ]
             )
@@ -191,8 +191,16 @@ class Plan:
         rows = ["  ".join(word.rjust(width) for word, width in zip(line, widths, strict=True)) for line in lines]
         return "\n".join([head, *rows])
 
-    def _activations(self, stage: int) -> int:
-        return self.layout.kept(stage) * sum(cost.saved for cost in self.costs[slice(*self.layers(stage))])
+    def _activations(self, stages: Sequence[int]) -> int:
+        """Return the bytes that a rank with these stages holds at most: what layers save, and received messages."""
+        saved = [
+            self.layout.kept(stage) * sum(cost.saved for cost in self.costs[slice(*self.layers(stage))])
+            for stage in stages
+        ]
+        # Torch allocates memory for each microbatch that a stage receives, and for its gradient.
+        received = [each for stage in stages for each in (stage, stage + 1) if 0 < each < self.layout.stages]
+        messages = sum(int(self.passed(each).nbytes) for each in received)
+        return max(saved) + self.layout.each * messages
 
 
 def _span(costs: Sequence[Cost]) -> str:
