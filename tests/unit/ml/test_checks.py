@@ -255,7 +255,7 @@ def test_whole_numbers_are_converted_without_scikit_learn(dtype, monkeypatch):
     ids=str,
 )
 def test_integers_are_converted_some_rows_at_a_time(model, dtype):
-    rows, random = 200_000, np.random.default_rng(0)
+    rows, random = 80_000, np.random.default_rng(0)
     X, y = random.integers(-100, 100, size=(rows, 16)).astype(dtype), random.integers(0, 2, size=rows)
     as_floats = clone(model).fit(X.astype(np.float64), y)
     tracemalloc.start()
