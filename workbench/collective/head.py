@@ -58,7 +58,7 @@ class SpmdCalls:
 
     async def call(self, **request: Unpack[protocol.Call]) -> protocol.Answer:
         """Run a call on all ranks that take part, and return how it went."""
-        call, name = request["call"], request["name"]
+        call, name = request["call"], request["work"]["name"]
         if call in self._cancelled:
             raise CollectiveFailed(f"{name} was cancelled.")
         self._began(call, request["origin"])

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from workbench import config
 from workbench.collective import broadcast, serialize
 from workbench.collective.globals import taken_along
-from workbench.collective.protocol import Call
+from workbench.collective.protocol import Call, Work
 from workbench.collective.serialize import Placeholder
 from workbench.errors import InvalidRequest, did_you_mean
 from workbench.placement import from_results, layout, pinning, rows, sources
@@ -60,12 +60,7 @@ class Request:
     @property
     def name(self) -> str:
         """What messages call it."""
-        return self.message["name"]
-
-    @property
-    def contents(self) -> bytes:
-        """Parcel of function and arguments, or of the slot for that parcel."""
-        return self.message["contents"]
+        return self.message["work"]["name"]
 
     @property
     def keys(self) -> list[list[Key]]:
@@ -134,18 +129,19 @@ def request(
         ) from error
     if len(contents) > _TOO_LARGE:
         raise InvalidRequest(_too_large(function, name, len(contents)))
+    work: Work = {"name": name, "contents": contents}
     if len(contents) > LARGE:
         large[len(columns)] = contents
-        contents = serialize.dumps(Placeholder(len(columns)))
+        work["contents"] = None
         columns.append([None] * len(pins or [None]))
     return Request(
         client=client,
         message={
             "call": uuid.uuid4().hex,
             "client": client.id,
-            "name": name,
             "origin": None,
-            "contents": contents,
+            "work": work,
+            "wanted": {"root": result == "root", "limit": _limit(limit)},
             "keys": [
                 [future.key if (future := column[number]) else "" for column in columns]
                 for number in range(len(pins or [None]))
@@ -153,8 +149,6 @@ def request(
             "addresses": [pin.address for pin in pins] if pins else None,
             "ranks": chosen,
             "world": world,
-            "root": result == "root",
-            "limit": _limit(limit),
             "timeout": None if timeout is None else config.time_span("timeout", timeout),
         },
         result=result,
