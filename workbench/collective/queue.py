@@ -65,7 +65,7 @@ class CallQueue(SchedulerPlugin):
         """
         lock = self._locks.setdefault(world, DisjointLock())
         forget = functools.partial(self._forget, client)
-        turn = Turn(lock, ranks, forget, deadline, busy=busy or _busy(world, ranks), gone=gone)
+        turn = Turn(world, lock, ranks, forget, deadline, busy=busy, gone=gone)
         self._of_clients[client].add(turn)
         return turn
 
@@ -136,15 +136,17 @@ class Turn:
 
     def __init__(
         self,
+        world: MPIWorld,
         lock: DisjointLock,
         ranks: Collection[int] | None,
         forget: Callable[[Turn], None],
         deadline: float,
         *,
-        busy: str,
+        busy: str | None,
         gone: Callable[[], None] | None,
     ) -> None:
-        self._lock, self._ranks, self._forget, self._deadline, self._busy = lock, ranks, forget, deadline, busy
+        self._world, self._lock, self._ranks, self._forget = world, lock, ranks, forget
+        self._deadline, self._busy = deadline, busy
         self._task: asyncio.Task[Any] | None = None
         self._why: Callable[[], str] | None = None
         self.gone = gone or self._client_gone
@@ -171,13 +173,15 @@ class Turn:
         try:
             if self._why is not None:
                 raise CollectiveFailed(self._why())
-            async with contextlib.AsyncExitStack() as stack:
-                try:
-                    async with asyncio.timeout_at(self._deadline):
-                        await stack.enter_async_context(self._lock.held(self._ranks))
-                except TimeoutError:
-                    raise CollectiveTimeout(self._busy) from None
+            try:
+                async with asyncio.timeout_at(self._deadline):
+                    request = await self._lock.acquire(self._ranks)
+            except TimeoutError:
+                raise CollectiveTimeout(self._busy or _busy(self._world, self._ranks)) from None
+            try:
                 yield
+            finally:
+                self._lock.release(request)
         except asyncio.CancelledError:
             # The head's shutdown may have cancelled the task as well.
             if self._why is None or task.cancelling() > before + 1:
