@@ -1,4 +1,4 @@
-"""One SPMD call, when it is its turn: all ranks get ready, all run, and all end when one of them fails."""
+"""One SPMD call on the head: all ranks are prepared, all run, and all end when one rank fails."""
 
 from __future__ import annotations
 
@@ -23,24 +23,14 @@ if TYPE_CHECKING:
 
     from workbench.deploy.world import MPIWorld
 
-# Further failures of other ranks that are named.
+# Failures of other ranks in the message, at most.
 _FURTHER = 4
-# Seconds for a rank to answer where it is; and for the ranks that do not come back.
+# Seconds for a rank to report where it is; and for ranks that have not returned.
 _WHERE, _WHERE_STUCK = 2.0, 0.3
 
 
 class CollectiveCall:
-    """A call on ranks of a world, when the call has its turn.
-
-    Parameters
-    ----------
-    members
-        The ranks.
-    request
-        Message of the client.
-    deadline
-        Time of the event loop.
-    """
+    """A call on the ranks `members` of a world, by the message `request` of a client."""
 
     grace: ClassVar[float] = 1.4
     """Seconds for the ranks to return when the call is ended; see `workbench.collective.rank_call`."""
@@ -61,9 +51,9 @@ class CollectiveCall:
         self._serial: int
         """Number of the communicator; the call before may retire one, so this call asks in its turn."""
         self._stop: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._keys: dict[int, Sequence[Key]] = {}  # by rank, of its arguments
+        self._keys: dict[int, Sequence[Key]] = {}  # of the arguments, by rank
         self._made: list[Key] = []  # blocks that are held for the client
-        self._stragglers = ""  # a sentence on ranks that did not come back, with a blank before it; or nothing
+        self._stragglers = ""  # a blank and a sentence about ranks that have not returned, or nothing
 
     async def run(self) -> protocol.Answer:
         """Prepare all ranks, run the call on them, and return the answer to the client."""
@@ -110,7 +100,7 @@ class CollectiveCall:
                 raise CollectiveFailed(_gone(lost or missing, self._name))
             async with admitted:
                 answer = await self._members.ask(rank, protocol.RESERVE, **request)
-            if "missing" in answer:  # again: nobody keeps it
+            if "missing" in answer:  # again: the value was released
                 raise CollectiveFailed(_gone(answer["missing"], self._name))
         if "ended" in answer:
             raise CollectiveFailed(f"{self._name} was called off: {answer['ended']}")
@@ -135,10 +125,10 @@ class CollectiveCall:
         return Outcomes(asked, lambda outcome: "error" in outcome or "ended" in outcome)
 
     def _written(self) -> list[tuple[Key, str]]:
-        """Return what is one rank's own, with its address: of what several are given, each writes to its own copy."""
+        """Return the keys of blocks that only one rank got, with the address; several ranks write to copies."""
         owners: dict[Key, str | None] = {}
         if self._request["addresses"] is None:
-            return []  # futures are no blocks: other calls use the copies on other ranks
+            return []  # values of futures, not blocks: other calls use the copies on other ranks
         for rank, keys in self._keys.items():
             address = self._members.ranks[rank]
             for key in keys:
@@ -146,7 +136,7 @@ class CollectiveCall:
         return [(key, owner) for key, owner in owners.items() if owner is not None]
 
     async def _settle(self) -> None:
-        """Have the ranks receive what is left on the communicator, or have the next call get another one."""
+        """Have the ranks receive the messages left on the communicator; if that fails, retire the communicator."""
         try:
             settled = await gather_or_cancel(
                 self._members.ask(rank, protocol.SETTLE, self.grace, call=self._call) for rank in self._members.ranks
@@ -158,7 +148,7 @@ class CollectiveCall:
 
     async def _finish(self, outcomes: list[protocol.Outcome]) -> protocol.Answer:
         if sum(outcome["messages"] for outcome in outcomes) & KEYS or any(outcome["pending"] for outcome in outcomes):
-            # The next call would receive what was meant for this one.
+            # The next call would receive messages of this call.
             await self._settle()
         limit = self._request["wanted"]["limit"]
         if "blocks" not in outcomes[0]:
@@ -177,9 +167,10 @@ class CollectiveCall:
         try:
             if not await keeping.wait(self._left, self._stop):
                 return await self._break_off(keeping)
-            self._require_client()
+            if self._stop.done() or self._client not in self._scheduler.clients:
+                raise CollectiveFailed("the client of an SPMD call has disconnected")  # noqa: TRY301  (for both ends)
         except BaseException:
-            # In this order: no rank keeps its blocks any more, and those that did let go of them.
+            # In this order: first no rank keeps further blocks, then the ranks free the kept blocks.
             self._retire()
             self._end("it was called off", begun=True)
             self._members.tell("free-keys", keys=keys, stimulus_id=f"spmd-{self._call}")
@@ -187,14 +178,10 @@ class CollectiveCall:
         for rank, address in self._members.ranks.items():
             for key, nbytes in keeping.futures[rank].result()["kept"]:
                 self._scheduler.update_data(who_has={key: [address]}, nbytes={key: nbytes}, client=self._client)
-                # Pinned to its rank, as any other block.
+                # Pinned to the rank, like every block.
                 self._scheduler.tasks[key].worker_restrictions = {address}
                 self._made.append(key)
         return {"blocks": [outcome["blocks"] for outcome in outcomes], "keys": keys}
-
-    def _require_client(self) -> None:
-        if self._stop.done() or self._client not in self._scheduler.clients:
-            raise CollectiveFailed("the client of an SPMD call has disconnected")
 
     async def _break_off(self, outcomes: Outcomes[protocol.Outcome]) -> protocol.Answer:
         """End the call on all ranks; return the error of the rank that failed first, or raise another reason."""
@@ -224,7 +211,7 @@ class CollectiveCall:
         }
 
     async def _block_stragglers(self, outcomes: Outcomes[protocol.Outcome]) -> None:
-        """Make no more calls as long as a rank has not come back."""
+        """Block further calls until all ranks have returned."""
         members = {rank: self._members.ranks[rank] for rank in outcomes.running}
         places = await whereabouts(self._scheduler, self._world.index, members, _WHERE_STUCK)
         if idle := [outcomes.futures[rank] for rank, place in places.items() if place is None]:
@@ -236,7 +223,7 @@ class CollectiveCall:
             self._stragglers = f" But {reason}: until that is over no other SPMD call can begin there."
 
     def was_cancelled(self) -> str:
-        """Return in words that the call was cancelled, and who did not come back from it."""
+        """Return the message about a cancelled call, with the ranks that have not returned."""
         return f"{self._name} was cancelled.{self._stragglers}"
 
     def _late(self, how: str) -> CollectiveTimeout:
@@ -279,9 +266,9 @@ def _gone(keys: Sequence[Key], name: str) -> str:
 async def whereabouts(
     scheduler: Scheduler, world: int, members: dict[int, str], timeout: float = _WHERE
 ) -> dict[int, dict[str, Any] | None]:
-    """Return where ranks of a world are, as `workbench.metrics.call_stack` reports; None of one that is idle.
+    """Return the positions of ranks of a world, as `workbench.metrics.call_stack` reports; None for an idle rank.
 
-    Of a rank that does not answer within `timeout` seconds, or is gone, ``{"silent": True}`` is returned.
+    For a rank that does not answer within `timeout` seconds, or is gone, the position is ``{"silent": True}``.
     """
     ranks = RankRPC(scheduler, world, members, "a look at where it is")
 

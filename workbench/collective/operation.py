@@ -20,18 +20,9 @@ T = TypeVar("T")
 async def prepare(
     work: Awaitable[T], deadline: float, call_off: Callable[[], None], late: Callable[[], CollectiveTimeout]
 ) -> T:
-    """Return the result of the preparation of all ranks.
+    """Return the result of `work`, the preparation of all ranks; if that fails, call `call_off`.
 
-    Parameters
-    ----------
-    work
-        The preparation.
-    deadline
-        Time of the event loop.
-    call_off
-        Called if the preparation fails or is cancelled.
-    late
-        Returns the error to raise if the ranks are not prepared at the deadline.
+    At the deadline, a time of the event loop, the error that `late` returns is raised.
     """
     limit = asyncio.timeout_at(deadline)
     try:
@@ -64,27 +55,16 @@ async def run_to_end(work: Coroutine[Any, Any, T], stop: asyncio.Future[None] | 
 class Outcomes(Generic[T]):
     """The outcomes of the ranks of an operation that has started.
 
-    Parameters
-    ----------
-    futures
-        Futures of the outcomes, by rank.
-    failed
-        Returns whether an outcome is a failure. An exception is one.
-
-    Attributes
-    ----------
-    futures
-        The argument.
-    order : list of int
-        Ranks that have ended, in the order of their ends.
-    first_failed : int or None
-        The rank whose failure has ended `wait`.
+    `futures` has the futures of the outcomes by rank. `failed` returns whether an outcome is a failure; an exception is
+    always one.
     """
 
     def __init__(self, futures: Mapping[int, asyncio.Future[T]], failed: Callable[[T], bool] = lambda _: False) -> None:
         self.futures, self._failed = futures, failed
         self.order: list[int] = []
+        """Ranks that have ended, in the order of their ends."""
         self.first_failed: int | None = None
+        """The rank whose failure has ended `wait`."""
         # A future, so that the end of one rank of many does not search all ranks.
         self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         for rank, future in futures.items():
@@ -120,18 +100,9 @@ class Outcomes(Generic[T]):
         return future.cancelled() or future.exception() is not None or self._failed(future.result())
 
     async def break_off(self, end: Callable[[str], None], world: int, cancelled: str | None, grace: float) -> None:
-        """End the operation on all ranks, and wait for the ranks.
+        """Request the end from the ranks by `end(reason)`, and wait `grace` seconds for the ranks.
 
-        Parameters
-        ----------
-        end
-            Requests the end from the ranks, for the given reason.
-        world
-            Index of the world.
-        cancelled
-            Reason, if the operation was cancelled.
-        grace
-            Seconds to wait.
+        `cancelled` is the reason of an operation that was cancelled, else None.
         """
         if self.first_failed is not None:
             end(f"rank {self.first_failed} of world {world} failed")

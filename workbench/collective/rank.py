@@ -78,13 +78,14 @@ class SpmdCalls:
         )
         try:
             with pause_periodic_callbacks(self._worker):
-                return await asyncio.wrap_future(running)
+                outcome = await asyncio.wrap_future(running)
         finally:
             call.put_back(self._worker.data)
-            if call.succeeded:
-                self._last = call
             if not call.made or call.id in self._ended:
                 self._calls.pop(call.id, None)
+        if "messages" in outcome:
+            self._last = call
+        return outcome
 
     async def settle(self, call: str) -> bool:
         """Make the communicator of the last call usable for the next call; return whether this has succeeded."""

@@ -1,4 +1,4 @@
-"""One SPMD call on one rank: a function of the user that runs on the rank's SPMD thread, and can be ended."""
+"""One SPMD call on one rank: the function of the user runs on the SPMD thread, and can be ended."""
 
 from __future__ import annotations
 
@@ -24,13 +24,11 @@ if TYPE_CHECKING:
     from workbench.metrics.activity import Activity
     from workbench.mpi.communicator import Communicator
     from workbench.mpi.communicator_cache import CommunicatorCache
+    from workbench.placement.from_results import BlockMeta
 
 P = ParamSpec("P")
 T = TypeVar("T")
 D = TypeVar("D", protocol.Ready, protocol.Outcome)
-
-ToBlocks = Callable[[Any, int], list[tuple[Any, Any]]]
-"""Returns the description and the block of each block of a value, on the rank of this number in the communicator."""
 
 # Bytes of a value above which the value is a separate frame of the message.
 _LARGE = 1 << 20
@@ -59,34 +57,20 @@ def _as_data(step: Callable[P, D]) -> Callable[P, D]:
 
 
 class SpmdCall(RankState):
-    """A prepared or running call of this rank.
+    """A prepared or running call of this rank, with the number and the ranks of its communicator.
 
-    Parameters
-    ----------
-    id, name
-        As of `RankState`.
-    serial, ranks
-        Number and ranks of the communicator; see `workbench.mpi.communicator_cache`.
-
-    Attributes
-    ----------
-    made : list of (BlockMeta, block)
-        Blocks that the rank keeps if the call succeeds on all ranks.
-    succeeded : bool
-        Whether the function has returned a value that can be sent or kept.
-
-    Notes
-    -----
     `unpack`, `run` and `settle` run on the SPMD thread, everything else on the event loop of the worker.
     """
 
     def __init__(self, id: str, name: str, serial: int, ranks: tuple[int, ...]) -> None:  # noqa: A002
         super().__init__(id, name, CallState())
-        self.made: list[tuple[Any, Any]] = []
-        self.succeeded = False
+        self.made: list[tuple[BlockMeta, Any]] = []
+        """Blocks that the rank keeps if the call succeeds on all ranks."""
+        # Whether the function has returned a value that can be sent or kept.
+        self._returned = False
         self._serial, self._ranks = serial, ranks
         self._function: Callable[..., Any] | None = None
-        self._to_blocks: ToBlocks | None = None
+        self._to_blocks: Callable[[Any, int], list[tuple[BlockMeta, Any]]] | None = None
         self._comm: Communicator | None = None
         # Requests that were incomplete at the end.
         self._left: list[MPI.Request] = []
@@ -96,15 +80,7 @@ class SpmdCall(RankState):
 
     @_as_data
     def unpack(self, contents: bytes | None, values: Sequence[Any]) -> protocol.Ready:
-        """Unpack the function and the arguments, which may run code of the user.
-
-        Parameters
-        ----------
-        contents
-            As of `workbench.collective.protocol.Work`.
-        values
-            Values for the slots among the arguments.
-        """
+        """Unpack the function and the arguments, with the values for placeholders; this may run code of the user."""
         self._attend(self._unpack, values[-1] if contents is None else contents, values)
         return {}
 
@@ -122,15 +98,7 @@ class SpmdCall(RankState):
         rank: int,
         wanted: protocol.Wanted,
     ) -> protocol.Outcome:
-        """Call the function, and return the outcome; collective.
-
-        Parameters
-        ----------
-        last
-            The previous call, if it has succeeded on this rank.
-        rank
-            This rank in its world.
-        """
+        """Call the function, and return the outcome; collective. `last` is the previous call, if it has succeeded."""
         if last is not None:
             # Not earlier: a communicator created later may get the context of a freed one, with messages left there.
             last.free()
@@ -159,7 +127,7 @@ class SpmdCall(RankState):
             outcome = {"blocks": serialize.dumps(blocks), "keys": [meta.key for meta in blocks]}
         else:
             outcome = {} if wanted["root"] and number else _of_value(value, wanted["limit"])
-        self.succeeded = True
+        self._returned = True
         return outcome
 
     def _attend(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -194,13 +162,13 @@ class SpmdCall(RankState):
         self._function = None
         # A persistent request that the user has started, and freed by a copy, MPI.Prequest(request), may seem active.
         # After an error its buffers are kept, because MPI may write to them.
-        posted = [request for request in self.watch.posted if request and (request.started or not self.succeeded)]
+        posted = [request for request in self.watch.posted if request and (request.started or not self._returned)]
         self.watch.posted = []
         for request in posted:
             if request.receives and not is_over(request):
                 with contextlib.suppress(MPI.Exception):
                     request.Cancel()
-        self._left = [request for request in posted if not (self.succeeded and is_over(request))]
+        self._left = [request for request in posted if not (self._returned and is_over(request))]
         for request in self._left:
             keep_alive(request)
 
@@ -236,15 +204,7 @@ class SpmdCall(RankState):
         return {meta.key: block for meta, block in made}
 
     def end(self, reason: str, call_later: Callable[[float, Callable[[], None]], Any]) -> None:
-        """Have it end: where it waits in MPI at once, in Python code soon, in C code if MPI can do that.
-
-        Parameters
-        ----------
-        reason
-            What `CallCancelled` will say.
-        call_later
-            Runs a function after so many seconds.
-        """
+        """End the call: immediately in an MPI operation, soon in Python code, in C code if MPI supports that."""
         if self.watch.ended is not None:
             return
         self.watch.end(reason)
@@ -259,26 +219,25 @@ class SpmdCall(RankState):
             if not self.running:
                 return
             used = self._used()
-            # In an MPI call of ours it sees for itself that it was ended, and is not to be cut off in the middle of it.
-            # Where it sleeps in C it would not notice, and until it did, code that is traced would stand still in all
-            # threads (CPython 3.11).
+            # An operation of a `Communicator` checks for the end by itself, and must not be interrupted. Code that
+            # sleeps in C would not notice an interrupt, which would stop traced code in all threads (CPython 3.11).
             later = self.watch.operation is not None or used == before
             if not later:
                 self._interrupted = True
                 _interrupt(self.thread)
-        # It may come back from MPI to code that never calls that again, and code may take any error for nothing.
+        # Again, since code may return from MPI and never call MPI again, or may catch any error.
         call_later(INTERRUPT if later else AGAIN, lambda: self._interrupt(used, call_later))
 
     def _used(self) -> float:
-        """Return the CPU seconds that its thread has used; 0 before it runs."""
+        """Return the CPU seconds of the thread; 0 before the thread runs the call."""
         return time.clock_gettime(time.pthread_getcpuclockid(self.thread)) if self.thread else 0.0
 
     def _revoke(self, before: Any, call_later: Callable[[float, Callable[[], None]], Any]) -> None:
-        """Revoke the communicator if code in C waits in it, as far as can be seen: Python did not get on."""
+        """Revoke the communicator if Python code has made no progress, so that C code probably waits in MPI."""
         from mpi4py import MPI
 
         if not self.running or self._comm is None or MPI.Query_thread() != MPI.THREAD_MULTIPLE:
-            return  # this is the thread of the event loop, and not every MPI takes calls of several
+            return  # this is the thread of the event loop, which may call MPI only at this level
         spot = self._spot()
         if spot is not None and spot == before:
             self._comm.revoke()
@@ -286,7 +245,7 @@ class SpmdCall(RankState):
             call_later(REVOKE, lambda: self._revoke(spot, call_later))
 
     def _spot(self) -> Any:
-        """Return where the code of the user is; None while an operation of ours may yet end by itself."""
+        """Return the position of the code of the user; None while an operation may end by itself."""
         if self.watch.operation:
             return self.watch.count if time.monotonic() - self._ended_at > OURS else None
         frame = sys._current_frames().get(self.thread or 0)  # noqa: SLF001  (documented)
@@ -294,12 +253,12 @@ class SpmdCall(RankState):
 
 
 def _key(call: str) -> int:
-    """Return what tells the communicator of a call from all others: the same on all ranks."""
+    """Return a number that identifies the communicator of a call: the same on all ranks."""
     return int(call, 16) & KEYS
 
 
 def _interrupt(thread: int | None) -> None:
-    """Have a thread raise `CallCancelled` at its next instruction of Python."""
+    """Raise `CallCancelled` in a thread, at the next instruction of Python."""
     if thread is not None:
         ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(CallCancelled))
 

@@ -45,17 +45,7 @@ def room(nbytes: int) -> asyncio.Semaphore:
 
 
 class RankRPC:
-    """Sends requests to ranks of a world.
-
-    Parameters
-    ----------
-    world
-        Index of the world.
-    ranks
-        Addresses by rank.
-    purpose
-        Name of the operation in errors, for example ``"a broadcast"``.
-    """
+    """Sends requests to ranks of a world, given by their addresses; errors contain the `purpose`, ``"a broadcast"``."""
 
     def __init__(self, scheduler: Scheduler, world: int, ranks: dict[int, str], purpose: str) -> None:
         self._scheduler, self._world, self.ranks, self._purpose = scheduler, world, ranks, purpose

@@ -32,23 +32,9 @@ _THREAD_LEVELS = ("single", "funneled", "serialized", "multiple")
 
 
 def live(record: Record, index: int, ranks: int, timeout: float, times: dict[str, float]) -> bool | None:
-    """Join the world, and run the worker of this rank to its end; return whether all ranks finalize MPI together.
+    """Join the world of so many ranks within `timeout` seconds, and run the worker of this rank to its end.
 
-    Parameters
-    ----------
-    index
-        Index of the world.
-    ranks
-        Number of ranks of the world.
-    timeout
-        Seconds until the world must be ready.
-    times
-        Times of the steps of this start, in seconds since the epoch; more are added.
-
-    Returns
-    -------
-    finalize : bool or None
-        As of `RankWorker.finalize`.
+    Returns `RankWorker.finalize`. The times of the steps, in seconds since the epoch, are added to `times`.
     """
     deadline = time.monotonic() + timeout
     thread = SpmdThread()
