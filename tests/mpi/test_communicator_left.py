@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
     from support.ends import End
 
+    from workbench.collective.rank_call import SpmdCall
+
 
 @pytest.fixture(scope="module")
 def untidy() -> Iterator[World]:
@@ -28,6 +30,12 @@ def untidy() -> Iterator[World]:
     world = World(3)
     yield world
     world.stop(finalize=False)
+
+
+def run(call: SpmdCall, communicators: Any, rank: int, last: SpmdCall | None = None) -> Any:
+    """Run a call on this rank, and return the outcome."""
+    activity: Any = types.SimpleNamespace(running=lambda *_: contextlib.nullcontext())
+    return call.run(communicators, activity, last, rank, {"root": False, "limit": None})
 
 
 async def left_behind(end: End, function: Callable[[Any], object]) -> tuple[bool, bool]:
@@ -42,8 +50,8 @@ async def left_behind(end: End, function: Callable[[Any], object]) -> tuple[bool
             return MPI.COMM_WORLD.Dup()
 
     call = SpmdCall("ab", "a call", 1, tuple(range(end.size)))
-    call._function = function
-    call.run(Fresh(), lambda value: value)  # type: ignore[arg-type]
+    call._function = lambda comm: [function(comm)].clear()
+    assert run(call, Fresh(), end.rank)["nbytes"]
     told = (await end.gather(call.left_behind())).values()
     return any(each["pending"] for each in told), bool(sum(each["messages"] for each in told) & KEYS)
 
@@ -214,24 +222,20 @@ async def what_is_left_is_received_but_for_a_collective_of_one_rank(end: End) ->
 
 
 async def what_is_left_on_communicators_that_a_call_made_is_received(end: End) -> None:
-    from types import SimpleNamespace
-
     from mpi4py import MPI
 
-    from workbench.collective.rank import SpmdCalls
     from workbench.collective.rank_call import SpmdCall
     from workbench.mpi import communicator_cache
 
     communicator_cache._SETTLE_TIMEOUT = DEADLINE
-    worker: Any = SimpleNamespace(handlers={}, stream_handlers={})
-    context: Any = SimpleNamespace(rank=end.rank)
-    activity: Any = SimpleNamespace(running=lambda *_: contextlib.nullcontext())
-    calls = SpmdCalls(worker, context, communicator_cache.CommunicatorCache(MPI.COMM_WORLD.Dup()), activity)
+    communicators = communicator_cache.CommunicatorCache(MPI.COMM_WORLD.Dup())
+    last: SpmdCall | None = None
 
     def call(number: int, function: Callable[[Any], object]) -> dict[str, Any]:
-        ready = SpmdCall(str(number), "a call", 1, tuple(range(end.size)))
-        ready._function = function
-        return calls._run(ready, False, None)
+        nonlocal last
+        before, last = last, SpmdCall(str(number), "a call", 1, tuple(range(end.size)))
+        last._function = function
+        return run(last, communicators, end.rank, before)
 
     def leaves(comm: Any) -> None:
         for made in (comm.Dup(), comm.Split(0, -comm.rank), comm.Create_cart([comm.size])):
@@ -247,7 +251,7 @@ async def what_is_left_on_communicators_that_a_call_made_is_received(end: End) -
 
     for number in range(3):
         assert call(2 * number, leaves)["messages"]
-        assert calls._settle(str(2 * number), 1)
+        assert last.settle(communicators)
         told = call(2 * number + 1, makes)
         assert serialize.loads(told["value"]) == {"new"}
 
@@ -290,8 +294,7 @@ async def a_copy_that_is_freed_leaves_a_request_alone(end: End) -> None:
     fresh: Any = types.SimpleNamespace(get=lambda *_: MPI.COMM_WORLD.Dup())
     for started in (False, True):
         call._function = functools.partial(free_copies, started=started)
-        with contextlib.suppress(ValueError):
-            call.run(fresh, lambda value: value)
+        assert ("error" in run(call, fresh, end.rank)) == (not started)
         polling.release()
     # MPI gives the handles to what is made next.
     for _ in range(20):

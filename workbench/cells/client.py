@@ -255,7 +255,7 @@ async def _begin(
         "world": world,
         "ranks": None if ranks is None else list(ranks),
         "names": names,
-        "limit": config.size("cells.output-limit"),
+        "allowed": {"limit": config.size("cells.output-limit")},
         "timeout": config.seconds("cells.queue-timeout"),
     }
     granted: protocol.Granted = await ClientHead(client, _PURPOSE).begin(protocol.BEGIN, **message)

@@ -23,23 +23,12 @@ if TYPE_CHECKING:
 
     from workbench.deploy.registry import Record
 
-# Seconds for the controller to print its connections, and for a rank to prepare.
+ANSWER = 45.0
+"""Seconds for a rank to answer to a step of the preparation of a cell."""
+# Seconds for the controller to print its connections.
 _START = 30.0
-_ANSWER = 45.0
 # Seconds for the controller to end.
 _END = 5.0
-
-
-async def ask(members: RankRPC, rank: int, operation: str, **message: Any) -> Any:
-    """Ask a rank for a step of the preparation of a cell, with a deadline, and return the answer."""
-    try:
-        async with asyncio.timeout(_ANSWER):
-            return await members.ask(rank, operation, **message)
-    except TimeoutError as error:
-        raise CollectiveFailed(
-            f"rank {rank} did not get ready for a cell within {_ANSWER:.0f} s.",
-            hint=("See its log: ", Command("logs", f"--rank {rank}")),
-        ) from error
 
 
 class Engines:
@@ -70,9 +59,9 @@ class Engines:
         async with self._starting:
             new = [rank for rank, address in ranks.ranks.items() if address not in self._ready]
             if new:
-                await gather_or_cancel([self._control(), *(ask(ranks, rank, protocol.WARM) for rank in new)])
+                await gather_or_cancel([self._control(), *(ranks.ask(rank, protocol.WARM, ANSWER) for rank in new)])
                 idents = await gather_or_cancel(
-                    ask(ranks, rank, protocol.ENGINE, connection=self._connections["engine"]) for rank in new
+                    ranks.ask(rank, protocol.ENGINE, ANSWER, connection=self._connections["engine"]) for rank in new
                 )
                 self._ready |= {ranks.ranks[rank]: ident for rank, ident in zip(new, idents, strict=True)}
             if self._process is None or self._process.returncode is not None:

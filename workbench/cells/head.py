@@ -7,17 +7,15 @@ on all ranks when one rank fails, when the notebook asks for the end, or when th
 from __future__ import annotations
 
 import asyncio
-import math
 from collections.abc import Callable, Coroutine, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, ClassVar, Unpack
 
 from distributed.diagnostics.plugin import SchedulerPlugin
 
 from workbench.cells import protocol
-from workbench.cells.controller_process import Engines, ask
+from workbench.cells.controller_process import ANSWER, Engines
 from workbench.collective.cancelled import Cancelled
-from workbench.collective.operation import RankOperation, Running
-from workbench.collective.protocol import part
+from workbench.collective.operation import Outcomes, run_to_end
 from workbench.collective.queue import CallQueue, Turn, gone, just_being
 from workbench.collective.rank_locations import ranges
 from workbench.collective.rank_rpc import RankRPC, gather_or_cancel, room
@@ -137,7 +135,7 @@ class Cells(SchedulerPlugin):
         if place is None or 0 not in place.present or self.queue.is_taken(place):
             return []
         ranks = RankRPC(self.scheduler, world, self.worlds.members(place), "a completion")
-        return list(await ask(ranks, 0, protocol.COMPLETE, text=text))
+        return list(await ranks.ask(0, protocol.COMPLETE, ANSWER, text=text))
 
     async def close(self) -> None:
         """End the controllers."""
@@ -186,19 +184,22 @@ class Cells(SchedulerPlugin):
         self.queue.remove_client(scheduler, client)
 
 
-class _Cell(RankOperation[str, bool]):
-    """A cell on ranks of a world. The outcome of a rank is its status, and the notebook does not use the result."""
+class _Cell:
+    """A cell on ranks of a world. The outcome of a rank is its status."""
 
-    grace = 11.0  # longer than the time of the ranks
+    grace: ClassVar[float] = 11.0
+    """Seconds for the ranks to end the cell; longer than the ranks take."""
 
     turn: Turn
     task: asyncio.Task[None]  # keeps the turn
 
     def __init__(self, cells: Cells, world: MPIWorld, request: protocol.Begin) -> None:
-        none = RankRPC(cells.scheduler, world.index, {}, "a cell")
-        super().__init__(cells.scheduler, cells.queue, world, none, math.inf)
-        self._cells, self._request, self.id = cells, request, request["cell"]
-        self.granted: asyncio.Future[protocol.Granted] = asyncio.get_running_loop().create_future()
+        self._cells, self._world, self._request, self.id = cells, world, request, request["cell"]
+        self._members = RankRPC(cells.scheduler, world.index, {}, "a cell")
+        loop = asyncio.get_running_loop()
+        self.granted: asyncio.Future[protocol.Granted] = loop.create_future()
+        self._stop: asyncio.Future[None] = loop.create_future()
+        self._reason = "the cell was cancelled"
         self._ends: dict[int, asyncio.Future[str]] = {}
 
     @property
@@ -213,14 +214,23 @@ class _Cell(RankOperation[str, bool]):
 
     def stop(self, reason: str) -> None:
         """End the cell in any state; only the first reason counts."""
-        if not self._stopped.is_set():
-            self._cancelled = reason
+        if not self._stop.done():
+            self._reason = reason
             self.turn.cancel(lambda: _CANCELLED)
+
+    async def run(self) -> None:
+        """Prepare all ranks, and wait until the notebook, which sends the code to the engines, has run the cell."""
+        try:
+            await self._prepare()
+        except BaseException:
+            self._end("it was called off", self._members.ranks)
+            raise
+        await run_to_end(self._run_all(), self._stop)
 
     async def _prepare(self) -> None:
         world, names = self._world, self._request["names"]
         ranks = _check_ranks(world, self._request["ranks"])
-        everyone = RankRPC(self._scheduler, world.index, self._cells.worlds.members(world), "a cell")
+        everyone = RankRPC(self._cells.scheduler, world.index, self._cells.worlds.members(world), "a cell")
         self._members.ranks = {rank: everyone.ranks[rank] for rank in ranks}
         transfers = {rank: {name: self._transfer(name, rank) for name in names} for rank in ranks}
         engines = self._engines = self._cells.engines(world)
@@ -230,25 +240,41 @@ class _Cell(RankOperation[str, bool]):
         reach = await engines.ready(everyone)
         self._ends = {rank: asyncio.get_running_loop().create_future() for rank in ranks}
         admitted = room(sum(len(transfer.get("parcel", b"")) for transfer in names.values()))
+        serial = self._cells.queue.communicator(world, ranks)
 
-        async def prepare(rank: int) -> None:
+        async def reserve(rank: int) -> None:
             message: protocol.Prepare = {
                 "cell": self.id,
-                **part(protocol.Allowed, self._request),
+                "allowed": self._request["allowed"],
                 "generation": engines.generation,
-                "serial": self._serial,
+                "serial": serial,
                 "ranks": ranks,
                 "names": transfers[rank],
             }
             async with admitted:
-                await ask(self._members, rank, protocol.PREPARE, **message)
+                await self._members.ask(rank, protocol.PREPARE, ANSWER, **message)
 
-        await gather_or_cancel(map(prepare, ranks))
+        await gather_or_cancel(map(reserve, ranks))
         self.granted.set_result({**reach, "ranks": ranks, "size": world.ranks})
 
-    def _go(self, rank: int) -> asyncio.Future[str]:
-        # The notebook sends the code by the engines.
-        return self._ends[rank]
+    async def _run_all(self) -> None:
+        """Wait for the end of the cell on all ranks, and end the cell if the notebook asks for the end."""
+        outcomes = Outcomes(self._ends)
+        try:
+            completed = await outcomes.wait(stop=self._stop)
+            if not completed:
+                # A rank in C code cannot be ended. It refuses the next cell until the code returns.
+                await outcomes.break_off(
+                    lambda reason: self._end(reason, self.running), self._world.index, self._reason, self.grace
+                )
+            if not completed or {end.result() for end in self._ends.values()} != {"ok"}:
+                # Messages may be left on the communicators.
+                self._engines.generation += 1
+                self._cells.queue.retire_communicator(self._world)
+        finally:
+            given = {key: address for key, address in self._engines.given.items() if key in self._cells.scheduler.tasks}
+            drop_copies(self._cells.scheduler, given.items(), f"cell-{self.id}")
+            self._engines.given = given
 
     def ended(self, rank: int, status: str, summary: str) -> None:
         """Note that a rank has ended the cell, or is about to fail: the others must not wait for this rank in MPI."""
@@ -261,35 +287,11 @@ class _Cell(RankOperation[str, bool]):
         }
         reasons |= dict.fromkeys(("ok", "ended", "interrupted"), "")
         if reason := reasons.get(status, f"rank {rank} raised {summary}"):
-            self._tell(self.running, reason, interrupt=False)
+            self._end(reason, self.running, interrupt=False)
 
-    async def _supervise(self, running: Running[str]) -> bool:
-        try:
-            return await super()._supervise(running)
-        finally:
-            given = {key: address for key, address in self._engines.given.items() if key in self._scheduler.tasks}
-            drop_copies(self._scheduler, given.items(), f"cell-{self.id}")
-            self._engines.given = given
-
-    async def _finish(self, outcomes: list[str]) -> bool:
-        if set(outcomes) != {"ok"}:
-            self._retire()
-        return True
-
-    def _end(self, reason: str, *, begun: bool) -> None:
-        self._tell(self.running if begun else self._members.ranks, reason, interrupt=True)
-
-    def _tell(self, ranks: dict[int, str], reason: str, *, interrupt: bool) -> None:
+    def _end(self, reason: str, ranks: dict[int, str], *, interrupt: bool = True) -> None:
         message: protocol.End = {"cell": self.id, "reason": reason, "interrupt": interrupt}
-        RankRPC(self._scheduler, self._world.index, ranks, "a cell").tell(protocol.END, **message)
-
-    async def _broken(self, *_: Any) -> bool:
-        # A rank in C code cannot be ended. It refuses the next cell until the code returns.
-        return True
-
-    def _retire(self) -> None:
-        self._engines.generation += 1
-        self._queue.retire_communicator(self._world)
+        RankRPC(self._cells.scheduler, self._world.index, ranks, "a cell").tell(protocol.END, **message)
 
     # -- objects -----------------------------------------------------------------------------------------------
 
@@ -302,14 +304,14 @@ class _Cell(RankOperation[str, bool]):
             address = self._members.ranks[rank]
             return {"key": transfer["blocks"][address], "holders": [address]}
         if "key" in transfer:
-            task = self._scheduler.tasks.get(transfer["key"])
+            task = self._cells.scheduler.tasks.get(transfer["key"])
             return {"key": transfer["key"], "holders": [holder.address for holder in (task and task.who_has) or ()]}
         return transfer
 
     def _wrong_place(self, name: str, rank: int) -> str | None:
         """Return the message for a collection that has no block on a rank, or blocks on other worlds; else None."""
         blocks, index = self._request["names"][name]["blocks"], self._world.index
-        workers = self._scheduler.workers
+        workers = self._cells.scheduler.workers
         holders = [workers[address].extra["workbench"] for address in blocks if address in workers]
         own = sorted(holder["rank"] for holder in holders if holder["world"] == index)
         others = sorted({holder["world"] for holder in holders} - {index})

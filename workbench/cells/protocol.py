@@ -59,9 +59,10 @@ class Transfer(TypedDict, total=False):
     parcel: bytes
 
 
-class Begin(Id, Allowed):
+class Begin(Id):
     """`BEGIN`: prepare a cell when its turn comes."""
 
+    allowed: Allowed
     client: str
     """Identity of the client."""
     origin: int | None
@@ -94,9 +95,10 @@ class Granted(Reach):
     """Number of ranks of the world."""
 
 
-class Prepare(Id, Allowed):
+class Prepare(Id):
     """`PREPARE`: prepare a cell on a rank."""
 
+    allowed: Allowed
     generation: int
     """Increases after each cell that was ended: earlier communicators must not be used again."""
     serial: int

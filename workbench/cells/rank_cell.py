@@ -39,7 +39,7 @@ class Cell(RankState):
 
     def admit(self, characters: int) -> int:
         """Return how many of `characters` more characters of output may be sent to the notebook."""
-        admitted = min(characters, self.request["limit"] - self._shown)
+        admitted = min(characters, self.request["allowed"]["limit"] - self._shown)
         self._shown += admitted
         self.cut += characters - admitted
         return admitted

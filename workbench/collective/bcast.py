@@ -1,4 +1,4 @@
-"""``MPI_Bcast`` of many buffers, that can be called off and holds no core for long.
+"""``MPI_Bcast`` of many buffers, which can be cancelled and does not occupy a core.
 
 Each piece is an ``Ibcast`` that is tested with a cancel flag: a blocking call would never return when a rank that
 takes part does not answer.
@@ -17,16 +17,16 @@ from workbench.mpi.polling import keep_alive, wait
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-# Bytes of a piece, and how many are on their way at a time. Measured with 256 MB at 4 ranks: 60 ms on Open MPI and 80
-# on MPICH, a blocking call of the whole 90 and 140. Far below INT_MAX, too.
+# Bytes of a piece, and pieces in flight. Measured with 256 MB on 4 ranks: 60 ms with Open MPI and 80 ms with MPICH; one
+# blocking call takes 90 and 140 ms. A piece is also far below INT_MAX.
 _PIECE = 16 << 20
 _DEPTH = 4
-# Bytes below which frames are packed together, since a message of its own costs more than a copy.
+# Bytes below which frames are packed together, since a separate message costs more than a copy.
 _SMALL = 1 << 16
 
 
 def layout(sizes: Sequence[int]) -> tuple[list[int], int, int]:
-    """Place frames in one memory: the small ones first, so that they can travel packed; each at a multiple of 64.
+    """Place frames in one memory, each at a multiple of 64: first the small ones, which are sent together.
 
     Parameters
     ----------
@@ -36,7 +36,7 @@ def layout(sizes: Sequence[int]) -> tuple[list[int], int, int]:
     Returns
     -------
     offsets : list of int
-        Where each frame begins.
+        Offset of each frame.
     packed : int
         Bytes at the beginning that hold the small frames.
     total : int
@@ -54,7 +54,7 @@ def layout(sizes: Sequence[int]) -> tuple[list[int], int, int]:
 
 
 def outgoing(frames: Sequence[memoryview]) -> list[memoryview]:
-    """Return the buffers that send `frames`: the small ones packed, the others as they are."""
+    """Return the buffers that send `frames`: a copy of the small ones, and the large ones."""
     sizes = [frame.nbytes for frame in frames]
     offsets, packed, _ = layout(sizes)
     head = memoryview(bytearray(packed))
@@ -68,21 +68,21 @@ def outgoing(frames: Sequence[memoryview]) -> list[memoryview]:
 
 
 def incoming(memory: memoryview, sizes: Sequence[int]) -> tuple[list[memoryview], list[memoryview]]:
-    """Return the buffers that receive into `memory`, and the frames that are in it then."""
+    """Return the buffers that receive into `memory`, and the received frames."""
     offsets, packed, _ = layout(sizes)
     frames = [memory[offset : offset + size] for offset, size in zip(offsets, sizes, strict=True)]
     return [memory[:packed], *(frame for frame in frames if frame.nbytes >= _SMALL)], frames
 
 
 def bcast(communicator: MPI.Intracomm, buffers: Sequence[memoryview], check: Callable[[], None]) -> None:
-    """Send the buffers of rank 0 into those of the others. Runs on the SPMD thread; collective.
+    """Send the buffers of rank 0 to the buffers of the other ranks. Runs on the SPMD thread; collective.
 
     Parameters
     ----------
     buffers
-        As many, and as long, on all ranks.
+        The same number and lengths on all ranks.
     check
-        Called again and again while it waits; raises to break off. The communicator is of no use after that.
+        Called repeatedly during the wait; raises to end the broadcast. The communicator must not be used after that.
     """
     from mpi4py import MPI
 

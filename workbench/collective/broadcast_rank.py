@@ -1,4 +1,4 @@
-"""What a rank does in a broadcast: take the upload, get ready, join the ``MPI_Bcast``, keep the object."""
+"""A broadcast on a rank: receive the upload, prepare, join the ``MPI_Bcast``, keep the object."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ if TYPE_CHECKING:
 
 @dataclass
 class _Call:
-    """A broadcast that this rank is ready for, or in."""
+    """A prepared or running broadcast of this rank."""
 
     key: Key
     deadline: float
-    """Of ``time.monotonic``."""
+    """Time of `time.monotonic`."""
     buffers: list[memoryview] = field(default_factory=list)
-    """What MPI reads or writes; the same lengths on all ranks."""
+    """Memory that MPI reads or writes; the same lengths on all ranks."""
     frames: list[memoryview] | None = None
-    """What will have been received; None on the rank that sends."""
+    """Frames to receive; None on the rank that sends."""
     called_off: threading.Event = field(default_factory=threading.Event)
 
     def check(self) -> None:
-        """Raise if it is to end."""
+        """Raise if the broadcast was ended or is late."""
         if self.called_off.is_set():
             raise CollectiveFailed("the broadcast was called off")
         if time.monotonic() > self.deadline:
@@ -44,21 +44,21 @@ class _Call:
 
 
 class Broadcasts:
-    """Answers what the head and clients ask a rank for a broadcast.
+    """Handlers of a rank for broadcasts.
 
     Parameters
     ----------
     worker
-        The rank's worker, which keeps the objects; it gets the handlers.
+        The worker of the rank, which keeps the objects and gets the handlers.
     context
         The rank.
     communicators
-        Those of the rank's SPMD thread.
+        Communicators of the SPMD thread.
 
     Notes
     -----
-    Runs on the worker's event loop. MPI is called on the rank's SPMD thread alone, so neither busy task slots nor the
-    thread level of MPI matter.
+    Runs on the event loop of the worker. Only the SPMD thread calls MPI, so neither occupied task slots nor the thread
+    level of MPI matter.
     """
 
     def __init__(self, worker: Worker, context: RankContext, communicators: CommunicatorCache) -> None:
@@ -75,14 +75,14 @@ class Broadcasts:
         worker.stream_handlers[protocol.BROADCAST_CANCEL] = self.cancel
 
     async def upload(self, key: Key, value: Any) -> None:
-        """Keep the object that a client sends, and tell the head."""
+        """Keep the object that a client sends, and report to the head."""
         worker = self._worker
         nbytes = worker.update_data({key: value})["nbytes"][key]
         uploaded = getattr(worker.scheduler, protocol.BROADCAST_UPLOADED)
         await uploaded(key=key, address=worker.address, nbytes=nbytes)
 
     async def offer(self, **asked: Unpack[protocol.Offer]) -> list[int]:
-        """Get ready to send the object; return the bytes of its frames."""
+        """Prepare to send the object; return the bytes of each frame."""
         from distributed.utils import offload
 
         ready = self._expect(asked)
@@ -91,7 +91,7 @@ class Broadcasts:
         return [frame.nbytes for frame in frames]
 
     async def take(self, **asked: Unpack[protocol.Take]) -> None:
-        """Get ready to receive frames of these sizes."""
+        """Prepare to receive frames of these sizes."""
         from workbench.comm import receive_memory
 
         _, _, total = layout(asked["sizes"])
@@ -103,7 +103,7 @@ class Broadcasts:
         ready.buffers, ready.frames = buffers, frames
 
     async def go(self, call: str, serial: int) -> None:
-        """Send or receive by the communicator of this number; return when the object is kept here."""
+        """Send or receive with the communicator of this number; return when this rank has the object."""
         from distributed.utils import offload
 
         ready = self._calls.get(call)
@@ -121,19 +121,19 @@ class Broadcasts:
         bcast(communicator, ready.buffers, ready.check)
 
     def cancel(self, call: str) -> None:
-        """Call it off, wherever it is."""
+        """End a broadcast in any state."""
         if ready := self._calls.pop(call, None):
             ready.called_off.set()
 
     def _expect(self, asked: protocol.Offer) -> _Call:
         ready = self._calls[asked["call"]] = _Call(asked["key"], time.monotonic() + asked["timeout"])
-        # If nobody ever says go, what is held for it is let go.
+        # Without a request to start, the memory is released at the deadline.
         asyncio.get_running_loop().call_later(asked["timeout"], self._calls.pop, asked["call"], None)
         return ready
 
 
 def _to_frames(value: Any) -> list[memoryview]:
-    """Serialise as for any message of Dask, but neither compressed nor cut: MPI needs neither."""
+    """Serialize an object as in a message of Dask, but without compression and splitting, which MPI does not need."""
     from distributed.protocol.core import dumps
     from distributed.protocol.serialize import to_serialize
     from distributed.utils import ensure_memoryview

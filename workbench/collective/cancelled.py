@@ -1,4 +1,4 @@
-"""Calls and cells that were cancelled before they came."""
+"""Calls and cells that were cancelled before their request arrived."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import asyncio
 
 
 class Cancelled:
-    """Identities of calls or cells that were cancelled: the order may be faster than the call.
+    """Identities of cancelled calls or cells: the cancellation may arrive before the request.
 
     Parameters
     ----------
     seconds
-        For which an identity is remembered.
+        Time for which an identity is kept.
     """
 
     def __init__(self, seconds: float) -> None:
@@ -19,7 +19,7 @@ class Cancelled:
         self._known: set[str] = set()
 
     def add(self, call: str) -> None:
-        """Remember a call that was cancelled. On an event loop."""
+        """Keep the identity of a cancelled call. On an event loop."""
         self._known.add(call)
         asyncio.get_running_loop().call_later(self._seconds, self._known.discard, call)
 

@@ -1,4 +1,4 @@
-"""The way of a request to the head and back."""
+"""A call of a client: the inputs, the request to the head, Ctrl-C, and the result."""
 
 from __future__ import annotations
 
@@ -25,24 +25,24 @@ from workbench.session.head_client import ClientHead
 if TYPE_CHECKING:
     from distributed import Client
 
-# Seconds for the ranks to end an interrupted call, which take two at most.
+# Seconds for the ranks to end an interrupted call. The ranks take at most two.
 _END = 3.0
 
-# Seconds between two looks whether the client is still there.
+# Seconds between two checks that the client is open.
 _LOOK = 5.0
 
-# Calls of one client run in the order in which they were made; those with ``ranks=`` that share no rank, at once. For
+# Calls of one client run in their order; calls with ``ranks=`` and without a common rank run at the same time. Used on
 # the event loop of the client.
 _turns: WeakKeyDictionary[Client, DisjointLock] = WeakKeyDictionary()
 
 
 class PendingCall:
-    """A request on its way.
+    """A call whose result has not arrived.
 
     Attributes
     ----------
     future : concurrent.futures.Future
-        Of the result; to cancel it ends the call on all ranks.
+        Future of the result. ``cancel()`` ends the call on all ranks.
     """
 
     def __init__(self, request: Request) -> None:
@@ -51,18 +51,18 @@ class PendingCall:
         self._loop: asyncio.AbstractEventLoop = request.client.loop.asyncio_loop  # type: ignore[union-attr]
         self._sent = False
         self._news: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
-        news = self._news  # a reference to this object would be a cycle, and keep what was broadcast for it
+        news = self._news  # a reference to this object would be a cycle, and would keep the broadcast arguments
         self.future: Future[Any] = asyncio.run_coroutine_threadsafe(self._run(), self._loop)
         self.future.add_done_callback(lambda _: news.put(None))
 
     def tell(self, news: Callable[[], object]) -> None:
-        """Have the thread that waits for the result call something meanwhile; from any thread."""
+        """Have the thread that waits for the result call `news`. Thread-safe."""
         self._news.put(news)
 
     def result(self) -> Any:
-        """Wait for the result and return it; make the calls of `tell` meanwhile.
+        """Wait for the result, and return the result; call the functions of `tell` meanwhile.
 
-        Ctrl-C ends the call on all ranks, and so does an error of such a call.
+        Ctrl-C and an error of such a function end the call on all ranks.
         """
         try:
             while (news := self._next()) is not None:
@@ -77,23 +77,23 @@ class PendingCall:
         if error is None:
             return self.future.result()
         try:
-            # The frames between the rank and this process are of no use in the traceback.
+            # The frames between the rank and this process do not help a reader of the traceback.
             raise serialize.strip_internal_frames(error)
         finally:
-            del self, error  # they are in the traceback of the error
+            del self, error  # the traceback of the error contains this frame
 
     def _next(self) -> Callable[[], object] | None:
-        """Return the next call to make; None at the end."""
+        """Return the next function to call; None at the end."""
         while True:
             try:
                 return self._news.get(timeout=_LOOK)
             except queue.Empty:
-                # With its loop the client has ended, and nothing else would report that.
+                # If the loop of the client has ended, no other event reports that.
                 if self._loop.is_closed() or not self._loop.is_running():
                     raise self._head.unreachable(ConnectionError()) from None
 
     def _interrupt(self) -> str | None:
-        """End the call, and return a note on how it ended, or None."""
+        """End the call; return a note for the interrupt, or None."""
         if not self._sent:
             self.future.cancel()
             return None
@@ -103,7 +103,7 @@ class PendingCall:
         except TimeoutError:
             self.future.cancel()
             return "The head does not tell whether the call has ended on all ranks."
-        except (Exception, CancelledError) as error:  # noqa: BLE001  (it had failed by itself, most often)
+        except (Exception, CancelledError) as error:  # noqa: BLE001  (most often the call has failed before)
             return str(error)
         return None
 
@@ -126,7 +126,7 @@ class PendingCall:
         return collective_result.decode(self._request, answer)
 
     async def _computed(self) -> float | None:
-        """Wait until the arguments are computed; return the seconds that are left for the call."""
+        """Wait until the arguments are computed; return the remaining seconds for the call."""
         allowed, began = self._request.message["timeout"], self._loop.time()
         try:
             async with asyncio.timeout(allowed) as limit:
@@ -142,7 +142,7 @@ class PendingCall:
 
     async def _needed(self) -> None:
         for column, value in self._request.large.items():
-            # Not by its own timeout: the calls of others before it count as time of this one.
+            # Without a timeout of the broadcast: the time of earlier calls counts as time of this call.
             future = await broadcast.send(self._request.client, value, math.inf)
             self._request.needs.append(future)
             for keys in self._request.keys:
@@ -157,11 +157,11 @@ class PendingCall:
             message: protocol.Call = {**request.message, "origin": notebook.cell_number(), "timeout": timeout}
             answer: protocol.Answer = await self._head.begin(protocol.CALL, **message)
         except WorkbenchError as error:
-            raise error.with_traceback(None) from None  # the message is enough
+            raise error.with_traceback(None) from None  # the message has all facts
         return answer
 
     async def _watch(self) -> None:
-        """Print where the ranks are when the call makes no progress for some time."""
+        """Print the positions of the ranks when the call makes no progress for some time."""
         patience, time = self._request.patience, self._loop.time
         stall, printed = StallDetector(patience), time()
         while True:
@@ -179,5 +179,5 @@ class PendingCall:
                     self._print(f"{self._request.name} waits for its turn, for the end of {others}")
 
     def _print(self, line: str) -> None:
-        # By the thread that waits, so that it stands below its cell.
+        # In the thread that waits, so that the line appears below the cell of the call.
         self._news.put(functools.partial(print, line, flush=True))

@@ -5,6 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Collection, Hashable
+from typing import TypeAlias
+
+Request: TypeAlias = tuple[Collection[Hashable] | None, asyncio.Event]
+"""The members (None: all), and whether the lock is granted."""
 
 
 class DisjointLock:
@@ -15,21 +19,34 @@ class DisjointLock:
     """
 
     def __init__(self) -> None:
-        # Requests that hold the lock or wait, in their order: the members (None: all), and whether the lock is granted.
-        self._requests: list[tuple[Collection[Hashable] | None, asyncio.Event]] = []
+        # Requests that hold the lock or wait, in their order.
+        self._requests: list[Request] = []
 
-    @contextlib.asynccontextmanager
-    async def held(self, members: Collection[Hashable] | None = None) -> AsyncIterator[None]:
-        """Wait for the lock on members (None: all), and hold the lock in this context."""
-        request = None if members is None else frozenset(members), asyncio.Event()
+    async def acquire(self, members: Collection[Hashable] | None = None) -> Request:
+        """Wait for the lock on members (None: all); return the request to `release`."""
+        request: Request = None if members is None else frozenset(members), asyncio.Event()
         self._requests.append(request)
         self._grant()
         try:
             await request[1].wait()
+        except BaseException:
+            self.release(request)
+            raise
+        return request
+
+    def release(self, request: Request) -> None:
+        """Release the lock of a request."""
+        self._requests.remove(request)
+        self._grant()
+
+    @contextlib.asynccontextmanager
+    async def held(self, members: Collection[Hashable] | None = None) -> AsyncIterator[None]:
+        """Wait for the lock on members (None: all), and hold the lock in this context."""
+        request = await self.acquire(members)
+        try:
             yield
         finally:
-            self._requests.remove(request)
-            self._grant()
+            self.release(request)
 
     def locked(self) -> bool:
         """Return whether a request holds the lock on any member."""

@@ -1,4 +1,4 @@
-"""What a function of a notebook takes along when it travels by value: its globals, and what it closes over."""
+"""Variables that are pickled with a function of a notebook: globals, and variables of enclosing functions."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 
 
 def taken_along(function: Any) -> dict[str, int]:
-    """Return the variables that a function uses, and about how many bytes each has.
+    """Return the variables that a function uses, with an estimate of the bytes of each.
 
-    Variables of functions of the same module that it calls are among them; for a method ``self`` is one.
+    Variables of called functions of the same module are included, and ``self`` of a method.
     """
     from dask.sizeof import sizeof
 

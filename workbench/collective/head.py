@@ -1,4 +1,4 @@
-"""SPMD calls that clients ask for: where they run, one after the other on each rank, and who may end them."""
+"""SPMD calls on the head: the ranks of a call, the turn of a call on each rank, and the end of a call by the client."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 
     from workbench.deploy.world import MPIWorld, Worlds
 
-# Seconds that a client has to take back the blocks of a call that ended as it was cancelled.
+# Seconds for a client to release the blocks of a call that ended while it was cancelled.
 _TAKE_BACK = 60.0
 
 
 class SpmdCalls:
-    """Answers what clients ask for SPMD calls."""
+    """Handlers of the head for SPMD calls."""
 
     def __init__(
         self,
@@ -38,14 +38,14 @@ class SpmdCalls:
         got_on: Callable[[int, Collection[int]], float],
     ) -> None:
         self._scheduler, self._worlds, self._queue = scheduler, worlds, queue
-        # Is called with the identity of each call, and the number of the notebook's cell that has asked for it.
+        # Called with the identity of each call, and the number of the notebook's cell that has made the call.
         self._began = began
-        # Returns when one of some ranks of a world has last entered or left an operation of MPI, in seconds since the
-        # epoch, as far as that is known.
+        # Returns the last time when one of some ranks of a world has entered or left an operation of MPI, if that is
+        # known, in seconds since the epoch.
         self._got_on = got_on
-        # Calls that wait for their turn, or have it.
+        # Calls that wait for their turn, or have their turn.
         self._runs: dict[str, tuple[Turn, CollectiveCall]] = {}
-        # Calls whose turn it is, by identity: the name, the index of the world, and the ranks.
+        # Calls that have their turn, by identity: the name, the index of the world, and the ranks.
         self._current: dict[str, tuple[str, int, dict[int, str]]] = {}
         self._made: dict[str, list[Key]] = {}
         self._cancelled = Cancelled(_TAKE_BACK)
@@ -57,8 +57,8 @@ class SpmdCalls:
         self.stream_handlers: dict[str, Callable[..., None]] = {protocol.CANCEL: self.cancel}
 
     async def call(self, **request: Unpack[protocol.Call]) -> protocol.Answer:
-        """Run a call on all ranks that take part, and return how it went."""
-        call, name = request["call"], request["name"]
+        """Run a call on all its ranks, and return the answer to the client."""
+        call, name = request["call"], request["work"]["name"]
         if call in self._cancelled:
             raise CollectiveFailed(f"{name} was cancelled.")
         self._began(call, request["origin"])
@@ -88,7 +88,7 @@ class SpmdCalls:
     def _members(
         self, addresses: Sequence[str] | None, index: int | None, asked: Sequence[int] | None
     ) -> tuple[MPIWorld, dict[int, str]]:
-        """Return the world and the ranks of a call; those that are gone are missing."""
+        """Return the world and the ranks of a call, without ranks that are gone."""
         members = {world.index: (world, self._worlds.members(world)) for world in self._worlds}
         if addresses is None:
             if index is None or index not in members:
@@ -129,21 +129,21 @@ class SpmdCalls:
         return world, holders
 
     def cancel(self, call: str, client: str) -> None:
-        """End a call for the client that has asked for it, wherever it is."""
+        """End a call in any state, for its client."""
         if running := self._runs.get(call):
             turn, operation = running
             turn.cancel(operation.was_cancelled)
         elif made := self._made.pop(call, None):
             self._scheduler.client_releases_keys(keys=made, client=client)
         else:
-            # It comes by another connection than the call, and may have been faster.
+            # This request uses another connection than the call, and may arrive earlier.
             self._cancelled.add(call)
 
     async def running(self, call: str, patience: float) -> dict[str, tuple[str, dict[int, Any]]]:
-        """Return by identity the name of each call whose turn it is, and where the ranks of the client's `call` are.
+        """Return by identity the name of each call that has its turn, and the positions of the ranks of `call`.
 
-        The ranks are asked when they made no progress for `patience` seconds. Those of other calls are not: each client
-        that waits would ask all ranks.
+        The head asks the ranks of `call` if they have made no progress for `patience` seconds. The head does not ask
+        the ranks of other calls, since each client that waits would then ask all ranks.
         """
         running = {}
         for current, (name, world, ranks) in list(self._current.items()):
@@ -155,9 +155,9 @@ class SpmdCalls:
         return running
 
     async def where(self, world: int | None = None) -> dict[int, dict[int, Any]]:
-        """Return by index of the world (of one, or of all) and by rank where each rank is; see `whereabouts`.
+        """Return the position of each rank by index of the world (of one, or of all) and rank; see `whereabouts`.
 
-        A rank that does not answer counts to the call whose turn it is, if the rank takes part in that call.
+        A rank that does not answer counts as in the call that has its turn on this rank.
         """
         places = {}
         for each in [each for each in self._worlds if world in (None, each.index)]:

@@ -1,16 +1,16 @@
-"""One SPMD call, when it is its turn: all ranks get ready, all run, and all end when one of them fails."""
+"""One SPMD call on the head: all ranks are prepared, all run, and all end when one rank fails."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+import functools
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from dask.utils import format_bytes
 
 from workbench.collective import protocol, rank_locations
-from workbench.collective.operation import RankOperation, Running
-from workbench.collective.protocol import part
+from workbench.collective.operation import Outcomes, prepare, run_to_end
 from workbench.collective.queue import CallQueue
 from workbench.collective.rank_rpc import RankRPC, gather_or_cancel, room, root_cause
 from workbench.errors import CollectiveFailed, CollectiveTimeout, InvalidRequest, RankLost
@@ -23,16 +23,17 @@ if TYPE_CHECKING:
 
     from workbench.deploy.world import MPIWorld
 
-# Further failures of other ranks that are named.
+# Failures of other ranks in the message, at most.
 _FURTHER = 4
-# Seconds for a rank to answer where it is; and for the ranks that do not come back.
+# Seconds for a rank to report where it is; and for ranks that have not returned.
 _WHERE, _WHERE_STUCK = 2.0, 0.3
 
 
-class CollectiveCall(RankOperation[protocol.Outcome, protocol.Answer]):
-    """A call on ranks of a world; parameters as of `RankOperation`, and `request`, the message of the client."""
+class CollectiveCall:
+    """A call on the ranks `members` of a world, by the message `request` of a client."""
 
-    grace = 1.4  # see workbench.collective.rank_call
+    grace: ClassVar[float] = 1.4
+    """Seconds for the ranks to return when the call is ended; see `workbench.collective.rank_call`."""
 
     def __init__(
         self,
@@ -44,51 +45,50 @@ class CollectiveCall(RankOperation[protocol.Outcome, protocol.Answer]):
         *,
         deadline: float,
     ) -> None:
-        super().__init__(scheduler, queue, world, members, deadline)
-        self._request = request
-        self._call, self._name, self._client = request["call"], request["name"], request["client"]
-        self._keys: dict[int, Sequence[Key]] = {}  # by rank, of its arguments
+        self._scheduler, self._queue, self._world, self._members = scheduler, queue, world, members
+        self._request, self._deadline = request, deadline
+        self._call, self._name, self._client = request["call"], request["work"]["name"], request["client"]
+        self._serial: int
+        """Number of the communicator; the call before may retire one, so this call asks in its turn."""
+        self._stop: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._keys: dict[int, Sequence[Key]] = {}  # of the arguments, by rank
         self._made: list[Key] = []  # blocks that are held for the client
-        self._stragglers = ""  # a sentence on ranks that did not come back, with a blank before it; or nothing
+        self._stragglers = ""  # a blank and a sentence about ranks that have not returned, or nothing
 
     async def run(self) -> protocol.Answer:
-        """As `RankOperation.run`."""
+        """Prepare all ranks, run the call on them, and return the answer to the client."""
+        self._serial = self._queue.communicator(self._world, list(self._members.ranks))
+        off = functools.partial(self._end, "it was called off", begun=False)
+        answer = await prepare(self._reserve_all(), self._deadline, off, lambda: self._late("and had not begun"))
         try:
-            answer = await super().run()
+            answer = answer or await run_to_end(self._run_all(), self._stop)
         except asyncio.CancelledError:
             if self._made and self._client in self._scheduler.clients:
-                # The client never hears of these blocks.
+                # The client never gets the names of these blocks.
                 self._scheduler.client_releases_keys(keys=self._made, client=self._client)
             raise
         return {**answer, "world": self._world.index, "addresses": list(self._members.ranks.values())}
 
-    def _needs(self, keys: Sequence[Sequence[Key]]) -> dict[int, Sequence[Key]]:
-        """Return by rank the keys of what it is given: without blocks all ranks need the same."""
+    async def _reserve_all(self) -> protocol.Answer:
+        """Prepare all ranks; return the answer to the client if a rank cannot run the call, else an empty answer."""
         ranks = self._members.ranks
-        if len(keys) not in (1, len(ranks)):
-            raise InvalidRequest(
-                f"{self._name} was given {len(keys)} blocks for {len(ranks)} ranks: one block for each rank is needed. "
-                "Place the data again, X = place(X)"
-            )
-        return dict(zip(ranks, keys if len(keys) == len(ranks) else [keys[0]] * len(ranks), strict=True))
-
-    async def _prepare(self) -> protocol.Answer | None:
-        self._keys = self._needs(self._request["keys"])
-        admitted = room(len(self._request["contents"]))
-        answers = await gather_or_cancel(self._reserve(rank, keys, admitted) for rank, keys in self._keys.items())
-        for rank, answer in zip(self._members.ranks, answers, strict=True):
+        self._keys = keys_by_rank(self._name, self._request["keys"], ranks)
+        contents = self._request["work"]["contents"]
+        admitted = room(0 if contents is None else len(contents))
+        answers = await gather_or_cancel(self._reserve(rank, admitted) for rank in ranks)
+        for rank, answer in zip(ranks, answers, strict=True):
             if "error" in answer:
                 self._end("it was called off", begun=False)
                 return {"error": answer["error"], "rank": rank, "others": ""}
-        return None
+        return {}
 
-    async def _reserve(self, rank: int, keys: Sequence[Key], admitted: asyncio.Semaphore) -> protocol.Ready:
+    async def _reserve(self, rank: int, admitted: asyncio.Semaphore) -> protocol.Ready:
         request: protocol.Reserve = {
             "call": self._call,
-            **part(protocol.Work, self._request),
+            "work": self._request["work"],
             "serial": self._serial,
             "ranks": list(self._members.ranks),
-            "keys": keys,
+            "keys": self._keys[rank],
         }
         async with admitted:
             answer: protocol.Ready = await self._members.ask(rank, protocol.RESERVE, **request)
@@ -100,27 +100,35 @@ class CollectiveCall(RankOperation[protocol.Outcome, protocol.Answer]):
                 raise CollectiveFailed(_gone(lost or missing, self._name))
             async with admitted:
                 answer = await self._members.ask(rank, protocol.RESERVE, **request)
-            if "missing" in answer:  # again: nobody keeps it
+            if "missing" in answer:  # again: the value was released
                 raise CollectiveFailed(_gone(answer["missing"], self._name))
         if "ended" in answer:
             raise CollectiveFailed(f"{self._name} was called off: {answer['ended']}")
         return answer
 
-    async def _go(self, rank: int) -> protocol.Outcome:
-        outcome: protocol.Outcome = await self._members.ask(rank, protocol.GO, **part(protocol.Go, self._request))
-        return outcome
-
-    async def _supervise(self, running: Running[protocol.Outcome]) -> protocol.Answer:
+    async def _run_all(self) -> protocol.Answer:
+        """Run the call on all ranks, and end the call on all when one fails."""
+        message: protocol.Go = {"call": self._call, "wanted": self._request["wanted"]}
+        outcomes = self._outcomes(protocol.GO, **message)
         try:
-            return await super()._supervise(running)
+            if await outcomes.wait(self._left, self._stop):
+                return await self._finish([future.result() for future in outcomes.futures.values()])
+            return await self._break_off(outcomes)
         finally:
             drop_copies(self._scheduler, self._written(), f"spmd-{self._call}")
 
+    def _outcomes(self, operation: str, **message: Any) -> Outcomes[protocol.Outcome]:
+        """Ask all ranks at the same time."""
+        asked = {
+            rank: asyncio.ensure_future(self._members.ask(rank, operation, **message)) for rank in self._members.ranks
+        }
+        return Outcomes(asked, lambda outcome: "error" in outcome or "ended" in outcome)
+
     def _written(self) -> list[tuple[Key, str]]:
-        """Return what is one rank's own, with its address: of what several are given, each writes to its own copy."""
+        """Return the keys of blocks that only one rank got, with the address; several ranks write to copies."""
         owners: dict[Key, str | None] = {}
         if self._request["addresses"] is None:
-            return []  # futures are no blocks: other calls use the copies on other ranks
+            return []  # values of futures, not blocks: other calls use the copies on other ranks
         for rank, keys in self._keys.items():
             address = self._members.ranks[rank]
             for key in keys:
@@ -128,23 +136,21 @@ class CollectiveCall(RankOperation[protocol.Outcome, protocol.Answer]):
         return [(key, owner) for key, owner in owners.items() if owner is not None]
 
     async def _settle(self) -> None:
-        """Have the ranks receive what is left on the communicator, or have the next call get another one."""
+        """Have the ranks receive the messages left on the communicator; if that fails, retire the communicator."""
         try:
-            async with asyncio.timeout(self.grace):
-                settle: protocol.Settle = {"call": self._call, "serial": self._serial}
-                settled = await gather_or_cancel(
-                    self._members.ask(rank, protocol.SETTLE, **settle) for rank in self._members.ranks
-                )
-        except (CollectiveFailed, RankLost, OSError):  # a TimeoutError is one
+            settled = await gather_or_cancel(
+                self._members.ask(rank, protocol.SETTLE, self.grace, call=self._call) for rank in self._members.ranks
+            )
+        except (CollectiveFailed, RankLost):
             settled = [False]
         if not all(settled):
             self._retire()
 
     async def _finish(self, outcomes: list[protocol.Outcome]) -> protocol.Answer:
         if sum(outcome["messages"] for outcome in outcomes) & KEYS or any(outcome["pending"] for outcome in outcomes):
-            # The next call would receive what was meant for this one.
+            # The next call would receive messages of this call.
             await self._settle()
-        limit = self._request["limit"]
+        limit = self._request["wanted"]["limit"]
         if "blocks" not in outcomes[0]:
             values = [outcome["value"] for outcome in outcomes if "value" in outcome]
             total = sum(outcome.get("nbytes", 0) for outcome in outcomes)
@@ -156,56 +162,41 @@ class CollectiveCall(RankOperation[protocol.Outcome, protocol.Answer]):
                 )
             return {"values": values}
         keys = [key for outcome in outcomes for key in outcome["keys"]]
-        keeping = {rank: asyncio.ensure_future(self._keep(rank)) for rank in self._members.ranks}
+        keeping = self._outcomes(protocol.KEEP, call=self._call)
         self._deadline = max(self._deadline, asyncio.get_running_loop().time() + self.grace)
         try:
-            order = await self._wait(keeping)
-            if not self._succeeded(keeping):
-                return await self._break_off(keeping, order)
-            self._require_client()
+            if not await keeping.wait(self._left, self._stop):
+                return await self._break_off(keeping)
+            if self._stop.done() or self._client not in self._scheduler.clients:
+                raise CollectiveFailed("the client of an SPMD call has disconnected")  # noqa: TRY301  (for both ends)
         except BaseException:
-            # In this order: no rank keeps its blocks any more, and those that did let go of them.
+            # In this order: first no rank keeps further blocks, then the ranks free the kept blocks.
             self._retire()
             self._end("it was called off", begun=True)
             self._members.tell("free-keys", keys=keys, stimulus_id=f"spmd-{self._call}")
             raise
         for rank, address in self._members.ranks.items():
-            for key, nbytes in keeping[rank].result()["kept"]:
+            for key, nbytes in keeping.futures[rank].result()["kept"]:
                 self._scheduler.update_data(who_has={key: [address]}, nbytes={key: nbytes}, client=self._client)
-                # Pinned to its rank, as any other block.
+                # Pinned to the rank, like every block.
                 self._scheduler.tasks[key].worker_restrictions = {address}
                 self._made.append(key)
         return {"blocks": [outcome["blocks"] for outcome in outcomes], "keys": keys}
 
-    def _require_client(self) -> None:
-        if self._stopped.is_set() or self._client not in self._scheduler.clients:
-            raise CollectiveFailed("the client of an SPMD call has disconnected")
-
-    async def _keep(self, rank: int) -> protocol.Outcome:
-        return {"kept": await self._members.ask(rank, protocol.KEEP, call=self._call)}
-
-    async def _block_stragglers(self, running: Running[protocol.Outcome]) -> None:
-        """Make no more calls as long as a rank has not come back."""
-        members = {rank: self._members.ranks[rank] for rank, future in running.items() if not future.done()}
-        places = await whereabouts(self._scheduler, self._world.index, members, _WHERE_STUCK)
-        if idle := [running[rank] for rank, place in places.items() if place is None]:
-            await asyncio.wait(idle, timeout=self.grace)  # they are out of it, and about to answer
-        if stuck := {rank: future for rank, future in running.items() if not future.done()}:
-            places = {rank: places.get(rank) for rank in stuck}
-            reason = f"{rank_locations.words(places)}, and cannot be ended from outside"
-            self._queue.block_until_back(self._world, stuck, f"{self._name} was ended, but {reason}")
-            self._stragglers = f" But {reason}: until that is over no other SPMD call can begin there."
-
-    async def _broken(self, running: Running[protocol.Outcome], order: Sequence[int]) -> protocol.Answer:
-        """Return the error of the rank that failed first, or raise what else has happened."""
-        await self._block_stragglers(running)
-        refused = root_cause(running[rank].exception() for rank in order)
-        answered = {rank: running[rank].result() for rank in order if not running[rank].exception()}
+    async def _break_off(self, outcomes: Outcomes[protocol.Outcome]) -> protocol.Answer:
+        """End the call on all ranks; return the error of the rank that failed first, or raise another reason."""
+        self._retire()
+        cancelled = "the call was cancelled" if self._stop.done() else None
+        await outcomes.break_off(functools.partial(self._end, begun=True), self._world.index, cancelled, self.grace)
+        await self._block_stragglers(outcomes)
+        futures = {rank: outcomes.futures[rank] for rank in outcomes.order}
+        refused = root_cause(future.exception() for future in futures.values())
+        answered = {rank: future.result() for rank, future in futures.items() if not future.exception()}
         failed = {rank: answer["error"] for rank, answer in answered.items() if "error" in answer}
         if refused and (not failed or isinstance(refused, RankLost)):
             raise type(refused)(f"{str(refused).rstrip('.')}.{self._stragglers}") from refused
         if not failed:
-            if self._stopped.is_set():
+            if self._stop.done():
                 raise CollectiveFailed(self.was_cancelled())
             raise self._late("and was ended")
         first = next(iter(failed.values()))["words"]
@@ -219,8 +210,20 @@ class CollectiveCall(RankOperation[protocol.Outcome, protocol.Answer]):
             "others": ("; ".join(others) + "." * bool(others) + self._stragglers).strip(),
         }
 
+    async def _block_stragglers(self, outcomes: Outcomes[protocol.Outcome]) -> None:
+        """Block further calls until all ranks have returned."""
+        members = {rank: self._members.ranks[rank] for rank in outcomes.running}
+        places = await whereabouts(self._scheduler, self._world.index, members, _WHERE_STUCK)
+        if idle := [outcomes.futures[rank] for rank, place in places.items() if place is None]:
+            await asyncio.wait(idle, timeout=self.grace)  # these ranks have left the call, and are about to answer
+        if stuck := outcomes.running:
+            places = {rank: places.get(rank) for rank in stuck}
+            reason = f"{rank_locations.words(places)}, and cannot be ended from outside"
+            self._queue.block_until_back(self._world, stuck, f"{self._name} was ended, but {reason}")
+            self._stragglers = f" But {reason}: until that is over no other SPMD call can begin there."
+
     def was_cancelled(self) -> str:
-        """Return in words that the call was cancelled, and who did not come back from it."""
+        """Return the message about a cancelled call, with the ranks that have not returned."""
         return f"{self._name} was cancelled.{self._stragglers}"
 
     def _late(self, how: str) -> CollectiveTimeout:
@@ -229,15 +232,28 @@ class CollectiveCall(RankOperation[protocol.Outcome, protocol.Answer]):
             "Allow more with timeout=."
         )
 
-    def _not_ready(self) -> CollectiveTimeout:
-        return self._late("and had not begun")
+    def _left(self) -> float:
+        """Return the seconds until the deadline."""
+        return max(0.0, self._deadline - asyncio.get_running_loop().time())
 
-    def _failed(self, future: asyncio.Future[protocol.Outcome]) -> bool:
-        return super()._failed(future) or (future.done() and not future.result().keys().isdisjoint(("error", "ended")))
+    def _retire(self) -> None:
+        """Have the next call get a fresh communicator, since messages may be left on this one."""
+        self._queue.retire_communicator(self._world, self._serial)
 
     def _end(self, reason: str, *, begun: bool) -> None:
         message: protocol.End = {"call": self._call, "serial": self._serial if begun else None, "reason": reason}
         self._members.tell(protocol.END, **message)
+
+
+def keys_by_rank(name: str, keys: Sequence[Sequence[Key]], ranks: Iterable[int]) -> dict[int, Sequence[Key]]:
+    """Return the keys of the arguments of each rank: without blocks all ranks get the same."""
+    ranks = list(ranks)
+    if len(keys) not in (1, len(ranks)):
+        raise InvalidRequest(
+            f"{name} was given {len(keys)} blocks for {len(ranks)} ranks: one block for each rank is needed. "
+            "Place the data again, X = place(X)"
+        )
+    return dict(zip(ranks, keys if len(keys) == len(ranks) else [keys[0]] * len(ranks), strict=True))
 
 
 def _gone(keys: Sequence[Key], name: str) -> str:
@@ -250,18 +266,17 @@ def _gone(keys: Sequence[Key], name: str) -> str:
 async def whereabouts(
     scheduler: Scheduler, world: int, members: dict[int, str], timeout: float = _WHERE
 ) -> dict[int, dict[str, Any] | None]:
-    """Return where ranks of a world are, as `workbench.metrics.call_stack` reports; None of one that is idle.
+    """Return the positions of ranks of a world, as `workbench.metrics.call_stack` reports; None for an idle rank.
 
-    Of a rank that does not answer within `timeout` seconds, or is gone, ``{"silent": True}`` is returned.
+    For a rank that does not answer within `timeout` seconds, or is gone, the position is ``{"silent": True}``.
     """
     ranks = RankRPC(scheduler, world, members, "a look at where it is")
 
     async def locate(rank: int) -> dict[str, Any] | None:
         try:
-            async with asyncio.timeout(timeout):
-                place: dict[str, Any] | None = await ranks.ask(rank, protocol.WHERE)
-                return place
-        except (TimeoutError, RuntimeError):
+            place: dict[str, Any] | None = await ranks.ask(rank, protocol.WHERE, timeout)
+        except RuntimeError:
             return {"silent": True}
+        return place
 
     return dict(zip(members, await asyncio.gather(*map(locate, members)), strict=True))

@@ -1,18 +1,17 @@
 """Messages between a client, the head and the ranks for a call and for a broadcast.
 
 This module is the only place with the names of operations and fields. The sender makes the dictionary of a message, a
-handler has the parameter ``**request: Unpack[Kind]``, and the head copies the fields that it forwards with `part`.
+handler has the parameter ``**request: Unpack[Kind]``. What the head forwards unchanged is one field, a message of a
+separate kind.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, cast
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, TypedDict
 
 if TYPE_CHECKING:
     from dask.typing import Key
-
-M = TypeVar("M")
 
 # -- operations ------------------------------------------------------------------------------------------------
 
@@ -42,16 +41,11 @@ BROADCAST_GO = "workbench_broadcast_go"
 BROADCAST_CANCEL = "workbench_broadcast_cancel"
 
 
-def part(kind: type[M], message: Mapping[str, Any]) -> M:
-    """Return the fields of a message that messages of the kind `kind` have, too."""
-    return cast("M", {name: message[name] for name in kind.__required_keys__})  # type: ignore[attr-defined]
-
-
 # -- a function on all ranks -----------------------------------------------------------------------------------
 
 
 class Id(TypedDict):
-    """Identity of a call."""
+    """`SETTLE`: make the communicator usable for the next call; `KEEP`: keep blocks. Part of the other messages."""
 
     call: str
     """Identity of the call."""
@@ -62,8 +56,8 @@ class Work(TypedDict):
 
     name: str
     """Name of the function in messages for people."""
-    contents: bytes
-    """Parcel of the function, its arguments and the function that makes blocks; or of the slot of this parcel."""
+    contents: bytes | None
+    """Parcel of the function, its arguments and the function that makes blocks; None: the last value is the parcel."""
 
 
 class Wanted(TypedDict):
@@ -75,9 +69,11 @@ class Wanted(TypedDict):
     """Maximum bytes of the results; None for no limit."""
 
 
-class Call(Id, Work, Wanted):
+class Call(Id):
     """`CALL`: the request of a client."""
 
+    work: Work
+    wanted: Wanted
     client: str
     """Identity of the client."""
     origin: int | None
@@ -94,9 +90,10 @@ class Call(Id, Work, Wanted):
     """Seconds for the wait and the run; None for no limit."""
 
 
-class Reserve(Id, Work):
+class Reserve(Id):
     """`RESERVE`: prepare a call on a rank."""
 
+    work: Work
     serial: int
     """Number of the communicator."""
     ranks: list[int]
@@ -105,15 +102,10 @@ class Reserve(Id, Work):
     """Keys of the values for the slots among the arguments."""
 
 
-class Go(Id, Wanted):
+class Go(Id):
     """`GO`: run a call for which all ranks are prepared."""
 
-
-class Settle(Id):
-    """`SETTLE`: make the communicator of the last call usable for the next call."""
-
-    serial: int
-    """Number of the communicator."""
+    wanted: Wanted
 
 
 class End(Id):

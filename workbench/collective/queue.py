@@ -58,14 +58,14 @@ class CallQueue(SchedulerPlugin):
         busy: str | None = None,
         gone: Callable[[], None] | None = None,
     ) -> Turn:
-        """Return a turn on ranks of a world (all, if none are named).
+        """Return a turn on ranks of a world (None: all).
 
-        The loop's time `deadline` ends the wait with the message `busy`. `gone` is called when the client goes; by
-        default the turn is cancelled.
+        At the time `deadline` of the loop, the wait ends with the message `busy`. `gone` is called when the client
+        disconnects; by default the turn is cancelled.
         """
         lock = self._locks.setdefault(world, DisjointLock())
         forget = functools.partial(self._forget, client)
-        turn = Turn(lock, ranks, forget, deadline, busy=busy or _busy(world, ranks), gone=gone)
+        turn = Turn(world, lock, ranks, forget, deadline, busy=busy, gone=gone)
         self._of_clients[client].add(turn)
         return turn
 
@@ -76,17 +76,17 @@ class CallQueue(SchedulerPlugin):
                 del self._of_clients[client]
 
     def is_taken(self, world: MPIWorld) -> bool:
-        """Return whether somebody has the turn of a world."""
+        """Return whether an operation has its turn on a world."""
         return world in self._locks and self._locks[world].locked()
 
     async def rest(self) -> None:
-        """Return when all have ended that have a turn, or wait for one."""
+        """Return when all operations have ended that have a turn or wait for a turn."""
         for lock in list(self._locks.values()):
             async with lock.held():
                 pass
 
     def remove_client(self, scheduler: Scheduler, client: str) -> None:
-        """Cancel what a client that is gone waits for or runs."""
+        """Cancel the operations of a client that has disconnected."""
         for turn in list(self._of_clients.pop(client, ())):
             turn.gone()
 
@@ -112,13 +112,13 @@ class CallQueue(SchedulerPlugin):
         return serials[key]
 
     def retire_communicator(self, world: MPIWorld, serial: int | None = None) -> None:
-        """Have the next call get a fresh communicator, since messages may be left on this one (on all, if None)."""
+        """Have the next call get a fresh communicator, since messages may be left on this one (None: on all)."""
         serials = self._serials.setdefault(world, {})
         for key in [key for key, number in serials.items() if serial in (None, number)]:
             del serials[key]
 
     def block_until_back(self, world: MPIWorld, stuck: Mapping[int, asyncio.Future[Any]], reason: str) -> None:
-        """Make no calls on stuck ranks of a world until these are back from one, or gone; errors give the reason."""
+        """Block calls on stuck ranks of a world until these return or are lost; errors state the reason."""
         broken = world.broken  # of this start
         for rank, future in stuck.items():
             broken[rank] = reason
@@ -136,19 +136,21 @@ class Turn:
 
     def __init__(
         self,
+        world: MPIWorld,
         lock: DisjointLock,
         ranks: Collection[int] | None,
         forget: Callable[[Turn], None],
         deadline: float,
         *,
-        busy: str,
+        busy: str | None,
         gone: Callable[[], None] | None,
     ) -> None:
-        self._lock, self._ranks, self._forget, self._deadline, self._busy = lock, ranks, forget, deadline, busy
+        self._world, self._lock, self._ranks, self._forget = world, lock, ranks, forget
+        self._deadline, self._busy = deadline, busy
         self._task: asyncio.Task[Any] | None = None
         self._why: Callable[[], str] | None = None
         self.gone = gone or self._client_gone
-        """Called when the client goes."""
+        """Called when the client disconnects."""
 
     def _client_gone(self) -> None:
         self.cancel(lambda: "the client of an SPMD call has disconnected")
@@ -165,19 +167,21 @@ class Turn:
 
     @contextlib.asynccontextmanager
     async def held(self) -> AsyncIterator[None]:
-        """Wait for the turn, and keep it in this context; raises `CollectiveTimeout` or `CollectiveFailed`."""
+        """Wait for the turn, and keep the turn in this context; raises `CollectiveTimeout` or `CollectiveFailed`."""
         task: asyncio.Task[Any] = asyncio.current_task()  # type: ignore[assignment]
         self._task, before = task, task.cancelling()
         try:
             if self._why is not None:
                 raise CollectiveFailed(self._why())
-            async with contextlib.AsyncExitStack() as stack:
-                try:
-                    async with asyncio.timeout_at(self._deadline):
-                        await stack.enter_async_context(self._lock.held(self._ranks))
-                except TimeoutError:
-                    raise CollectiveTimeout(self._busy) from None
+            try:
+                async with asyncio.timeout_at(self._deadline):
+                    request = await self._lock.acquire(self._ranks)
+            except TimeoutError:
+                raise CollectiveTimeout(self._busy or _busy(self._world, self._ranks)) from None
+            try:
                 yield
+            finally:
+                self._lock.release(request)
         except asyncio.CancelledError:
             # The head's shutdown may have cancelled the task as well.
             if self._why is None or task.cancelling() > before + 1:
@@ -199,7 +203,7 @@ def _busy(world: MPIWorld, ranks: Collection[int] | None) -> str:
 
 
 def require_complete(world: MPIWorld, ranks: Collection[int] | None = None) -> None:
-    """Raise if ranks of a world (all, if none are named) cannot make a call: `RankLost`, or `CollectiveFailed`."""
+    """Raise `RankLost` or `CollectiveFailed` if ranks of a world (None: all) cannot make a call."""
     if doing := just_being(world):
         raise CollectiveFailed(
             f"world {world.index} is just being {doing}, and an SPMD call needs all ranks.",
@@ -213,12 +217,12 @@ def require_complete(world: MPIWorld, ranks: Collection[int] | None = None) -> N
 
 
 def just_being(world: MPIWorld) -> str | None:
-    """Return the change that a world undergoes, ``"started"`` or ``"ended"``; None if it can be used."""
+    """Return the change of a world that cannot be used, ``"started"`` or ``"ended"``; None if the world can be used."""
     if world.stopping:
         return "ended"
     return None if world.ready else "started"
 
 
 def gone(world: MPIWorld, ranks: Collection[int] | None = None) -> list[int]:
-    """Return which ranks of a world (of some, if they are named) are not there."""
+    """Return the ranks of a world that are gone, among `ranks` (None: all)."""
     return [rank for rank in world.missing() if ranks is None or rank in ranks]

@@ -1,4 +1,4 @@
-"""A worker that keeps still while its rank computes."""
+"""Pause of the periodic callbacks of a worker while the rank computes."""
 
 from __future__ import annotations
 
@@ -9,23 +9,24 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from distributed import Worker
 
-# What a worker does many times a second for its own sake: each takes the GIL from the code of the user. The heartbeat
-# and the watch over memory go on.
-_NOISE = ("tick", "ticks", "monitor", "profile", "profile-cycle")
+# Callbacks that run many times per second, and take the GIL from the code of the user. The heartbeat and the memory
+# monitor continue.
+_PAUSED = ("tick", "ticks", "monitor", "profile", "profile-cycle")
 
 
 @contextmanager
 def pause_periodic_callbacks(worker: Worker) -> Iterator[None]:
-    """Have a worker make no noise for a while. For its event loop."""
+    """Pause these callbacks in the context. On the event loop of the worker."""
     from distributed.metrics import time
 
-    noise = [callback for name in _NOISE if (callback := worker.periodic_callbacks.get(name)) and callback.is_running()]
-    for callback in noise:
+    callbacks = map(worker.periodic_callbacks.get, _PAUSED)
+    paused = [callback for callback in callbacks if callback and callback.is_running()]
+    for callback in paused:
         callback.stop()
     try:
         yield
     finally:
-        # Else it would take the pause for a loop that stood still, and say so in the log.
+        # Otherwise distributed would log the pause as an unresponsive event loop.
         worker._last_tick = time()  # noqa: SLF001  (there is no public way)
-        for callback in noise:
+        for callback in paused:
             callback.start()

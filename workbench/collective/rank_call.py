@@ -1,126 +1,144 @@
-"""One SPMD call on one rank: a function of the user that runs on the rank's SPMD thread, and can be ended."""
+"""One SPMD call on one rank: the function of the user runs on the SPMD thread, and can be ended."""
 
 from __future__ import annotations
 
 import _imp
 import contextlib
 import ctypes
+import functools
 import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 
-from workbench.collective import serialize
-from workbench.collective.protocol import Outcome
+from workbench.collective import protocol, serialize
 from workbench.collective.rank_state import RankState
 from workbench.mpi.call_state import CallCancelled, CallState
 from workbench.mpi.counters import KEYS
 from workbench.mpi.polling import is_over, keep_alive
 
 if TYPE_CHECKING:
+    from dask.typing import Key
     from mpi4py import MPI
 
+    from workbench.metrics.activity import Activity
     from workbench.mpi.communicator import Communicator
     from workbench.mpi.communicator_cache import CommunicatorCache
+    from workbench.placement.from_results import BlockMeta
 
 P = ParamSpec("P")
 T = TypeVar("T")
+D = TypeVar("D", protocol.Ready, protocol.Outcome)
 
-ToBlocks = Callable[[Any, int], list[tuple[Any, Any]]]
-"""Returns of a value on the rank of this number what is told of each block, and the block."""
-
-# Seconds from the order to stop until Python code that makes no MPI call is interrupted, and until C code that waits
-# in MPI is, where MPI can do that.
+# Bytes of a value above which the value is a separate frame of the message.
+_LARGE = 1 << 20
+# Seconds from the request to end until the interrupt of Python code that makes no MPI call, and until the revocation of
+# the communicator in C code that waits in MPI, if MPI supports that.
 INTERRUPT, REVOKE = 0.1, 0.3
-# Seconds until that is repeated, where code went on all the same: time to tidy up.
+# Seconds until the next interrupt of code that has continued: time to clean up.
 AGAIN = 2.0
-# Seconds for an operation of ours to end by itself.
+# Seconds for an operation of a `Communicator` to end by itself.
 OURS = 1.0
 
 
+def _as_data(step: Callable[P, D]) -> Callable[P, D]:
+    """Return the errors of a step with code of the user as data: a `SystemExit` would end the event loop."""
+
+    @functools.wraps(step)
+    def outcome(*args: P.args, **kwargs: P.kwargs) -> D:
+        try:
+            return step(*args, **kwargs)
+        except CallCancelled as error:
+            return cast("D", {"ended": str(error)})
+        except BaseException as error:  # noqa: BLE001  (whatever the code raises)
+            return cast("D", {"error": serialize.pack_error(error)})
+
+    return outcome
+
+
 class SpmdCall(RankState):
-    """A call that this rank is ready for, or in.
+    """A prepared or running call of this rank, with the number and the ranks of its communicator.
 
-    Parameters
-    ----------
-    id, name
-        As of `RankState`.
-    serial, ranks
-        Of its communicator; see `workbench.mpi.communicator_cache`.
-
-    Notes
-    -----
-    `unpack` and `run` are for the SPMD thread, everything else for the event loop of the worker.
+    `unpack`, `run` and `settle` run on the SPMD thread, everything else on the event loop of the worker.
     """
 
     def __init__(self, id: str, name: str, serial: int, ranks: tuple[int, ...]) -> None:  # noqa: A002
         super().__init__(id, name, CallState())
-        self.ranks = ranks
-        self.made: list[tuple[Any, Any]] = []
-        """Blocks that are to be kept, as `to_blocks` returned them."""
-        self.to_blocks: ToBlocks | None = None
-        """Turns the value into blocks to keep; None: it is to be sent."""
-        self.comm: Communicator | None = None
-        """Its communicator, once that is made."""
-        self.left: list[MPI.Request] = []
-        """Requests that were not complete at its end."""
-        self._serial = serial
+        self.made: list[tuple[BlockMeta, Any]] = []
+        """Blocks that the rank keeps if the call succeeds on all ranks."""
+        # Whether the function has returned a value that can be sent or kept.
+        self._returned = False
+        self._serial, self._ranks = serial, ranks
         self._function: Callable[..., Any] | None = None
-        self._whole = False
+        self._to_blocks: Callable[[Any, int], list[tuple[BlockMeta, Any]]] | None = None
+        self._comm: Communicator | None = None
+        # Requests that were incomplete at the end.
+        self._left: list[MPI.Request] = []
         self._lock = threading.Lock()
-        self._told = 0.0
+        self._ended_at = 0.0
         self._interrupted = False
 
-    def unpack(self, contents: bytes, values: Sequence[Any]) -> None:
-        """Take what is to be called from a parcel: code of the user may run here, too.
-
-        Parameters
-        ----------
-        contents
-            Parcel with function, arguments and keyword arguments, and `to_blocks`; or with the slot of that parcel.
-        values
-            What the slots stand for.
-        """
-        self._attend(self._unpack, contents, values)
+    @_as_data
+    def unpack(self, contents: bytes | None, values: Sequence[Any]) -> protocol.Ready:
+        """Unpack the function and the arguments, with the values for placeholders; this may run code of the user."""
+        self._attend(self._unpack, values[-1] if contents is None else contents, values)
+        return {}
 
     def _unpack(self, contents: bytes, values: Sequence[Any]) -> None:
-        what = serialize.loads(contents)
-        if isinstance(what, serialize.Placeholder):
-            what = serialize.loads(values[what.number])
-        function, args, kwargs, self.to_blocks = what
+        function, args, kwargs, self._to_blocks = serialize.loads(contents)
         args, kwargs = serialize.fill(args, kwargs, values)
         self._function = lambda comm: function(comm, *args, **kwargs)
 
-    def run(self, communicators: CommunicatorCache, tell: Callable[[Any], T]) -> T:
-        """Call the function, and return what is told of what it returns; collective."""
-        try:
-            return self._attend(self._run, communicators, tell)
-        finally:
-            self._let_go()
+    @_as_data
+    def run(
+        self,
+        communicators: CommunicatorCache,
+        activity: Activity,
+        last: SpmdCall | None,
+        rank: int,
+        wanted: protocol.Wanted,
+    ) -> protocol.Outcome:
+        """Call the function, and return the outcome; collective. `last` is the previous call, if it has succeeded."""
+        if last is not None:
+            # Not earlier: a communicator created later may get the context of a freed one, with messages left there.
+            last.free()
+        with activity.running(self.id, self.name, self.watch):
+            try:
+                outcome = self._attend(self._call, communicators, self._ranks.index(rank), wanted)
+            finally:
+                self._release()
+        return {**outcome, **self.left_behind()}
 
-    def _run(self, communicators: CommunicatorCache, tell: Callable[[Any], T]) -> T:
+    def _call(self, communicators: CommunicatorCache, number: int, wanted: protocol.Wanted) -> protocol.Outcome:
         from workbench.mpi.communicator import Communicator
 
-        # It is none of the user's operations.
+        # The creation is not counted as an operation of the user.
         counters, self.watch.counters = self.watch.counters, None
         with self.watch.doing("the making of its communicator"):
-            shared = communicators.get(self._serial, self.ranks, self.watch.check)
+            shared = communicators.get(self._serial, self._ranks, self.watch.check)
         self.watch.counters = counters
-        self.comm = comm = Communicator(shared, self.watch, _key(self.id))
+        self._comm = comm = Communicator(shared, self.watch, _key(self.id))
         self.watch.check()
-        told = tell(self._function(comm))  # type: ignore[misc]
-        self._whole = True
-        return told
+        value = self._function(comm)  # type: ignore[misc]
+        outcome: protocol.Outcome
+        if self._to_blocks is not None:
+            self.made = self._to_blocks(value, number)
+            blocks = [meta for meta, _ in self.made]
+            outcome = {"blocks": serialize.dumps(blocks), "keys": [meta.key for meta in blocks]}
+        else:
+            outcome = {} if wanted["root"] and number else _of_value(value, wanted["limit"])
+        self._returned = True
+        return outcome
 
     def _attend(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Call something that `end` is to end."""
+        """Call a function that `end` can end."""
         try:
             self.begin()
             self.watch.check()
             return function(*args, **kwargs)
         finally:
-            # An interrupt may come until the lock is taken, also on the way there.
+            # An interrupt may arrive until `_finish` has the lock, also on the way there.
             while self.running:
                 try:  # noqa: SIM105  (suppress() is Python code that would be interrupted itself)
                     self._finish()
@@ -132,49 +150,67 @@ class SpmdCall(RankState):
         with self._lock:
             self.running = False
         if self._interrupted:
-            # One may be on its way, and is to arrive here. To take it back, by NULL, has CPython 3.11 look for it from
-            # then on at each instruction, and code that is traced stand still.
+            # An interrupt may be pending, and must arrive here. A withdrawal with NULL would make CPython 3.11 check
+            # for an interrupt at each later instruction, and traced code would stand still.
             self._interrupted = False
             _interrupt(self.thread)
             while True:
                 pass
 
-    def _let_go(self) -> None:
-        """Forget what may be large, but for what MPI may write to yet."""
+    def _release(self) -> None:
+        """Release the arguments, except for buffers to which MPI may still write."""
         from mpi4py import MPI
 
         self._function = None
-        # A persistent one that the user started, and freed, by a copy, MPI.Prequest(request), may look active. After an
-        # error its buffers are kept all the same, for MPI may write to them.
-        posted = [request for request in self.watch.posted if request and (request.started or not self._whole)]
+        # A persistent request that the user has started, and freed by a copy, MPI.Prequest(request), may seem active.
+        # After an error its buffers are kept, because MPI may write to them.
+        posted = [request for request in self.watch.posted if request and (request.started or not self._returned)]
         self.watch.posted = []
         for request in posted:
             if request.receives and not is_over(request):
                 with contextlib.suppress(MPI.Exception):
                     request.Cancel()
-        self.left = [request for request in posted if not (self._whole and is_over(request))]
-        for request in self.left:
+        self._left = [request for request in posted if not (self._returned and is_over(request))]
+        for request in self._left:
             keep_alive(request)
 
-    def left_behind(self) -> Outcome:
-        """Return what would come between the next call and its messages, on the same communicator."""
+    def left_behind(self) -> protocol.Outcome:
+        """Return whether messages of this call may be left on the communicator, where the next call would get them."""
         watch = self.watch
-        return {"pending": bool(self.left) or watch.doubtful or watch.unknown > 0, "messages": watch.messages & KEYS}
+        return {"pending": bool(self._left) or watch.doubtful or watch.unknown > 0, "messages": watch.messages & KEYS}
+
+    def settle(self, communicators: CommunicatorCache) -> bool:
+        """Receive what is left on the communicators of a call that has succeeded; return whether nothing is left."""
+        comm = self._comm
+        if comm is None:
+            return False
+        left, self._left = self._left, []
+        if communicators.settle(self._serial, self.id.encode(), left, comm.derived):
+            self.free()
+            return True
+        self._comm = None
+        return False
+
+    def free(self) -> None:
+        """Free the communicators that the function has derived; collective."""
+        from mpi4py import MPI
+
+        comm, self._comm = self._comm, None
+        if comm is not None:
+            with contextlib.suppress(MPI.Exception):
+                comm.free_derived()
+
+    def take_made(self) -> dict[Key, Any]:
+        """Return the blocks to keep, by key, and forget them."""
+        made, self.made = self.made, []
+        return {meta.key: block for meta, block in made}
 
     def end(self, reason: str, call_later: Callable[[float, Callable[[], None]], Any]) -> None:
-        """Have it end: where it waits in MPI at once, in Python code soon, in C code if MPI can do that.
-
-        Parameters
-        ----------
-        reason
-            What `CallCancelled` will say.
-        call_later
-            Runs a function after so many seconds.
-        """
+        """End the call: immediately in an MPI operation, soon in Python code, in C code if MPI supports that."""
         if self.watch.ended is not None:
             return
         self.watch.end(reason)
-        self._told = time.monotonic()
+        self._ended_at = time.monotonic()
         used = self._used()
         call_later(INTERRUPT, lambda: self._interrupt(used, call_later))
         spot = self._spot()
@@ -185,42 +221,41 @@ class SpmdCall(RankState):
             if not self.running:
                 return
             used = self._used()
-            # In an MPI call of ours it sees for itself that it was ended, and is not to be cut off in the middle of it.
-            # Where it sleeps in C it would not notice, and until it did, code that is traced would stand still in all
-            # threads (CPython 3.11).
+            # An operation of a `Communicator` checks for the end by itself, and must not be interrupted. Code that
+            # sleeps in C would not notice an interrupt, which would stop traced code in all threads (CPython 3.11).
             later = self.watch.operation is not None or used == before
             if not later:
                 self._interrupted = True
                 _interrupt(self.thread)
-        # It may come back from MPI to code that never calls that again, and code may take any error for nothing.
+        # Again, since code may return from MPI and never call MPI again, or may catch any error.
         call_later(INTERRUPT if later else AGAIN, lambda: self._interrupt(used, call_later))
 
     def _used(self) -> float:
-        """Return the CPU seconds that its thread has used; 0 before it runs."""
+        """Return the CPU seconds of the thread; 0 before the thread runs the call."""
         return time.clock_gettime(time.pthread_getcpuclockid(self.thread)) if self.thread else 0.0
 
     def _revoke(self, before: Any, call_later: Callable[[float, Callable[[], None]], Any]) -> None:
-        """Revoke the communicator if code in C waits in it, as far as can be seen: Python did not get on."""
+        """Revoke the communicator if Python code has made no progress, so that C code probably waits in MPI."""
         from mpi4py import MPI
 
-        if not self.running or self.comm is None or MPI.Query_thread() != MPI.THREAD_MULTIPLE:
-            return  # this is the thread of the event loop, and not every MPI takes calls of several
+        if not self.running or self._comm is None or MPI.Query_thread() != MPI.THREAD_MULTIPLE:
+            return  # this is the thread of the event loop, which may call MPI only at this level
         spot = self._spot()
         if spot is not None and spot == before:
-            self.comm.revoke()
+            self._comm.revoke()
         else:
             call_later(REVOKE, lambda: self._revoke(spot, call_later))
 
     def _spot(self) -> Any:
-        """Return where the code of the user is; None while an operation of ours may yet end by itself."""
+        """Return the position of the code of the user; None while an operation may end by itself."""
         if self.watch.operation:
-            return self.watch.count if time.monotonic() - self._told > OURS else None
+            return self.watch.count if time.monotonic() - self._ended_at > OURS else None
         frame = sys._current_frames().get(self.thread or 0)  # noqa: SLF001  (documented)
         return None if frame is None else (id(frame), frame.f_lasti)
 
 
 def _key(call: str) -> int:
-    """Return what tells the communicator of a call from all others: the same on all ranks."""
+    """Return a number that identifies the communicator of a call: the same on all ranks."""
     return int(call, 16) & KEYS
 
 
@@ -232,6 +267,22 @@ def _release_imports() -> None:
 
 
 def _interrupt(thread: int | None) -> None:
-    """Have a thread raise `CallCancelled` at its next instruction of Python."""
+    """Raise `CallCancelled` in a thread, at the next instruction of Python."""
     if thread is not None:
         ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(CallCancelled))
+
+
+def _of_value(value: Any, limit: int | None) -> protocol.Outcome:
+    """Return the bytes of a value, and the value itself unless the bytes exceed the limit."""
+    from distributed.protocol.serialize import to_serialize
+
+    try:
+        contents = serialize.dumps(value)
+    except Exception as error:
+        error.add_note("What was returned cannot be sent to the notebook.")
+        raise
+    nbytes = len(contents)
+    if limit is not None and nbytes > limit:
+        return {"nbytes": nbytes}
+    # As separate frames: Dask copies the other frames of a message together, which have at most 4 GiB.
+    return {"nbytes": nbytes, "value": contents if nbytes <= _LARGE else to_serialize(contents)}

@@ -1,4 +1,4 @@
-"""Where the ranks of a call are, in words."""
+"""Sentences about the positions of the ranks of a call."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from typing import Any
 
 from workbench.text import count, duration
 
-# So many ranges of ranks, and groups of ranks, are named; more are counted.
+# Ranges of ranks, and groups of ranks, in a sentence. Further ones are counted.
 _RANGES, _GROUPS = 8, 6
 
 
 def words(places: Mapping[int, Mapping[str, Any] | None]) -> str:
-    """Word where ranks are.
+    """Return a sentence about the positions of ranks.
 
     Parameters
     ----------
     places
-        By rank, as `workbench.metrics.call_stack` tells; None for a rank that is idle, ``{"silent": True}`` for one
-        that does not answer.
+        By rank, as of `workbench.metrics.call_stack`; None for an idle rank, ``{"silent": True}`` for a rank that does
+        not answer.
 
     Examples
     --------
@@ -28,7 +28,7 @@ def words(places: Mapping[int, Mapping[str, Any] | None]) -> str:
     groups: dict[tuple[int, str], list[int]] = {}
     for rank in sorted(places):
         groups.setdefault(_where(places[rank]), []).append(rank)
-    # those that wait first, then those that they wait for
+    # ranks that wait in MPI first, then the ranks for which they wait
     named = sorted(groups.items(), key=lambda group: (group[0][0], -len(group[1])))
     sentences = [_sentence(where, ranks, places) for (_, where), ranks in named[:_GROUPS]]
     if further := sum(len(ranks) for _, ranks in named[_GROUPS:]):
@@ -37,7 +37,7 @@ def words(places: Mapping[int, Mapping[str, Any] | None]) -> str:
 
 
 def ranges(ranks: Iterable[int]) -> str:
-    """Word ranks, those that follow one another as a range.
+    """Return text for ranks, with ranges of consecutive ranks.
 
     Examples
     --------
@@ -50,9 +50,9 @@ def ranges(ranks: Iterable[int]) -> str:
             spans[-1].append(rank)
         else:
             spans.append([rank])
-    told = ", ".join(f"{span[0]}-{span[-1]}" if len(span) > 1 else f"{span[0]}" for span in spans[:_RANGES])
+    text = ", ".join(f"{span[0]}-{span[-1]}" if len(span) > 1 else f"{span[0]}" for span in spans[:_RANGES])
     more = sum(len(span) for span in spans[_RANGES:])
-    return f"{told} and {more} more" if more else told
+    return f"{text} and {more} more" if more else text
 
 
 def _where(place: Mapping[str, Any] | None) -> tuple[int, str]:

@@ -1,4 +1,4 @@
-"""How the head asks one rank for its part in a call on all ranks, and how the rank answers."""
+"""Requests of the head to a rank, and the answers of the rank."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 STAYS = "but has not ended: nothing that lies on it is lost"
-"""What is known of a rank that is slow ..."""
+"""End of the message about a slow rank."""
 LOOK = "Ask again; ", Command("where"), " shows what it does."
-"""... and what to do."""
+"""Hint of this message."""
 
-# Seconds for the scheduler to notice that a rank has ended, which it does as soon as a connection breaks.
+# Seconds for the scheduler to notice the end of a rank. The scheduler notices when a connection breaks.
 _NOTICE = 2.0
 
 
 async def leaves(scheduler: Scheduler, address: str) -> bool:
-    """Return whether a rank that could not be reached has ended; one that is busy, or whose node is, has not."""
+    """Return whether a rank that could not be reached has ended; a busy rank, or a rank on a busy node, has not."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(_NOTICE):
             while address in scheduler.workers:  # noqa: ASYNC110  (Dask has no event for it)
@@ -35,37 +35,44 @@ async def leaves(scheduler: Scheduler, address: str) -> bool:
     return address not in scheduler.workers
 
 
-# Bytes of requests that may be under way at once: each is packed for its rank by itself, and waits in memory.
+# Bytes of requests in flight: each request is packed for one rank, and waits in memory.
 _UNDER_WAY = 64 << 20
 
 
 def room(nbytes: int) -> asyncio.Semaphore:
-    """Return what lets as many requests of so many bytes through at once as the head has memory for."""
+    """Return a semaphore that admits as many requests of `nbytes` bytes at once as the head has memory for."""
     return asyncio.Semaphore(max(1, _UNDER_WAY // max(1, nbytes)))
 
 
 class RankRPC:
-    """Asks ranks of a world, given with their addresses; messages name the `purpose`, as ``"a broadcast"``."""
+    """Sends requests to ranks of a world, given by their addresses; errors contain the `purpose`, ``"a broadcast"``."""
 
     def __init__(self, scheduler: Scheduler, world: int, ranks: dict[int, str], purpose: str) -> None:
         self._scheduler, self._world, self.ranks, self._purpose = scheduler, world, ranks, purpose
 
-    async def ask(self, rank: int, operation: str, **message: Any) -> Any:
-        """Ask a rank, and return its answer.
+    async def ask(self, rank: int, operation: str, timeout: float | None = None, /, **message: Any) -> Any:
+        """Send a request to a rank, and return the answer.
 
         Raises
         ------
         RankLost
-            If the rank is gone, or goes meanwhile.
+            If the rank has ended, or ends before the answer.
         WorkbenchError
-            If it refuses.
+            If the rank refuses.
         CollectiveFailed
-            If it fails otherwise, or cannot be reached although it is there.
+            If the handler fails otherwise, the rank has not ended but cannot be reached, or the rank does not answer
+            within `timeout` seconds (None: no limit).
         """
         who = f"rank {rank} of world {self._world}"
         try:
-            answer = await getattr(self._scheduler.rpc(self.ranks[rank]), operation)(**message)
+            async with asyncio.timeout(timeout) as limit:
+                answer = await getattr(self._scheduler.rpc(self.ranks[rank]), operation)(**message)
         except OSError as error:
+            if limit.expired():
+                raise CollectiveFailed(
+                    f"{who} did not answer to {self._purpose} within {timeout:g} s.",
+                    hint=("See its log: ", Command("logs", f"--rank {rank}")),
+                ) from error
             if await leaves(self._scheduler, self.ranks[rank]):
                 raise RankLost(f"{who} was lost during {self._purpose}.", hint=AGAIN) from error
             raise CollectiveFailed(
@@ -76,30 +83,31 @@ class RankRPC:
         fields = answer["raised"]
         raised = errors.from_fields(fields)
         if raised.kind == fields["kind"]:
-            # The class of the error stays, and its message gets the name of the rank.
+            # The class of the error stays, and the message gets the name of the rank.
             raise raised.retold(type(raised), f"{who}: {raised.message}")
         raise CollectiveFailed(f"{who} cannot take part in {self._purpose}: {fields['kind']}: {fields['message']}")
 
     def tell(self, operation: str, **message: Any) -> None:
-        """Send all of them a message, by the stream, which waits for nobody: one of them may be stuck."""
+        """Send a message to all ranks by the stream, which does not wait for an answer: a rank may be stuck."""
         for address in self.ranks.values():
             if address in self._scheduler.stream_comms:
                 self._scheduler.worker_send(address, {"op": operation, **message})
 
 
 async def gather_or_cancel(calls: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
-    """Wait for all of them, and return their results; at the first error raise it, and leave none of them running."""
+    """Return the results of all calls; at the first error cancel the others, and raise the error."""
     tasks = [asyncio.ensure_future(call) for call in calls]
     try:
         return await asyncio.gather(*tasks)
-    finally:
+    except BaseException:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        raise
 
 
 def root_cause(results: Iterable[Any]) -> BaseException | None:
-    """Return the first error of a rank that is gone, since others follow from it; else the first of any kind."""
+    """Return the first `RankLost`, from which other errors follow; without one the first error, if any."""
     raised = [result for result in results if isinstance(result, BaseException)]
     return next((error for error in raised if isinstance(error, RankLost)), raised[0] if raised else None)
 
@@ -108,10 +116,10 @@ Handler = Callable[..., Awaitable[Any]]
 
 
 def answering(handlers: Mapping[str, Handler]) -> dict[str, Handler]:
-    """Return handlers for what the head asks by `RankRPC.ask`, made of plain coroutine functions.
+    """Return handlers of requests by `RankRPC.ask`, made of plain coroutine functions.
 
-    Each answers ``{"answer": result}``, or, if the function raised, ``{"raised": fields}``, as of
-    `WorkbenchError.fields`; of other errors than ours ``kind`` and ``message`` alone.
+    A handler answers ``{"answer": result}``, or, if the function raises an error, ``{"raised": fields}`` with the
+    `WorkbenchError.fields`; for errors of other classes, only ``kind`` and ``message``.
     """
     return {operation: _answering(handler) for operation, handler in handlers.items()}
 

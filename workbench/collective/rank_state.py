@@ -1,4 +1,4 @@
-"""The state of a call or a cell on one rank: ready, then running, then over."""
+"""The state of a call or a cell on one rank: prepared, then running, then ended."""
 
 from __future__ import annotations
 
@@ -17,44 +17,44 @@ if TYPE_CHECKING:
 
 
 class RankState:
-    """What a rank knows of a call or a cell that it is ready for, or in.
+    """A prepared or running call or cell of this rank.
 
     Parameters
     ----------
     id, name
-        Its identity, and what messages call it.
+        Identity, and name in messages for people.
     watch
-        Over what it does in MPI.
+        State of the MPI operations.
 
     Notes
     -----
-    `begin` is for the thread that runs the code of the user, everything else for the event loop of the worker.
+    The thread that runs the code of the user calls `begin`. The event loop of the worker does everything else.
     """
 
     kind: ClassVar[str] = "call"
-    """What `where` calls the identity."""
+    """Name of the identity in the result of `where`."""
 
     def __init__(self, id: str, name: str, watch: CallState) -> None:  # noqa: A002
         self.id, self.name, self.watch = id, name, watch
         self.thread: int | None = None
-        """Identity of the thread that runs it."""
+        """Identity of the thread that runs the code."""
         self.started = time.monotonic()
         self.running = False
         self.taken: dict[Key, Any] = {}
-        """What it is given of the worker's data, and may write to, by key."""
+        """Data of the worker that the code gets and may write to, by key."""
 
     def begin(self) -> None:
-        """Note that this thread runs it from now on."""
+        """Note that the current thread runs the code from now on."""
         self.thread, self.started, self.running = threading.get_ident(), time.monotonic(), True
 
     def put_back(self, data: MutableMapping[Key, Any]) -> dict[Key, Any]:
-        """Keep among the worker's data what was written to blocks; return what was taken."""
+        """Store the blocks, to which the code may have written, in the data of the worker; return the blocks."""
         taken, self.taken = self.taken, {}
         in_use.put_back(data, taken)
         return taken
 
     def where(self) -> dict[str, Any] | None:
-        """Return where it is, see `workbench.metrics.call_stack`; None if it does not run."""
+        """Return the position, see `workbench.metrics.call_stack`; None if the code does not run."""
         from workbench.metrics.call_stack import whereabouts
 
         if not self.running or self.thread is None:

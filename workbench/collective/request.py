@@ -1,4 +1,4 @@
-"""What is asked of the ranks: a function with its arguments, packed, and what is to become of the results."""
+"""The request for a call: the pickled function and arguments, the keys of the blocks, and the form of the results."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from workbench import config
 from workbench.collective import broadcast, serialize
 from workbench.collective.globals import taken_along
-from workbench.collective.protocol import Call
+from workbench.collective.protocol import Call, Work
 from workbench.collective.serialize import Placeholder
 from workbench.errors import InvalidRequest, did_you_mean
 from workbench.placement import from_results, layout, pinning, rows, sources
@@ -24,33 +24,32 @@ if TYPE_CHECKING:
     from distributed import Client, Future
 
 RESULTS = ("ranks", "root", "blocks")
-"""What can become of the results."""
+"""Values of the option `result`."""
 LARGE = 1 << 20
-"""Bytes of a plain argument, or of the function with all others, from which it goes to all ranks by a broadcast."""
-# Bytes of a function that nobody means to send.
+"""Bytes of a plain argument, or of the function with the other arguments, above which a broadcast sends the object."""
+# Bytes above which a function is refused, since it uses a large object by mistake.
 _TOO_LARGE = 1 << 30
 
-
-# Variables that are named where a function takes too much along.
+# Variables that the message about a function that is too large names.
 _NAMED = 4
 
 
 @dataclass(frozen=True)
 class Request:
-    """An SPMD call that can be sent."""
+    """The request for an SPMD call."""
 
     client: Client
-    """Of the cluster."""
+    """Client of the cluster."""
     message: Call
-    """What the head gets. The timeout is for all of it; the head gets what is left of that."""
+    """Message to the head. The timeout is for the whole call; the head gets the remaining time."""
     result: str
     """One of `RESULTS`."""
     patience: float
-    """Seconds without progress after which it is told where the ranks are."""
+    """Seconds without progress until the positions of the ranks are printed."""
     needs: list[Future[Any]]
-    """What has to be computed before; and to be kept until the end."""
+    """Futures to compute before the call, and to keep until the end of the call."""
     large: dict[int, Any]
-    """What is to be broadcast before, by the number of its slot; the keys are not known yet."""
+    """Objects to broadcast before the call, by the number of the slot in `keys`."""
 
     @property
     def call(self) -> str:
@@ -59,17 +58,12 @@ class Request:
 
     @property
     def name(self) -> str:
-        """What messages call it."""
-        return self.message["name"]
-
-    @property
-    def contents(self) -> bytes:
-        """Parcel of function and arguments, or of the slot for that parcel."""
-        return self.message["contents"]
+        """Name of the function in messages for people."""
+        return self.message["work"]["name"]
 
     @property
     def keys(self) -> list[list[Key]]:
-        """What the slots among the arguments stand for on each rank."""
+        """Keys of the values for the slots among the arguments, for each rank."""
         return self.message["keys"]
 
 
@@ -86,14 +80,14 @@ def request(
     ranks: Sequence[int] | None = None,
     name: str | None = None,
 ) -> Request:
-    """Return the request for a call, as `workbench.run_on_ranks` was asked for it; `name` is what messages call it.
+    """Return the request for a call; parameters as of `workbench.run_on_ranks`, and the name in messages.
 
     Raises
     ------
     InvalidRequest
         If an option or a setting is not valid, or the function or an argument cannot be sent.
     PlacementError
-        If a collection is not placed, or two lie differently.
+        If a collection is not placed, or two collections have different layouts.
     """
     from dask.base import is_dask_collection
     from dask.utils import funcname
@@ -120,7 +114,7 @@ def request(
     to_blocks = (
         functools.partial(from_results.to_blocks, per=per, collection=uuid.uuid4().int) if result == "blocks" else None
     )
-    # Contiguous and aligned, each array among the arguments.
+    # The function gets arrays that are contiguous and aligned.
     ready = functools.partial(rows.call_with_aligned, function)
     named = dict(zip(kwargs, filled[len(args) :], strict=True))
     try:
@@ -134,18 +128,19 @@ def request(
         ) from error
     if len(contents) > _TOO_LARGE:
         raise InvalidRequest(_too_large(function, name, len(contents)))
+    work: Work = {"name": name, "contents": contents}
     if len(contents) > LARGE:
         large[len(columns)] = contents
-        contents = serialize.dumps(Placeholder(len(columns)))
+        work["contents"] = None
         columns.append([None] * len(pins or [None]))
     return Request(
         client=client,
         message={
             "call": uuid.uuid4().hex,
             "client": client.id,
-            "name": name,
             "origin": None,
-            "contents": contents,
+            "work": work,
+            "wanted": {"root": result == "root", "limit": _limit(limit)},
             "keys": [
                 [future.key if (future := column[number]) else "" for column in columns]
                 for number in range(len(pins or [None]))
@@ -153,8 +148,6 @@ def request(
             "addresses": [pin.address for pin in pins] if pins else None,
             "ranks": chosen,
             "world": world,
-            "root": result == "root",
-            "limit": _limit(limit),
             "timeout": None if timeout is None else config.time_span("timeout", timeout),
         },
         result=result,
@@ -165,7 +158,7 @@ def request(
 
 
 def _ranks(given: Sequence[int]) -> list[int]:
-    """Return the ranks that are to take part."""
+    """Return the given ranks as a list."""
     try:
         ranks = [operator.index(rank) for rank in given]
     except TypeError:
@@ -179,7 +172,7 @@ def _ranks(given: Sequence[int]) -> list[int]:
 
 
 def _look_inside(argument: Any) -> None:
-    """Return if there is nothing in an argument that would not be replaced by what lies on the ranks."""
+    """Raise if a list, tuple or dict contains a collection or a future, which is not replaced there."""
     from dask.base import is_dask_collection
     from distributed import Future
 
@@ -200,7 +193,7 @@ def _slot(
     columns: list[Sequence[Future[Any] | None]],
     large: dict[int, Any],
 ) -> Any:
-    """Return what stands for an argument in the parcel; what lies on the ranks, or will, is added to the columns."""
+    """Return the argument, or a placeholder; the futures of a placeholder are appended to the columns."""
     from dask.base import is_dask_collection
     from dask.sizeof import sizeof
     from distributed import Future

@@ -1,4 +1,4 @@
-"""What the answer to a request is: values, collections, or the error of a rank."""
+"""The result of a call from the answer of the head: values, collections, or the error of a rank."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ def decode(request: Request, answer: Answer) -> Any:
     Raises
     ------
     Exception
-        That of the rank that failed, with its traceback, and a note that names the rank.
+        The error of the rank that failed, with the traceback and a note that names the rank.
     CollectiveFailed
-        If what comes from a rank cannot be read here.
+        If the value of a rank cannot be unpickled here.
     PlacementError
-        If the blocks that the ranks made do not fit together; nothing of them is kept.
+        If the blocks of the ranks do not fit together. The ranks then keep no block.
     """
     if "error" in answer:
         note = f"raised on rank {answer['rank']} of world {answer['world']}, in {request.name}"
@@ -55,14 +55,14 @@ def _collections(client: Client, blocks: Sequence[Sequence[BlockMeta]], addresse
     from distributed import Future
 
     in_memory: Any = "memory"
-    # Before anything can fail: with the futures go the blocks.
+    # Before any error: the blocks are released with the futures.
     futures: list[list[Future[Any]]] = [
         [Future(meta.key, client, state=in_memory) for meta in metas] for metas in blocks
     ]
     try:
         from_results.require_consistent(blocks)
     except PlacementError:
-        # The traceback holds the futures for as long as somebody holds the traceback.
+        # The traceback keeps references to the futures.
         for future in itertools.chain(*futures):
             future.release()
         raise

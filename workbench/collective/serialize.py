@@ -1,6 +1,6 @@
-"""What travels between a client and the ranks of an SPMD call: function and arguments, results, errors.
+"""Parcels between a client and the ranks of an SPMD call: function and arguments, results, errors.
 
-The head passes parcels on and does not open them: it need not have what they are made of.
+The head forwards parcels unopened, so the head does not need the modules of the user.
 """
 
 from __future__ import annotations
@@ -20,28 +20,28 @@ import cloudpickle
 from workbench.collective.protocol import Error
 from workbench.errors import CollectiveFailed
 
-# Bytes of an error that travels as itself, and characters of one that does so in words: all ranks may have one.
-_LARGEST_ERROR, _LONGEST_WORDS, _LONGEST_STACK = 1 << 20, 4000, 40_000
+# Bytes of a pickled error, and characters of the text of an error. Every rank may send one.
+_LARGEST_ERROR, _LONGEST_TEXT, _LONGEST_STACK = 1 << 20, 4000, 40_000
 _MPI = "mpi4py.MPI"
 _PACKAGE = str(Path(__file__).parents[1]) + "/"
 
 
 @dataclass(frozen=True)
 class Placeholder:
-    """Stands for an argument that lies on the ranks: the one of this number."""
+    """Takes the place of an argument whose value is on the ranks: the value with this number."""
 
     number: int
 
 
 def dumps(thing: Any) -> bytes:
-    """Return a parcel; whatever makes that impossible is raised."""
+    """Return a parcel, or raise any error of the pickler."""
     parcel = io.BytesIO()
     _Writer(parcel).dump(thing)
     return parcel.getvalue()
 
 
 def loads(parcel: bytes) -> Any:
-    """Return what is in a parcel; whatever makes that impossible is raised."""
+    """Return the object in a parcel, or raise any error of the unpickler."""
     return _Reader(io.BytesIO(parcel)).load()
 
 
@@ -55,21 +55,21 @@ def _made_code(make: Callable[..., CodeType], arguments: tuple[Any, ...], file: 
 
 
 class _Writer(cloudpickle.Pickler):  # type: ignore[misc]
-    # What is defined in a notebook travels by value. Cloudpickle 3.1.3 leaves out the file, which tracebacks, profiles
-    # and reports of calls that hang name.
+    # Functions of a notebook are sent by value. Cloudpickle 3.1.3 leaves out the file, which appears in tracebacks,
+    # profiles and reports of calls that hang.
     dispatch_table = cloudpickle.Pickler.dispatch_table.new_child({CodeType: _reduced_code})
 
 
 class _Reader(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         if module == _MPI and module not in sys.modules:
-            # To import it is to initialise MPI, which in a notebook may even end the process.
+            # The import would initialize MPI, which may end the process of a notebook.
             raise pickle.UnpicklingError(f"it is of {_MPI}, which is not loaded here; import that before the call")
         return super().find_class(module, name)
 
 
 def fill(args: Sequence[Any], kwargs: Mapping[str, Any], values: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
-    """Put values into the slots among the arguments."""
+    """Replace the placeholders among the arguments by values."""
 
     def filled(argument: Any) -> Any:
         return values[argument.number] if isinstance(argument, Placeholder) else argument
@@ -78,7 +78,7 @@ def fill(args: Sequence[Any], kwargs: Mapping[str, Any], values: Sequence[Any]) 
 
 
 def strip_internal_frames(error: BaseException) -> BaseException:
-    """Return an error without the frames of this package that come first in its traceback."""
+    """Return an error without the first frames of the traceback, if these are in this package."""
     stack = error.__traceback__
     while stack and stack.tb_next and stack.tb_frame.f_code.co_filename.startswith(_PACKAGE):
         stack = stack.tb_next
@@ -86,12 +86,12 @@ def strip_internal_frames(error: BaseException) -> BaseException:
 
 
 def pack_error(error: BaseException) -> Error:
-    """Return an error that was caught for its journey: as itself, and in words for those who cannot read that."""
+    """Return the message of an error: the pickled error, and text for a process that cannot unpickle the error."""
     import tblib.pickling_support
 
     stack = strip_internal_frames(error).__traceback__
     message: Error = {
-        "words": _cut(_in_words(error), _LONGEST_WORDS),
+        "words": _cut(_text(error), _LONGEST_TEXT),
         "stack": _cut("".join(traceback.format_exception(error)), _LONGEST_STACK),
         "parcel": None,
     }
@@ -99,18 +99,18 @@ def pack_error(error: BaseException) -> Error:
         tblib.pickling_support.install(*_chain(error))
         parcel = dumps((error, stack))
         loads(parcel)
-    except Exception:  # noqa: BLE001  (whatever it is made of: the words suffice)
+    except Exception:  # noqa: BLE001  (whatever the class of the user raises: the text is enough)
         return message
     return {**message, "parcel": parcel} if len(parcel) <= _LARGEST_ERROR else message
 
 
 def unpack_error(message: Mapping[str, Any], note: str) -> Exception:
-    """Return an error that came from a rank, with a note; one that cannot be raised here as `CollectiveFailed`."""
+    """Return the error of a rank, with a note; `CollectiveFailed` if the error cannot be raised here."""
     try:
         error, stack = loads(message["parcel"])
-    except Exception:  # noqa: BLE001  (no parcel, or of a module that cannot be imported)
+    except Exception:  # noqa: BLE001  (no parcel, or a class that cannot be imported)
         error = stack = None
-    # An event loop, which carries the error on from here, would end with SystemExit, and stumble over StopIteration.
+    # An event loop ends with SystemExit, and does not accept StopIteration.
     if not isinstance(error, Exception) or isinstance(error, StopIteration):
         error = CollectiveFailed(f"{message['words']}, {note}")
         error.add_note(f"The traceback of that rank:\n{message['stack']}")
@@ -119,7 +119,7 @@ def unpack_error(message: Mapping[str, Any], note: str) -> Exception:
     return error.with_traceback(stack if isinstance(stack, TracebackType) else None)
 
 
-def _in_words(error: BaseException) -> str:
+def _text(error: BaseException) -> str:
     name = type(error).__name__
     try:
         return f"{name}: {error}".removesuffix(": ")
@@ -128,7 +128,7 @@ def _in_words(error: BaseException) -> str:
 
 
 def _cut(text: str, longest: int) -> str:
-    """Return a text without its middle, where it is too long."""
+    """Return a text without the middle part, if the text is too long."""
     half = longest // 2
     return text if len(text) <= longest else f"{text[:half]} [... {len(text) - longest} characters] {text[-half:]}"
 

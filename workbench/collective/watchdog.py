@@ -1,4 +1,4 @@
-"""When a call or a cell makes no progress."""
+"""Detection of a call or a cell that makes no progress."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from workbench.collective import rank_locations
 
 
 class StallDetector:
-    """Finds that no rank of a call or a cell has entered or left an operation of MPI for `patience` seconds.
+    """Detects that no rank of a call or a cell has entered or left an operation of MPI for `patience` seconds.
 
-    It is to be given the places of the ranks every `interval` seconds.
+    The caller passes the positions of the ranks to `report` every `interval` seconds.
     """
 
     def __init__(self, patience: float) -> None:
@@ -24,19 +24,19 @@ class StallDetector:
         self._since: dict[int, float] = {}
 
     def is_due(self) -> bool:
-        """Return whether `report` is to be called."""
+        """Return whether `interval` has passed since the last `report`."""
         return time.monotonic() >= self._next
 
     def report(self, places: Mapping[int, Mapping[str, Any]]) -> str | None:
-        """Return where the ranks are if none makes progress, unless that was reported just before; else None.
+        """Return the positions of the ranks if none makes progress, at most once per `patience` seconds; else None.
 
         Parameters
         ----------
         places
-            By rank, as of `workbench.metrics.call_stack`; ``{"silent": True}`` for one that does not answer.
+            By rank, as of `workbench.metrics.call_stack`; ``{"silent": True}`` for a rank that does not answer.
         """
         now = time.monotonic()
-        # A rank that does not answer counts as in its last place.
+        # A rank that does not answer counts as in the last known position.
         self._since = {
             rank: now - place["seconds"] if "seconds" in place else self._since.get(rank, self._began)
             for rank, place in places.items()

@@ -7,28 +7,22 @@ and rank 0 broadcasts the address over MPI, so that ranks start at the same time
 from __future__ import annotations
 
 import argparse
-import asyncio
 import contextlib
 import faulthandler
 import functools
 import gc
-import importlib
 import os
-import secrets
 import signal
 import sys
-import threading
 import time
 import traceback
-from concurrent.futures import Future
 from typing import NoReturn
 
 from workbench import comm
 from workbench.deploy import logs
 from workbench.deploy.registry import Record, await_record
 from workbench.files import node_dirs
-from workbench.mpi.context import RankContext, current, enter
-from workbench.mpi.threads import MainThread, SpmdThread
+from workbench.mpi.context import current
 from workbench.processes import open_files, parent_death
 from workbench.processes.process_id import ProcessId
 from workbench.rank import world
@@ -76,7 +70,7 @@ def main(daemon: int | None = None, began: float | None = None) -> NoReturn:
         node_dirs.acquire_node(record.id, f"world-{arguments.world}")
         signal.signal(signal.SIGTERM, functools.partial(_end_tidily, record))
     try:
-        finalize = _live(arguments, record, times)
+        finalize = world.live(record, arguments.world, arguments.ranks, arguments.timeout, times)
     except BaseException as error:  # noqa: BLE001  (whatever it is, it ends the world)
         _abort(error, stderr_fd, record, arguments.world, daemon)
     if record.process.alive() is False:
@@ -93,103 +87,6 @@ def _end_tidily(record: Record, number: int, _: object) -> NoReturn:
     signal.signal(number, signal.SIG_DFL)
     signal.raise_signal(number)
     raise AssertionError("the signal ends this process")
-
-
-def _live(arguments: argparse.Namespace, record: Record, times: dict[str, float]) -> bool | None:
-    deadline = time.monotonic() + arguments.timeout
-    thread = SpmdThread()
-    # MPI waits for its peers while this thread imports Dask.
-    opening = thread.submit(world.init_mpi, arguments.ranks, arguments.world, thread)
-    from workbench.rank import worker
-
-    gc.freeze()
-    gc.enable()
-    times["imported"] = time.time()
-
-    context = opening.result(_left(deadline))
-    times["in MPI"] = time.time()
-    # A template, if there is one, has imported these modules. Some modules use MPI when they are imported.
-    for module in record.preload:
-        importlib.import_module(module)
-    enter(context)
-    _log_to(record.logs / f"rank-{worker.worker_name(context.world, context.rank)}.log")
-    description = f"rank {context.rank} of {context.size}, {context.library}, MPI_THREAD_{context.threads.upper()}"
-    print(description, flush=True)  # noqa: T201  (this is the rank's log)
-    line = thread.submit(world.broadcast_line, context, _address_and_name, deadline).result(_left(deadline))
-    times["addressed"] = time.time()
-    _close_input()
-    address, name = line.split()
-    if record.protocol == "mpi" and world.can_transport(context):
-        comm.join(context.transport, name)
-
-    registered, ended = threading.Event(), Future[bool | None]()
-    main_thread = MainThread(ended)
-    # Queued before the head knows this rank, and so before any request of the head to a rank.
-    barrier = thread.submit(_join_barrier, context, registered, ended, deadline)
-
-    def run() -> None:
-        serving = worker.serve(
-            context, record, address, _left(deadline), registered, start=name, main_thread=main_thread, times=times
-        )
-        try:
-            ended.set_result(asyncio.run(serving))
-        except BaseException as error:  # noqa: BLE001  (the main thread decides)
-            ended.set_exception(error)
-            registered.set()
-
-    threading.Thread(target=run, name="dask-worker", daemon=True).start()
-    registered.wait(_left(deadline) + 1)
-    if not ended.done():
-        barrier.result(_left(deadline) + 1)
-        # From here on a failure of this rank must not end the other ranks.
-        finalize = _wait(ended, main_thread)
-        worker.has_closed()
-        return finalize
-    return ended.result()
-
-
-def _join_barrier(
-    context: RankContext, registered: threading.Event, ended: Future[bool | None], deadline: float
-) -> None:
-    """Wait on the SPMD thread until this rank is registered, then for the other ranks."""
-    registered.wait(_left(deadline) + 1)
-    if not ended.done():
-        world.barrier(context, deadline)
-
-
-def _wait(ended: Future[bool | None], main_thread: MainThread) -> bool | None:
-    try:
-        main_thread.run()
-        return ended.result()
-    except BaseException:  # noqa: BLE001  (printed, then the process ends)
-        traceback.print_exc()
-        return None
-
-
-def _address_and_name() -> str:
-    """Return the scheduler's address, and a unique name for this start of the world."""
-    line = sys.stdin.readline().strip()
-    if not line:
-        raise ConnectionError("the head ended before it sent the address of its scheduler; see head.log")
-    return f"{line} {secrets.token_hex(16)}"
-
-
-def _close_input() -> None:
-    """Give user code that reads standard input an end of file: launchers leave the input open."""
-    null = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(null, sys.stdin.fileno())
-    os.close(null)
-
-
-def _left(deadline: float) -> float:
-    return max(0.1, deadline - time.monotonic())
-
-
-def _log_to(path: os.PathLike[str]) -> None:
-    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    os.dup2(file, 1)
-    os.dup2(file, 2)
-    os.close(file)
 
 
 def _abort(error: BaseException, stderr_fd: int, record: Record, index: int, daemon: int) -> NoReturn:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import threading
 import time
 from typing import Any
@@ -29,7 +30,6 @@ from workbench.metrics.schema import BY_NODE
 from workbench.mpi.context import RankContext
 from workbench.mpi.counters import SYNCHRONIZATIONS_KEPT, Meter
 from workbench.mpi.threads import MainThread
-from workbench.rank.world import rank_info
 from workbench.text import rank_name
 
 # Seconds after which the process of a closing worker is ended: a task may be stuck in C code.
@@ -163,3 +163,21 @@ async def serve(
 def _host(address: str) -> str:
     """Return the host in an address such as ``tls://10.0.0.1:40001``."""
     return address.partition("://")[2].rpartition(":")[0]
+
+
+def rank_info(context: RankContext) -> dict[str, Any]:
+    """Return what a rank registers with the head: its place, process and MPI library."""
+    import mpi4py
+    import psutil
+
+    return {
+        "rank": context.rank,
+        "size": context.size,
+        "world": context.world,
+        "pid": os.getpid(),
+        "host": socket.gethostname(),
+        "cores": psutil.cpu_count() or 1,
+        "threads": context.threads,
+        "library": context.library,
+        "mpi4py": mpi4py.__version__,
+    }

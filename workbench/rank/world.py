@@ -1,25 +1,135 @@
-"""The MPI side of a rank: initialize, check the world, duplicate communicators, wait without spinning.
+"""The life of a rank in its world: initialize MPI, get the address of the scheduler, run the worker.
 
 These functions import ``mpi4py.MPI``; no module that the kernel loads does.
 """
 
 from __future__ import annotations
 
+import asyncio
+import gc
+import importlib
 import os
-import socket
+import secrets
+import sys
+import threading
 import time
+import traceback
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from concurrent.futures import Future
+from typing import TYPE_CHECKING
 
+from workbench import comm
+from workbench.deploy.registry import Record
 from workbench.errors import LaunchError
 from workbench.hints import Command
-from workbench.mpi.context import RankContext
-from workbench.mpi.threads import SpmdThread
+from workbench.mpi.context import RankContext, enter
+from workbench.mpi.threads import MainThread, SpmdThread
 
 if TYPE_CHECKING:
     from mpi4py import MPI
 
 _THREAD_LEVELS = ("single", "funneled", "serialized", "multiple")
+
+
+def live(record: Record, index: int, ranks: int, timeout: float, times: dict[str, float]) -> bool | None:
+    """Join the world of so many ranks within `timeout` seconds, and run the worker of this rank to its end.
+
+    Returns `RankWorker.finalize`. The times of the steps, in seconds since the epoch, are added to `times`.
+    """
+    deadline = time.monotonic() + timeout
+    thread = SpmdThread()
+    # MPI waits for its peers while this thread imports Dask.
+    opening = thread.submit(init_mpi, ranks, index, thread)
+    from workbench.rank import worker
+
+    gc.freeze()
+    gc.enable()
+    times["imported"] = time.time()
+
+    context = opening.result(_left(deadline))
+    times["in MPI"] = time.time()
+    # A template, if there is one, has imported these modules. Some modules use MPI when they are imported.
+    for module in record.preload:
+        importlib.import_module(module)
+    enter(context)
+    _log_to(record.logs / f"rank-{worker.worker_name(context.world, context.rank)}.log")
+    description = f"rank {context.rank} of {context.size}, {context.library}, MPI_THREAD_{context.threads.upper()}"
+    print(description, flush=True)  # noqa: T201  (this is the rank's log)
+    line = thread.submit(broadcast_line, context, _address_and_name, deadline).result(_left(deadline))
+    times["addressed"] = time.time()
+    _close_input()
+    address, name = line.split()
+    if record.protocol == "mpi" and can_transport(context):
+        comm.join(context.transport, name)
+
+    registered, ended = threading.Event(), Future[bool | None]()
+    main_thread = MainThread(ended)
+    # Queued before the head knows this rank, and so before any request of the head to a rank.
+    barrier = thread.submit(_join_barrier, context, registered, ended, deadline)
+
+    def run() -> None:
+        serving = worker.serve(
+            context, record, address, _left(deadline), registered, start=name, main_thread=main_thread, times=times
+        )
+        try:
+            ended.set_result(asyncio.run(serving))
+        except BaseException as error:  # noqa: BLE001  (the main thread decides)
+            ended.set_exception(error)
+            registered.set()
+
+    threading.Thread(target=run, name="dask-worker", daemon=True).start()
+    registered.wait(_left(deadline) + 1)
+    if not ended.done():
+        barrier.result(_left(deadline) + 1)
+        # From here on a failure of this rank must not end the other ranks.
+        finalize = _wait(ended, main_thread)
+        worker.has_closed()
+        return finalize
+    return ended.result()
+
+
+def _join_barrier(
+    context: RankContext, registered: threading.Event, ended: Future[bool | None], deadline: float
+) -> None:
+    """Wait on the SPMD thread until this rank is registered, then for the other ranks."""
+    registered.wait(_left(deadline) + 1)
+    if not ended.done():
+        barrier(context, deadline)
+
+
+def _wait(ended: Future[bool | None], main_thread: MainThread) -> bool | None:
+    try:
+        main_thread.run()
+        return ended.result()
+    except BaseException:  # noqa: BLE001  (printed, then the process ends)
+        traceback.print_exc()
+        return None
+
+
+def _address_and_name() -> str:
+    """Return the scheduler's address, and a unique name for this start of the world."""
+    line = sys.stdin.readline().strip()
+    if not line:
+        raise ConnectionError("the head ended before it sent the address of its scheduler; see head.log")
+    return f"{line} {secrets.token_hex(16)}"
+
+
+def _close_input() -> None:
+    """Give user code that reads standard input an end of file: launchers leave the input open."""
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, sys.stdin.fileno())
+    os.close(null)
+
+
+def _left(deadline: float) -> float:
+    return max(0.1, deadline - time.monotonic())
+
+
+def _log_to(path: os.PathLike[str]) -> None:
+    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    os.dup2(file, 1)
+    os.dup2(file, 2)
+    os.close(file)
 
 
 def init_mpi(ranks: int, world: int, thread: SpmdThread) -> RankContext:
@@ -106,21 +216,3 @@ def wait(request: MPI.Request, deadline: float, event: str) -> None:
             raise TimeoutError(f"timed out while waiting for {event}; see the logs of the other ranks")
         time.sleep(pause)
         pause = min(2 * pause, 0.01)
-
-
-def rank_info(context: RankContext) -> dict[str, Any]:
-    """Return what a rank registers with the head: its place, process and MPI library."""
-    import mpi4py
-    import psutil
-
-    return {
-        "rank": context.rank,
-        "size": context.size,
-        "world": context.world,
-        "pid": os.getpid(),
-        "host": socket.gethostname(),
-        "cores": psutil.cpu_count() or 1,
-        "threads": context.threads,
-        "library": context.library,
-        "mpi4py": mpi4py.__version__,
-    }

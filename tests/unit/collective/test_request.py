@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 from distributed.protocol import dumps
 
-from workbench.collective import rank as collective_rank
+from workbench.collective import rank_call, serialize
 from workbench.collective import request as requests
-from workbench.collective import serialize
 from workbench.collective.globals import taken_along
 from workbench.collective.rank_call import SpmdCall
 from workbench.errors import InvalidRequest
@@ -27,14 +26,15 @@ def mean_of(table):
     return mean
 
 
-def test_a_function_with_a_large_table_is_broadcast_and_found_by_its_slot(client):
+def test_a_function_with_a_large_table_is_broadcast_as_the_last_argument(client):
     made = request(mean_of(np.ones(200_000)), 2, client=client)
 
-    assert len(made.contents) < 1000
+    contents = made.message["work"]["contents"]
+    assert contents is None
     ((number, whole),) = made.large.items()
     assert [len(keys) for keys in made.keys] == [number + 1]
     call = SpmdCall("0", "mean", 0, (0,))
-    call.unpack(made.contents, [whole])
+    assert call.unpack(contents, [whole]) == {}
     assert call._function(type("Comm", (), {"rank": 0, "size": 1})) == 2
 
 
@@ -42,7 +42,7 @@ def test_a_small_function_goes_with_the_request(client):
     made = request(mean_of(np.ones(8)), client=client)
 
     assert (made.large, made.keys) == ({}, [[]])
-    assert callable(serialize.loads(made.contents)[0])
+    assert callable(serialize.loads(made.message["work"]["contents"])[0])
 
 
 def test_a_function_that_takes_too_much_along_is_refused_with_the_names_and_sizes(client, monkeypatch):
@@ -75,10 +75,10 @@ def test_what_functions_that_are_called_and_methods_use_is_named_too():
 
 
 def test_a_large_value_travels_beside_the_message_and_not_within_it():
-    told = collective_rank._of_value(bytes(2 << 20), None)
+    told = rank_call._of_value(bytes(2 << 20), None)
     frames = dumps(told)
 
     assert told["nbytes"] > 2 << 20
     assert max(len(frame) for frame in frames[:2]) < 1000
-    assert collective_rank._of_value(bytes(2 << 20), 1 << 20) == {"nbytes": told["nbytes"]}
-    assert isinstance(collective_rank._of_value(b"small", None)["value"], bytes)
+    assert rank_call._of_value(bytes(2 << 20), 1 << 20) == {"nbytes": told["nbytes"]}
+    assert isinstance(rank_call._of_value(b"small", None)["value"], bytes)

@@ -48,7 +48,7 @@ class Scheduler:
             self.asked.set()
             await asyncio.Event().wait()
         ended = {"blocks": b"", "keys": [f"of {address}"], "messages": 0, "pending": False}
-        return {"answer": {"workbench_spmd_go": ended, "workbench_spmd_keep": []}.get(operation, {})}
+        return {"answer": {"workbench_spmd_go": ended, "workbench_spmd_keep": {"kept": []}}.get(operation, {})}
 
 
 class _Rank:
@@ -71,8 +71,8 @@ def _soon(monkeypatch):
 
 def prepare(scheduler: Any, world: Any, deadline: float) -> head_call.CollectiveCall:
     members = RankRPC(scheduler, 0, RANKS, "the call f")
-    asked: Any = {"call": "1", "name": "f", "client": "me", "contents": b"", "keys": [[]], "root": False, "limit": None}
-    asked |= {"addresses": None}
+    asked: Any = {"call": "1", "client": "me", "keys": [[]], "addresses": None}
+    asked |= {"work": {"name": "f", "contents": b""}, "wanted": {"root": False, "limit": None}}
     return head_call.CollectiveCall(scheduler, CallQueue(), world, members, asked, deadline=deadline)
 
 

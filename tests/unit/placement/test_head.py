@@ -6,8 +6,7 @@ import pytest
 from distributed import Client, Scheduler, Worker
 from distributed.comm import get_address_host_port
 
-from workbench.collective.head_call import CollectiveCall
-from workbench.collective.rank_rpc import RankRPC
+from workbench.collective.head_call import keys_by_rank
 from workbench.errors import InvalidRequest, RankLost
 from workbench.head.scheduler import RankMembershipPlugin
 from workbench.placement.head import fail_unrunnable
@@ -39,10 +38,7 @@ async def test_a_task_pinned_to_a_rank_that_is_gone_does_not_run_on_the_next_ran
 
 @pytest.mark.parametrize("blocks", [0, 2, 4])
 def test_another_number_of_blocks_than_of_ranks_is_refused(blocks):
-    members = RankRPC(None, 0, {0: "a", 1: "b", 2: "c"}, "the call f")
-    run = CollectiveCall(None, None, None, members, {"call": "0", "name": "f", "client": "client"}, deadline=1)
-
     with pytest.raises(InvalidRequest, match=rf"^f was given {blocks} blocks for 3 ranks: one block for each rank"):
-        run._needs([["key"]] * blocks)
-    assert run._needs([["key"]]) == {0: ["key"], 1: ["key"], 2: ["key"]}
-    assert run._needs([["x"], ["y"], ["z"]]) == {0: ["x"], 1: ["y"], 2: ["z"]}
+        keys_by_rank("f", [["key"]] * blocks, range(3))
+    assert keys_by_rank("f", [["key"]], range(3)) == {0: ["key"], 1: ["key"], 2: ["key"]}
+    assert keys_by_rank("f", [["x"], ["y"], ["z"]], range(3)) == {0: ["x"], 1: ["y"], 2: ["z"]}

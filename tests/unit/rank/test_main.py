@@ -15,7 +15,8 @@ from support.patience import DEADLINE
 from workbench.mpi.threads import SpmdThread
 from workbench.processes.process_id import ProcessId
 from workbench.rank import worker, world
-from workbench.rank.__main__ import _is_launcher, _join_barrier
+from workbench.rank.__main__ import _is_launcher
+from workbench.rank.world import _join_barrier
 
 
 def test_an_orphan_leaves_its_new_parent_alone() -> None:
