@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from workbench.torch.estimators import NeuralNetClassifier, NeuralNetRegressor
     from workbench.torch.feeding import batches, tensor
     from workbench.torch.fitting import fit, predict
+    from workbench.torch.spatial.module import strips
 
 _HOME = {
     "NeuralNetClassifier": "workbench.torch.estimators",
@@ -24,10 +25,11 @@ _HOME = {
     "distributed": "workbench.torch.context",
     "fit": "workbench.torch.fitting",
     "predict": "workbench.torch.fitting",
+    "strips": "workbench.torch.spatial.module",
     "tensor": "workbench.torch.feeding",
 }
 
-__all__ = ["NeuralNetClassifier", "NeuralNetRegressor", "average", "batches", "distributed", "fit", "predict", "tensor"]
+__all__ = ["NeuralNetClassifier", "NeuralNetRegressor", "average", "batches", "distributed", "fit", "predict", "strips", "tensor"]
 
 
 def __getattr__(name: str) -> Any:
