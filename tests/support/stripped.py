@@ -1,4 +1,4 @@
-"""What tests of `workbench.torch.spatial` run on ranks, which import this file by its name: functions import PyTorch."""
+"""What tests of `workbench.torch.strips` run on ranks, which import this file by its name: functions import PyTorch."""
 
 from __future__ import annotations
 
@@ -6,43 +6,6 @@ import copy
 import random
 
 from workbench.torch import strips
-
-
-def unet(channels, width, classes, *, checkpointed=False):
-    """Return a U-Net of three levels (Ronneberger et al., 2015) with batch normalization."""
-    import torch
-    from torch import nn
-    from torch.utils.checkpoint import checkpoint
-
-    def block(before, after):
-        return nn.Sequential(
-            nn.Conv2d(before, after, 3, padding=1, bias=False),
-            nn.BatchNorm2d(after),
-            nn.ReLU(inplace=True),
-            nn.Conv2d(after, after, 3, padding=1),
-            nn.ReLU(inplace=True),
-        )
-
-    class UNet(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.top, self.middle = block(channels, width), block(width, 2 * width)
-            self.bottom, self.left = block(2 * width, 4 * width), block(4 * width, 2 * width)
-            self.pool, self.up = nn.MaxPool2d(2), nn.ConvTranspose2d(4 * width, 2 * width, 2, stride=2)
-            self.resize = nn.Upsample(scale_factor=2, mode="bilinear")
-            self.right, self.last = block(3 * width, width), nn.Conv2d(width, classes, 1)
-
-        def run(self, layer, image):
-            return checkpoint(layer, image, use_reentrant=False) if checkpointed else layer(image)
-
-        def forward(self, image):
-            top = self.run(self.top, image)
-            middle = self.run(self.middle, self.pool(top))
-            up = self.up(self.run(self.bottom, self.pool(middle)))
-            left = self.run(self.left, torch.cat([middle, up], 1))
-            return self.last(self.run(self.right, torch.cat([top, self.resize(left)], 1)))
-
-    return UNet()
 
 
 def compared(comm, net, images, loss):
@@ -126,7 +89,7 @@ def random_net(seed):
     return nn.Sequential(*layers), torch.randn(2, first, *height, dtype=torch.float64)
 
 
-def _random_layer(draw, dims, channels, sizes):
+def _random_layer(draw, dims, channels, sizes):  # noqa: C901  (a function for each kind)
     import torch
     from torch import nn
 

@@ -29,7 +29,17 @@ _HOME = {
     "tensor": "workbench.torch.feeding",
 }
 
-__all__ = ["NeuralNetClassifier", "NeuralNetRegressor", "average", "batches", "distributed", "fit", "predict", "strips", "tensor"]
+__all__ = [
+    "NeuralNetClassifier",
+    "NeuralNetRegressor",
+    "average",
+    "batches",
+    "distributed",
+    "fit",
+    "predict",
+    "strips",
+    "tensor",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -1,11 +1,12 @@
 """Rules of convolutions."""
+# ruff: noqa: D103, PLR0917  (the functions and their arguments are those of PyTorch)
 
 from __future__ import annotations
 
 from typing import Any
 
-from workbench.torch.spatial.layout import Kernel, Plan
 from workbench.torch.spatial.exchange import AXIS
+from workbench.torch.spatial.layout import Kernel, Plan
 from workbench.torch.spatial.strip import CannotSplitError, Strip, rule
 from workbench.torch.spatial.windowed import Convolution, windowed
 

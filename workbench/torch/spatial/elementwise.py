@@ -1,4 +1,5 @@
 """Rules of functions that look at one element, or along axes other than that of the rows."""
+# ruff: noqa: D103  (the functions and their arguments are those of PyTorch)
 
 from __future__ import annotations
 
@@ -9,14 +10,17 @@ import torch
 from workbench.torch.spatial.strip import CannotSplitError, Strip, first_strip, local, rule
 from workbench.torch.spatial.sums import total
 
-_ELEMENTWISE = """
-    abs add bitwise_and bitwise_not bitwise_or celu ceil clamp clamp_max clamp_min clone contiguous cos detach div double
-    dropout elu eq erf exp expm1 fill float floor ge gelu gt half hardshrink hardsigmoid hardswish hardtanh isfinite isnan
-    le leaky_relu lerp log log1p logical_and logical_not logical_or logsigmoid logit lt masked_fill maximum minimum mish
-    mul ne neg ones_like pow reciprocal relu relu6 requires_grad round rrelu rsqrt rsub selu sigmoid sign silu sin
-    softplus softshrink softsign sqrt square sub tan tanh tanhshrink threshold to true_divide type type_as where
-    zeros_like bfloat16 __rtruediv__ _threshold empty_like rand_like randn_like addcmul addcdiv alpha_dropout
-""".split()
+_ELEMENTWISE = (
+    "abs", "add", "addcdiv", "addcmul", "alpha_dropout", "bfloat16", "bitwise_and", "bitwise_not", "bitwise_or", "ceil",
+    "celu", "clamp", "clamp_max", "clamp_min", "clone", "contiguous", "cos", "detach", "div", "double", "dropout",
+    "elu", "empty_like", "eq", "erf", "exp", "expm1", "fill", "float", "floor", "ge", "gelu", "gt", "half",
+    "hardshrink", "hardsigmoid", "hardswish", "hardtanh", "isfinite", "isnan", "le", "leaky_relu", "lerp", "log",
+    "log1p", "logical_and", "logical_not", "logical_or", "logit", "logsigmoid", "lt", "masked_fill", "maximum",
+    "minimum", "mish", "mul", "ne", "neg", "ones_like", "pow", "rand_like", "randn_like", "reciprocal", "relu", "relu6",
+    "requires_grad", "round", "rrelu", "rsqrt", "rsub", "__rtruediv__", "selu", "sigmoid", "sign", "silu", "sin",
+    "softplus", "softshrink", "softsign", "sqrt", "square", "sub", "tan", "tanh", "tanhshrink", "threshold",
+    "_threshold", "to", "true_divide", "type_as", "where", "zeros_like",
+)  # fmt: skip
 
 
 @rule(*_ELEMENTWISE, *(f"{name}_" for name in _ELEMENTWISE))

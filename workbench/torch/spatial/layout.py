@@ -83,7 +83,7 @@ class Kernel:
         return self.dilation * (self.size - 1) + 1
 
     def plan(self, height: int, ranks: int, *, ceil_mode: bool = False) -> Plan:
-        """Return the plan of a convolution or a pooling; of height 0 or less if the image is smaller than the kernel."""
+        """Return the plan of a convolution or a pooling; its height is 0 if the image is smaller than the kernel."""
         room = height + 2 * self.padding - self.reach
         rows = room // self.stride + 1
         if ceil_mode:

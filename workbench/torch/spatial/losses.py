@@ -1,4 +1,5 @@
 """Rules of losses: the loss of the whole image, on every rank."""
+# ruff: noqa: D103  (the functions and their arguments are those of PyTorch)
 
 from __future__ import annotations
 
@@ -10,9 +11,9 @@ from workbench.torch.spatial.strip import CannotSplitError, Strip, first_strip, 
 from workbench.torch.spatial.sums import total
 
 _LOSSES = (
-    "mse_loss l1_loss smooth_l1_loss huber_loss binary_cross_entropy binary_cross_entropy_with_logits soft_margin_loss "
-    "poisson_nll_loss"
-).split()
+    "binary_cross_entropy", "binary_cross_entropy_with_logits", "huber_loss", "l1_loss", "mse_loss", "poisson_nll_loss",
+    "smooth_l1_loss", "soft_margin_loss",
+)  # fmt: skip
 
 
 @rule(*_LOSSES)

@@ -70,10 +70,10 @@ class Strips(Net):
     Notes
     -----
     Layers get a `Strip` in the place of a tensor. Convolutions and poolings exchange the rows at the edges of the
-    strips (halos), and their gradients in ``backward``; normalizations exchange means. For backward a layer keeps its
-    strip and the halos. The gradient of each weight is that of one process with the whole image: it is averaged over the
-    ranks in one message at the end of ``backward``, as the gradient of the loss that every rank computes. All ranks have
-    to call the module, functions of its results, and ``backward`` in one order.
+    strips (halos), and their gradients in ``backward``; normalizations exchange means. For ``backward`` a layer keeps
+    its strip and the halos. The gradient of each weight is that of one process with the whole image. The gradients are
+    summed over the ranks at the end of ``backward``, in one message for each type of elements. All ranks have to call
+    the module, functions of its results, and ``backward`` in one order.
 
     Messages between two ranks have tag 31999 on `comm`.
     """

@@ -1,4 +1,5 @@
 """Rules of normalizations whose means are those of all rows."""
+# ruff: noqa: D103, PLR0917  (the functions and their arguments are those of PyTorch)
 
 from __future__ import annotations
 
@@ -116,7 +117,8 @@ def group_norm(
     found: Any = _grouped(strip, strip.shape[0] * num_groups, eps)
     shape = (-1, *[1] * of_images(strip))
     found = found if weight is None else found * weight.view(shape)
-    return found if bias is None else found + bias.view(shape)
+    found = found if bias is None else found + bias.view(shape)
+    return strip.like(found.to_local())
 
 
 def _grouped(strip: Strip, groups: int, eps: float, weight: Any = None, bias: Any = None) -> Strip:

@@ -1,4 +1,5 @@
 """Rules of poolings."""
+# ruff: noqa: D103, PLR0917  (the functions and their arguments are those of PyTorch)
 
 from __future__ import annotations
 
@@ -110,8 +111,8 @@ def adaptive_max_pooling(function: Any, strip: Strip, output_size: Any, return_i
         raise CannotSplitError("an output without a number of rows has no rule", "Pass the number of rows")
     mine, own = strip.to_local(), strip.rows
     rows = []
-    for first, end in adaptive(strip.height, height):
-        first, end = max(first, own.start), min(end, own.stop)
+    for begin, stop in adaptive(strip.height, height):
+        first, end = max(begin, own.start), min(stop, own.stop)
         if first < end:
             rows.append(function(mine.narrow(strip.axis, first - own.start, end - first), (1, *others)))
         else:

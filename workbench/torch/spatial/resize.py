@@ -1,4 +1,5 @@
 """Rules of functions that make rows of others: resizing and padding."""
+# ruff: noqa: D103, PLR0917  (the functions and their arguments are those of PyTorch)
 
 from __future__ import annotations
 
@@ -7,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.nn import functional as F  # noqa: N812  (its name in PyTorch's documents)
 
 from workbench.torch.spatial.convolution import applied, numbers, of_images
 from workbench.torch.spatial.exchange import AXIS

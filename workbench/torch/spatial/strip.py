@@ -108,11 +108,11 @@ class Strip:
 
     def numel(self) -> int:
         """Return the number of elements of the whole tensor."""
-        return self.shape.numel()
+        return int(self.shape.numel())
 
     def dim(self) -> int:
         """Return the number of axes."""
-        return self._local.dim()
+        return int(self._local.dim())
 
     ndim = property(dim)
     dtype = property(lambda self: self._local.dtype)
@@ -121,10 +121,10 @@ class Strip:
 
     def is_floating_point(self) -> bool:
         """Return whether the elements are real numbers."""
-        return self._local.is_floating_point()
+        return bool(self._local.is_floating_point())
 
     def __len__(self) -> int:
-        return self.shape[0]
+        return int(self.shape[0])
 
     def __repr__(self) -> str:
         rows = self.rows
@@ -209,7 +209,7 @@ def strips_in(values: Any) -> Iterator[Strip]:
 
 
 def local(value: Any, strip: Strip) -> Any:
-    """Return what a rank computes with beside a strip: its rows of tensors that have as many, and other values as they are.
+    """Return what a rank computes with beside a strip: its rows of a tensor, and other values unchanged.
 
     Tensors broadcast as in PyTorch. A tensor that has the rows of the rank is taken as these rows, and one that has all
     rows is cut.

@@ -1,7 +1,7 @@
 """Functions of a window of rows, fused with the exchange of the rows.
 
-`torch.autograd` would keep the window for backward, a second copy of the strip. Here the strip and the halos are kept, a
-few rows of each side, and backward makes the window again.
+`torch.autograd` would keep the window for backward, a second copy of the strip. Here the strip and the halos, a few
+rows of each side, are kept, and backward makes the window again.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class Convolution:
 
 class _Windowed(torch.autograd.Function):
     @staticmethod
-    def forward(
+    def forward(  # noqa: PLR0917  (`apply` passes nothing by name)
         ctx: Any, operation: Any, exchange: Exchange, fill: float, taken: tuple[int, int], strip: Any, *weights: Any
     ) -> Any:
         halos = exchange.pull(strip)
