@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import resource
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -20,12 +20,11 @@ if TYPE_CHECKING:
 
 CHANNELS, CLASSES = 3, 2
 """Of the images, and of the result for each pixel."""
-_RATE = 0.01
 
 
 @dataclass(frozen=True)
 class Step:
-    """What one rank measured of one step of a training."""
+    """What one rank measured of one forward and backward pass."""
 
     nbytes: int
     """Largest additional resident memory."""
@@ -92,12 +91,11 @@ def image(rows: slice, size: int, dtype: str) -> tuple[Any, Any]:
 
 
 def step(comm: MPI.Intracomm, width: int, size: int, *, alone: bool) -> Step | None:
-    """Take a step of a training: rank 0 with the whole image, or all ranks with strips. Runs on every rank."""
+    """Compute the gradients of an image: rank 0 of the whole image, or all ranks of strips. Runs on every rank."""
     if alone and comm.rank:
         return None
-    taking = _training(comm, width, size, "float32", alone=alone)
     watch, begin = peak.Watch(), time.perf_counter()
-    loss = next(taking)
+    loss = _backward(comm, width, size, alone=alone)
     return Step(watch.end().nbytes, time.perf_counter() - begin, loss)
 
 
@@ -105,7 +103,7 @@ def gradients(comm: MPI.Intracomm, width: int, size: int) -> float:
     """Return how far the gradients on strips are from those of one process, in double precision. Runs on every rank."""
     import torch
 
-    from workbench.torch.spatial.module import strips
+    from workbench.torch import strips
 
     rows, labels = image(slice(0, size), size, "float64")
     nets = [unet(CHANNELS, width, CLASSES).double() for _ in range(2)]
@@ -122,11 +120,11 @@ def trains_within(comm: MPI.Intracomm, width: int, size: int, nbytes: int, *, al
     """Return whether a step succeeds with so much more memory for each process. Runs on every rank."""
     if alone and comm.rank:
         return True
-    with _limited(nbytes):
-        return is_enough(lambda: next(_training(comm, width, size, "float32", alone=alone)))
+    with limited(nbytes):
+        return is_enough(lambda: _backward(comm, width, size, alone=alone))
 
 
-def is_enough(function: Any) -> bool:
+def is_enough(function: Callable[[], object]) -> bool:
     """Return whether a function has the memory that it needs."""
     try:
         function()
@@ -138,7 +136,7 @@ def is_enough(function: Any) -> bool:
 
 
 @contextmanager
-def _limited(nbytes: int) -> Iterator[None]:
+def limited(nbytes: int) -> Iterator[None]:
     """Limit the address space of this process to what it has and so many bytes more."""
     import psutil
 
@@ -150,20 +148,17 @@ def _limited(nbytes: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_AS, before)
 
 
-def _training(comm: MPI.Intracomm, width: int, size: int, dtype: str, *, alone: bool) -> Iterator[float]:
-    """Take steps of a training, and yield their losses."""
+def _backward(comm: MPI.Intracomm, width: int, size: int, *, alone: bool) -> float:
+    """Compute the gradients of an image, and return its loss."""
     import torch
 
-    from workbench.torch.spatial.module import strips
+    from workbench.torch import strips
 
     torch.set_num_threads(rank_threads())
-    net = unet(CHANNELS, width, CLASSES).to(getattr(torch, dtype))
+    net = unet(CHANNELS, width, CLASSES)
     model = net if alone else strips(net, comm)
-    pixels, labels = image(slice(0, size) if alone else model.rows(size), size, dtype)
-    optimizer = torch.optim.SGD(net.parameters(), _RATE)
-    while True:
-        optimizer.zero_grad()
-        loss = torch.nn.functional.cross_entropy(model(pixels), labels)
-        loss.backward()
-        optimizer.step()
-        yield loss.item()
+    pixels, labels = image(slice(0, size) if alone else model.rows(size), size, "float32")
+    loss = torch.nn.functional.cross_entropy(model(pixels), labels)
+    loss.backward()
+    value: float = loss.item()
+    return value

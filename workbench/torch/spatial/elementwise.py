@@ -16,9 +16,9 @@ _ELEMENTWISE = (
     "elu", "empty_like", "eq", "erf", "exp", "expm1", "fill", "float", "floor", "ge", "gelu", "gt", "half",
     "hardshrink", "hardsigmoid", "hardswish", "hardtanh", "isfinite", "isnan", "le", "leaky_relu", "lerp", "log",
     "log1p", "logical_and", "logical_not", "logical_or", "logit", "logsigmoid", "lt", "masked_fill", "maximum",
-    "minimum", "mish", "mul", "ne", "neg", "ones_like", "pow", "rand_like", "randn_like", "reciprocal", "relu", "relu6",
-    "requires_grad", "round", "rrelu", "rsqrt", "rsub", "__rtruediv__", "selu", "sigmoid", "sign", "silu", "sin",
-    "softplus", "softshrink", "softsign", "sqrt", "square", "sub", "tan", "tanh", "tanhshrink", "threshold",
+    "minimum", "mish", "mul", "ne", "neg", "ones_like", "pow", "rand_like", "randn_like", "__rdiv__", "reciprocal",
+    "relu", "relu6", "requires_grad", "round", "rrelu", "rsqrt", "rsub", "__rsub__", "selu", "sigmoid", "sign", "silu",
+    "sin", "softplus", "softshrink", "softsign", "sqrt", "square", "sub", "tan", "tanh", "tanhshrink", "threshold",
     "_threshold", "to", "true_divide", "type_as", "where", "zeros_like",
 )  # fmt: skip
 

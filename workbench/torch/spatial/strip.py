@@ -22,8 +22,8 @@ _REMEDY = (
     "whose result every rank has whole"
 )
 _OPERATORS = {
-    "add": "add", "radd": "add", "iadd": "add_", "sub": "sub", "rsub": "rsub", "isub": "sub_", "mul": "mul",
-    "rmul": "mul", "imul": "mul_", "truediv": "div", "rtruediv": "__rtruediv__", "itruediv": "div_", "pow": "pow",
+    "add": "add", "radd": "add", "iadd": "add_", "sub": "sub", "rsub": "__rsub__", "isub": "sub_", "mul": "mul",
+    "rmul": "mul", "imul": "mul_", "truediv": "div", "rtruediv": "__rdiv__", "itruediv": "div_", "pow": "pow",
     "neg": "neg", "abs": "abs", "gt": "gt", "ge": "ge", "lt": "lt", "le": "le", "eq": "eq", "ne": "ne",
     "invert": "bitwise_not", "and": "bitwise_and", "or": "bitwise_or", "getitem": "__getitem__",
 }  # fmt: skip
