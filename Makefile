@@ -55,6 +55,7 @@ help:
 	@echo 'make bench-NAME     measure: startup, transport, collectives, apps, broadcast, idle, overhead, metrics, scaling, tune or submit'
 	@echo 'make bench-training  set up, measure training with PyTorch against gloo and a parameter server of Dask'
 	@echo 'make bench-hybrid   set up, measure layouts of pipeline stages and replicas'
+	@echo 'make bench-strips   set up, measure the memory of a net of PyTorch on strips of an image'
 	@echo 'make bench-peers    set up, measure the estimators against those of dask-ml and daal4py'
 	@echo 'make clean          remove the environments and everything that tools left'
 
@@ -133,6 +134,10 @@ bench-peers: .venv-peers/.bench
 .PHONY: bench-training bench-hybrid
 bench-training bench-hybrid: bench-%: .venv/.bench-torch
 	@.venv/bin/workbench bench $* $(BENCH_OPTIONS)
+
+.PHONY: bench-strips
+bench-strips: .venv/.bench-torch
+	@.venv/bin/workbench bench strips $(BENCH_OPTIONS)
 
 bench-%: .venv/.bench
 	@.venv/bin/workbench bench $* $(BENCH_OPTIONS)

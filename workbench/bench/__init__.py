@@ -30,6 +30,7 @@ BENCHES = {
     "metrics": "what metrics add to MPI operations and fits; head and dashboard with many simulated ranks",
     "training": "training of nets of PyTorch, against gloo, a parameter server of Dask and DataLoader",
     "hybrid": "training in layouts of pipeline stages and replicas: time and memory, against one process",
+    "strips": "memory of a net of PyTorch on strips of an image, against one process",
     "tune": "trials of an Optuna study on groups of ranks, against an ideal schedule",
     "submit": "a job handed to Slurm, against a bare sbatch of the same script",
 }

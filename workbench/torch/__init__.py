@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from workbench.torch.feeding import batches, tensor
     from workbench.torch.fitting import fit, predict
     from workbench.torch.pipelines.cutting import pipeline
+    from workbench.torch.spatial.module import strips
 
 _HOME = {
     "NeuralNetClassifier": "workbench.torch.estimators",
@@ -26,6 +27,7 @@ _HOME = {
     "fit": "workbench.torch.fitting",
     "pipeline": "workbench.torch.pipelines.cutting",
     "predict": "workbench.torch.fitting",
+    "strips": "workbench.torch.spatial.module",
     "tensor": "workbench.torch.feeding",
 }
 
@@ -38,6 +40,7 @@ __all__ = [
     "fit",
     "pipeline",
     "predict",
+    "strips",
     "tensor",
 ]
 

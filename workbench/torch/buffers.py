@@ -27,7 +27,7 @@ def flat(tensor: torch.Tensor) -> torch.Tensor:
             f"a tensor on {tensor.device} was given to a process group of the workbench, which carries tensors of the "
             "host: pass tensor.cpu(), or use torch's NCCL backend with one GPU per rank"
         )
-    return tensor.detach().resolve_conj().resolve_neg().reshape(-1)
+    return tensor.detach().resolve_conj().resolve_neg().reshape(-1).contiguous()
 
 
 def array(row: torch.Tensor) -> npt.NDArray[Any]:

@@ -1,0 +1,177 @@
+"""Nets on strips of images. One file, so that one world imports PyTorch, once."""
+
+from __future__ import annotations
+
+import doctest
+import re
+import time
+from concurrent.futures import CancelledError
+from pathlib import Path
+
+import pytest
+from distributed import Client
+from support import stripped, torched
+from support.patience import DEADLINE
+from support.processes import until
+from support.spmd import be_patient, doing, total
+
+from workbench import MPICluster, run_on_ranks, spmd
+from workbench.bench import strips as bench
+from workbench.bench.strips import ONE, STRIPS, Bench
+from workbench.errors import RankLost
+
+pytestmark = pytest.mark.mpi_flavour
+
+EXACT = 1e-10
+SIZES = pytest.mark.parametrize("size", [1, 2, 4])
+
+
+def on_parts(client, size, function, *args):
+    """Return what a function returned on parts of this many ranks."""
+    return run_on_ranks(torched.of_part, size, function, *args, client=client, timeout=8 * DEADLINE)
+
+
+@pytest.mark.parametrize(
+    ("size", "seeds"),
+    [
+        (1, range(8)),
+        (2, range(100, 115)),
+        (4, range(200, 225)),
+        pytest.param(2, range(1_000, 1_300), marks=pytest.mark.long),
+        pytest.param(4, range(2_000, 2_400), marks=pytest.mark.long),
+    ],
+)
+def test_random_nets_on_strips_have_the_results_and_gradients_of_one_process(client4, size, seeds):
+    for of_rank in on_parts(client4, size, stripped.random_nets, list(seeds)):
+        assert [net for apart, net in of_rank if not apart <= EXACT] == []
+
+
+@SIZES
+def test_functions_of_strips_have_the_results_and_gradients_of_whole_images(client4, size):
+    for of_rank in on_parts(client4, size, stripped.compared_functions):
+        assert {name: apart for name, apart in of_rank.items() if not apart <= EXACT} == {}
+
+
+@SIZES
+@pytest.mark.parametrize("image", [16, 20])
+def test_a_unet_on_strips_has_the_losses_of_one_process(client4, size, image):
+    for many, one in on_parts(client4, size, stripped.losses, image, 2):
+        assert many == pytest.approx(one, abs=EXACT)
+        assert one[-1] < one[0]
+
+
+def test_activations_that_are_computed_again_change_no_loss(client4):
+    for many, one in run_on_ranks(stripped.losses, 20, 2, checkpointed=True, client=client4):
+        assert many == pytest.approx(one, abs=EXACT)
+
+
+def test_replicas_of_nets_on_strips_train_with_ddp(client4):
+    assert max(run_on_ranks(stripped.replicas, client=client4)) <= EXACT
+
+
+def test_ranks_may_pass_other_rows_than_theirs(client4):
+    assert max(run_on_ranks(stripped.in_other_parts, client=client4)) <= EXACT
+
+
+def test_a_dropout_of_channels_drops_them_on_all_ranks(client4):
+    found = run_on_ranks(stripped.dropped_channels, client=client4)
+    assert all(channels == found[0][0] for channels, _ in found)
+    assert {tuple(values) for _, values in found} == {(0.0, 2.0)}
+
+
+def test_frozen_weights_and_evaluation_have_no_gradients(client4):
+    assert run_on_ranks(stripped.without_gradients, client=client4) == [(True, True, True)] * 4
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        ("Flatten", "flatten .* it has no rule for strips. Put a layer that can be split"),
+        ("Linear", "linear .* it has no rule"),
+        ("LayerNorm", "layer_norm .* it has no rule"),
+        ("MaxPool2d", "max_pool2d_with_indices .* its indices are those of the whole image. Use it without"),
+        ("Upsample", "interpolate .* mode='bicubic' has no rule. Use nearest, "),
+        ("Conv2d", "pad .* mode='circular' of 1 and 1 rows has no rule. Use mode 'constant'"),
+        ("AvgPool2d", "avg_pool2d .* the image has 11 rows, fewer than the layer needs. Pass a larger image"),
+        ("Softmax", "softmax .* it works along axis 2, which is divided among the ranks"),
+        ("Unfold", "unfold .* it has no rule"),
+    ],
+)
+def test_a_layer_that_cannot_be_split_is_refused_by_its_name(client4, kind, said):
+    for words in run_on_ranks(stripped.refused, kind, client=client4):
+        assert re.search(said, words)
+        assert f"InvalidRequest: {said.partition(' ')[0]} in layer '1.0' ({kind}) cannot be computed on strips" in words
+
+
+def test_tensors_that_do_not_fit_a_strip_are_refused(client4):
+    shape, tensor, heights, index, rows = run_on_ranks(stripped.refused_values, client=client4)[3]
+    assert "a tensor of shape (3, 3) has no rows: pass images of shape (batch, channels, rows, ...)" in shape
+    assert "a tensor of shape (7, 6) has neither the 11 rows of the image nor the 3 of this rank" in tensor
+    assert "do not have the same rows. Bring them to one height before" in heights
+    assert "an index has to be numbers and slices, with ':' for the rows" in index
+    assert "it works along axis 2" in rows
+
+
+def test_four_ranks_train_within_half_of_the_memory_in_which_one_process_does_not(client4, tmp_path):
+    stripped.written(tmp_path, size := 384)
+    [(loss, needed)] = from_zarr(client4, tmp_path, None, alone=True)
+    small = from_zarr(client4, tmp_path, needed // 2, alone=False)
+
+    assert from_zarr(client4, tmp_path, needed // 2, alone=True)[0][0] == "out of memory"
+    assert [found for found, _ in small] == [pytest.approx(loss, abs=1e-5)] * 4
+    assert max(nbytes for _, nbytes in small) < needed // 2
+    assert needed > 20 * 12 * size**2
+
+
+def from_zarr(client, path, nbytes, *, alone):
+    """Return what ranks found, after they have done the same without a limit once."""
+    for limit in (None, nbytes):
+        answers = run_on_ranks(stripped.trained_from_zarr, str(path), limit, alone=alone, client=client)
+    return [answer for answer in answers if answer is not None]
+
+
+def test_the_strips_bench_has_the_same_gradients_in_less_memory(client4):
+    measured = Bench(client4, 384, 8)
+    assert measured.check() <= EXACT
+    rows = list(measured.measure(1))
+    summary = bench.summarize(rows) | measured.limited(rows)
+
+    assert {(row["arm"], row["ranks"]) for row in rows} == {(STRIPS, 4), (ONE, 1)}
+    assert summary["memory"] <= bench.TARGET
+    assert (summary["strips_within_limit"], summary["one_process_within_limit"]) == ("trains", "out of memory")
+
+
+def works(client):
+    return run_on_ranks(total, client=client, timeout=DEADLINE) == [6] * 4
+
+
+def test_a_rank_that_raises_in_backward_ends_the_training_and_the_next_call_works(client4, tmp_path):
+    with pytest.raises(ValueError, match="a bad gradient") as caught:
+        run_on_ranks(stripped.train_until, "raises", 2, str(tmp_path / "step"), client=client4, timeout=2 * DEADLINE)
+    assert time.time() - caught.value.args[1] < DEADLINE
+    assert "raised on rank 2 of world 0" in caught.value.__notes__[0]
+    assert works(client4)
+
+
+def test_a_training_that_is_cancelled_ends_on_all_ranks(client4, tmp_path):
+    step = tmp_path / "step"
+    call = spmd(stripped.train_until, client=client4).submit("goes on", None, str(step))
+    until("all ranks in it", lambda: all(Path(f"{step}.{rank}").exists() for rank in range(4)))
+    assert call.cancel()
+    with pytest.raises(CancelledError):
+        call.result(DEADLINE)
+    until("all ranks to be back", lambda: all(what == "" for _, what in client4.run(doing).values()))
+    assert works(client4)
+
+
+def test_the_examples_of_the_documentation_run(client4):
+    page = Path(__file__).parents[2] / "docs" / "large-models.md"
+    outcome = doctest.testfile(str(page), module_relative=False, optionflags=doctest.ELLIPSIS)
+    assert (outcome.failed, outcome.attempted >= 5) == (0, True)
+
+
+def test_a_rank_that_is_killed_in_backward_ends_the_training_and_the_others_are_told(tmp_path):
+    with MPICluster(2, quiet=True) as cluster, Client(cluster) as client:
+        client.run_on_scheduler(be_patient)
+        with pytest.raises(RankLost):
+            run_on_ranks(stripped.train_until, "dies", 1, str(tmp_path / "step"), client=client, timeout=4 * DEADLINE)
