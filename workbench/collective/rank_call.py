@@ -101,11 +101,8 @@ class SpmdCall(RankState):
     def _run(self, communicators: CommunicatorCache, tell: Callable[[Any], T]) -> T:
         from workbench.mpi.communicator import Communicator
 
-        # It is none of the user's operations.
-        counters, self.watch.counters = self.watch.counters, None
-        with self.watch.doing("the making of its communicator"):
+        with self.watch.doing("the making of its communicator", counted=False):
             shared = communicators.get(self._serial, self.ranks, self.watch.check)
-        self.watch.counters = counters
         self.comm = comm = Communicator(shared, self.watch, _key(self.id))
         self.watch.check()
         told = tell(self._function(comm))  # type: ignore[misc]

@@ -13,8 +13,10 @@ if TYPE_CHECKING:
     from workbench.torch.averaging import average
     from workbench.torch.context import distributed
     from workbench.torch.estimators import NeuralNetClassifier, NeuralNetRegressor
-    from workbench.torch.feeding import batches, tensor
+    from workbench.torch.feeding import batches
     from workbench.torch.fitting import fit, predict
+    from workbench.torch.streams import stream
+    from workbench.torch.tensors import tensor
 
 _HOME = {
     "NeuralNetClassifier": "workbench.torch.estimators",
@@ -24,10 +26,21 @@ _HOME = {
     "distributed": "workbench.torch.context",
     "fit": "workbench.torch.fitting",
     "predict": "workbench.torch.fitting",
-    "tensor": "workbench.torch.feeding",
+    "stream": "workbench.torch.streams",
+    "tensor": "workbench.torch.tensors",
 }
 
-__all__ = ["NeuralNetClassifier", "NeuralNetRegressor", "average", "batches", "distributed", "fit", "predict", "tensor"]
+__all__ = [
+    "NeuralNetClassifier",
+    "NeuralNetRegressor",
+    "average",
+    "batches",
+    "distributed",
+    "fit",
+    "predict",
+    "stream",
+    "tensor",
+]
 
 
 def __getattr__(name: str) -> Any:
