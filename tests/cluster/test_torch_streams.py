@@ -131,11 +131,12 @@ def test_chunks_wait_for_a_task_that_runs_and_overtake_tasks_that_wait(client4, 
     running, queued = tmp_path / "running", tmp_path / "queued"
     workers = client4.scheduler_info(n_workers=-1)["workers"]
     first = [client4.submit(wait_for, running, workers=[address], pure=False) for address in workers]
-    until("the tasks to run", lambda: all(len(calls) for calls in client4.processing().values()))
+    until("the tasks to run", lambda: all(client4.processing().values()))
     later = [client4.submit(wait_for, queued, workers=[address], pure=False) for address in workers]
     call = spmd(streamed.first_rows, client=client4).submit(stream(da.arange(64, chunks=8)), 8)
     try:
-        until("all ranks to wait", lambda: {*client4.run(doing).values()} >= waiting(4))
+        until("the chunks to wait", lambda: {len(tasks) for tasks in client4.processing().values()} == {4})
+        assert {*client4.run(doing).values()} == waiting(4)
         running.touch()
         assert call.result(DEADLINE) == [[0, 1], [16, 17], [32, 33], [48, 49]]
         assert not any(future.done() for future in later)
@@ -199,6 +200,11 @@ def test_rows_in_the_memory_of_the_cluster_are_no_stream(client4):
         stream(place(np.ones((40, 3))))
     with pytest.raises(InvalidRequest, match="are in the memory of the cluster already"):
         stream(dd.from_pandas(pd.DataFrame({"x": np.arange(8.0)}), npartitions=4).persist())
+
+
+def test_a_shuffled_frame_is_no_stream(client4):
+    with pytest.raises(InvalidRequest, match="write its result to Parquet"):
+        stream(dd.from_pandas(pd.DataFrame({"x": np.arange(8.0)}), npartitions=4).shuffle("x"))
 
 
 def test_a_rank_that_is_killed_ends_the_call_and_the_others_are_told():

@@ -8,7 +8,6 @@ from collections.abc import Coroutine, Iterable, Sequence
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Self
 
-import numpy as np
 import torch
 
 from workbench.errors import InvalidRequest
@@ -107,20 +106,16 @@ class ChunkReader:
 
     async def _compute(self, window: Sequence[int]) -> list[Arrays]:
         """Compute chunks on the worker of this rank, and take them from its data."""
-        from dask.task_spec import Task, TaskRef
+        from dask.task_spec import GraphNode
         from distributed.client import _wait
 
         client = await asyncio.wrap_future(self._client)
-        graph: dict[Any, Any] = {}
         # Another rank may read the same chunk at the same time, as in two trials of a study.
-        name, dtypes = f"chunk-{uuid.uuid4().hex}", [array.dtype for array in self._stream.empty]
-        for number in window:
-            chunk = self._stream.chunks[number]
-            graph |= chunk.graph
-            graph[name, number] = Task((name, number), _arrays, dtypes, *map(TaskRef, chunk.keys))
+        name = f"chunk-{uuid.uuid4().hex}"
+        tasks = {(name, number): GraphNode.fuse(self._stream.chunks[number], key=(name, number)) for number in window}
         futures = client.get(
-            graph,
-            [(name, number) for number in window],
+            tasks,
+            [*tasks],
             sync=False,
             workers=[self._worker.address],
             # Before tasks that wait already: a whole training waits for these.
@@ -139,13 +134,3 @@ class ChunkReader:
                 raise
         arrays: Any = self._worker.data[future.key]
         return list(arrays)
-
-
-def _arrays(dtypes: Sequence[np.dtype[Any]], *parts: Any) -> Arrays:
-    """Return rows, labels and weights of a chunk as arrays of the types that the stream has promised."""
-    lengths = [len(part) for part in parts]
-    if len({*lengths}) > 1:
-        raise InvalidRequest(f"X, y and weight have {lengths} rows: they have to go together")
-    # A column of integers has real numbers in a chunk with missing values, which is an error here.
-    pairs = zip(parts, dtypes, strict=True)
-    return [np.asarray(part).astype(dtype, order="C", casting="same_kind", copy=False) for part, dtype in pairs]

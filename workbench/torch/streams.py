@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -12,10 +12,14 @@ from workbench.placement.sources import type_name
 from workbench.torch.tensors import tensor
 
 if TYPE_CHECKING:
+    import numpy as np
     import numpy.typing as npt
+    from dask.task_spec import GraphNode
 
 WINDOW = 16
 """Chunks of a window, if the user has named no other number."""
+# Begin of the key of Dask's task that waits for all chunks of a dataframe.
+_BARRIER = "shuffle-barrier-"
 
 
 @dataclass(frozen=True, repr=False)
@@ -24,23 +28,13 @@ class Stream:
 
     window: int
     """Chunks of all ranks whose rows are shuffled together."""
-    chunks: Sequence[Chunk]
-    """The chunks, in the order of the rows."""
+    chunks: Sequence[GraphNode]
+    """For each chunk, in the order of the rows, a task that returns its rows, labels and weights as arrays."""
     empty: Sequence[npt.NDArray[Any]]
     """For rows, labels and weights an array of their type without rows."""
 
     def __repr__(self) -> str:
         return f"<stream of {len(self.chunks)} chunks, window={self.window}>"
-
-
-@dataclass(frozen=True)
-class Chunk:
-    """The tasks of a chunk, which Dask runs on the rank that reads the chunk."""
-
-    number: int
-    graph: Mapping[Any, Any]
-    keys: Sequence[Any]
-    """For rows, labels and weights the key of the part that the chunk has of them."""
 
 
 def stream(X: Any, y: Any = None, weight: Any = None, *, window: int = WINDOW) -> Stream:
@@ -82,20 +76,14 @@ def stream(X: Any, y: Any = None, weight: Any = None, *, window: int = WINDOW) -
     >>> frame = dask.dataframe.read_parquet("flights")  # doctest: +SKIP
     >>> fit(net, loss, stream(frame[["distance", "hour"]], frame["late"]), epochs=5)  # doctest: +SKIP
     """
-    from dask.core import flatten
-    from dask.optimization import cull
-
     if window < 1:
         raise InvalidRequest(f"window={window} is not valid: choose a whole number of chunks above zero")
     given = {name: part for name, part in (("X", X), ("y", y), ("weight", weight)) if part is not None}
     columns = _together({name: _in_rows(name, part) for name, part in given.items()})
     empty = [_empty(column) for column in columns]
-    lazy = [_optimized(column) for column in columns]
-    graph = {key: task for column in lazy for key, task in column.__dask_graph__().items()}
-    keys = [flatten(column.__dask_keys__()) for column in lazy]
-    _refuse_memory(graph)
-    parts = [list(part) for part in zip(*keys, strict=True)]
-    return Stream(window, [Chunk(number, cull(graph, part)[0], part) for number, part in enumerate(parts)], empty)
+    dtypes = [array.dtype for array in empty]
+    chunks = [_chunk(number, parts, dtypes) for number, parts in enumerate(zip(*map(_parts, columns), strict=True))]
+    return Stream(window, chunks, empty)
 
 
 def _in_rows(name: str, collection: Any) -> Any:
@@ -147,19 +135,48 @@ def _empty(column: Any) -> npt.NDArray[Any]:
     return array
 
 
-def _optimized(column: Any) -> Any:
-    """Return a collection that reads only what it needs, with its chunks."""
+def _parts(column: Any) -> Iterator[tuple[Any, dict[Any, GraphNode]]]:
+    """Yield for each chunk of a collection its key and the tasks that it needs."""
     from dask.base import optimize
-
-    # All optimizations of dataframes would join partitions of which few columns are read.
-    return column.simplify() if hasattr(column, "simplify") else optimize(column)[0]
-
-
-def _refuse_memory(graph: Mapping[Any, Any]) -> None:
+    from dask.core import flatten
+    from dask.optimization import cull
     from distributed import Future
 
+    # The other optimizations of dataframes join partitions of which few columns are read.
+    lazy = column.simplify() if hasattr(column, "simplify") else column
+    graph = lazy.__dask_graph__()
+    if any(str(key).startswith(_BARRIER) for key in graph):
+        raise InvalidRequest(
+            "a chunk depends on all chunks, by shuffle(), set_index(), sort_values() or merge(): write its result to "
+            "Parquet and make a stream of that"
+        )
     if any(isinstance(task, Future) for task in graph.values()):
         raise InvalidRequest(
             "the rows are in the memory of the cluster already, by place() or persist(): pass placed collections to "
             "batches() or fit() themselves, and lazy ones to stream()"
         )
+    if lazy is column:
+        [lazy] = optimize(column)
+        graph = lazy.__dask_graph__()
+    for key in flatten(lazy.__dask_keys__()):
+        yield key, cull(graph, key)[0]
+
+
+def _chunk(number: int, parts: Sequence[tuple[Any, dict[Any, GraphNode]]], dtypes: Sequence[Any]) -> GraphNode:
+    """Return one task for a chunk: as several, other tasks would run between them, while their results take memory."""
+    from dask.task_spec import GraphNode, Task, TaskRef
+
+    tasks = {key: task for _, graph in parts for key, task in graph.items()}
+    return GraphNode.fuse(*tasks.values(), Task(("chunk", number), arrays, dtypes, *(TaskRef(key) for key, _ in parts)))
+
+
+def arrays(dtypes: Sequence[np.dtype[Any]], *parts: Any) -> list[npt.NDArray[Any]]:
+    """Return rows, labels and weights of a chunk as arrays of the types that the stream has promised."""
+    import numpy as np
+
+    lengths = [len(part) for part in parts]
+    if len({*lengths}) > 1:
+        raise InvalidRequest(f"X, y and weight have {lengths} rows: they have to go together")
+    # A column of integers has real numbers in a chunk with missing values, which is an error here.
+    pairs = zip(parts, dtypes, strict=True)
+    return [np.asarray(part).astype(dtype, order="C", casting="same_kind", copy=False) for part, dtype in pairs]

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from itertools import chain
+
 import dask.array as da
 import dask.dataframe as dd
 import numpy as np
@@ -20,7 +22,7 @@ def frame(rows=40, chunks=4, **columns):
 def test_ranks_divide_the_windows_of_any_number_of_ranks(ranks):
     order = np.random.default_rng(0).permutation(13)
     windows = zip(*(rank_windows(order, 5, rank, ranks, together=True) for rank in range(ranks)), strict=True)
-    assert [sum(parts, []) for parts in windows] == [order[:5].tolist(), order[5:10].tolist(), order[10:].tolist()]
+    assert [[*chain(*parts)] for parts in windows] == [order[:5].tolist(), order[5:10].tolist(), order[10:].tolist()]
 
 
 def test_each_rank_has_its_own_windows_of_neighboring_chunks():
@@ -28,10 +30,12 @@ def test_each_rank_has_its_own_windows_of_neighboring_chunks():
     assert own == [[[0], [1], [2]], [[3], [4]], [[5], [6]]]
 
 
-def test_a_chunk_has_the_tasks_of_its_rows_alone():
-    chunks = stream(frame()).chunks
-    assert [len(chunk.graph) for chunk in chunks] == [1] * 4
-    assert len({key for chunk in chunks for key in chunk.graph}) == 4
+def test_a_chunk_is_one_task_with_all_that_its_rows_need():
+    X, y = da.arange(12, chunks=3) + 1, da.arange(12, chunks=12) ** 2
+    chunks = stream(X, y).chunks
+    assert [len(chunk.dependencies) for chunk in chunks] == [0] * 4
+    rows, labels = chunks[2]({})
+    assert (rows.tolist(), labels.tolist()) == ([7, 8, 9], [36, 49, 64])
 
 
 def test_an_array_of_labels_gets_the_chunks_of_the_rows():
