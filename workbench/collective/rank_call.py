@@ -113,11 +113,8 @@ class SpmdCall(RankState):
     def _call(self, communicators: CommunicatorCache, number: int, wanted: protocol.Wanted) -> protocol.Outcome:
         from workbench.mpi.communicator import Communicator
 
-        # The creation is not counted as an operation of the user.
-        counters, self.watch.counters = self.watch.counters, None
-        with self.watch.doing("the making of its communicator"):
+        with self.watch.doing("the making of its communicator", counted=False):
             shared = communicators.get(self._serial, self._ranks, self.watch.check)
-        self.watch.counters = counters
         self._comm = comm = Communicator(shared, self.watch, _key(self.id))
         self.watch.check()
         value = self._function(comm)  # type: ignore[misc]

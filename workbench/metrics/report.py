@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from workbench.errors import InvalidRequest
 from workbench.hints import Command
 from workbench.metrics.training import RESERVED, TOPIC, is_number
-
-if TYPE_CHECKING:
-    from distributed import Worker
+from workbench.session.current_worker import current_worker
 
 
 def report(step: float, *, name: str = "training", **values: float) -> None:
@@ -70,16 +68,7 @@ def report(step: float, *, name: str = "training", **values: float) -> None:
     client.log_event(TOPIC, {"fit": name, "name": name, "records": [record]})
 
 
-# The worker of this process, if the process has one.
-_workers: list[Worker] = []
-
-
-def carry(worker: Worker) -> None:
-    """Send the events of this process over this worker."""
-    _workers[:] = [worker]
-
-
 def tell(topic: str, message: Any) -> None:
     """Log a Dask event of numbers, text, lists and dicts, from any thread of a rank."""
-    for worker in _workers:
+    if (worker := current_worker()) is not None:
         worker.log_event(topic, message)

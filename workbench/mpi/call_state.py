@@ -118,10 +118,13 @@ class CallState:
         self.operation, self.since = None, now
 
     @contextlib.contextmanager
-    def doing(self, operation: str) -> Iterator[None]:
-        """Enter an operation, and leave it at the end of the block."""
+    def doing(self, operation: str, *, counted: bool = True) -> Iterator[None]:
+        """Enter an operation, and leave it at the end of the block; counters leave out what is not one of the user."""
+        counters = self.counters
+        self.counters = counters if counted else None
         self.enter(operation)
         try:
             yield
         finally:
             self.leave()
+            self.counters = counters

@@ -22,7 +22,6 @@ from workbench.deploy import certificates
 from workbench.deploy.registry import Record
 from workbench.files import node_dirs
 from workbench.launch import allocation, network
-from workbench.metrics import report
 from workbench.metrics.activity import Activity
 from workbench.metrics.busy_time import BusyTime
 from workbench.metrics.sampler import sample_rank
@@ -30,6 +29,7 @@ from workbench.metrics.schema import BY_NODE
 from workbench.mpi.context import RankContext
 from workbench.mpi.counters import SYNCHRONIZATIONS_KEPT, Meter
 from workbench.mpi.threads import MainThread
+from workbench.session import current_worker
 from workbench.text import rank_name
 
 # Seconds after which the process of a closing worker is ended: a task may be stuck in C code.
@@ -136,7 +136,7 @@ async def serve(
         metrics={"transport": lambda _: comm.summary()},
         plugins=(busy := BusyTime(),),
     )
-    report.carry(worker)
+    current_worker.carry(worker)
     communicators = CommunicatorCache(context.spmd)
     Broadcasts(worker, context, communicators)
     worker.activity = activity = Activity(

@@ -13,10 +13,12 @@ if TYPE_CHECKING:
     from workbench.torch.averaging import average
     from workbench.torch.context import distributed
     from workbench.torch.estimators import NeuralNetClassifier, NeuralNetRegressor
-    from workbench.torch.feeding import batches, tensor
+    from workbench.torch.feeding import batches
     from workbench.torch.fitting import fit, predict
     from workbench.torch.pipelines.cutting import pipeline
     from workbench.torch.spatial.module import strips
+    from workbench.torch.streams import stream
+    from workbench.torch.tensors import tensor
 
 _HOME = {
     "NeuralNetClassifier": "workbench.torch.estimators",
@@ -27,8 +29,9 @@ _HOME = {
     "fit": "workbench.torch.fitting",
     "pipeline": "workbench.torch.pipelines.cutting",
     "predict": "workbench.torch.fitting",
+    "stream": "workbench.torch.streams",
     "strips": "workbench.torch.spatial.module",
-    "tensor": "workbench.torch.feeding",
+    "tensor": "workbench.torch.tensors",
 }
 
 __all__ = [
@@ -40,6 +43,7 @@ __all__ = [
     "fit",
     "pipeline",
     "predict",
+    "stream",
     "strips",
     "tensor",
 ]

@@ -12,7 +12,8 @@ from torch.nn.parallel import DistributedDataParallel
 from workbench.metrics.report import report
 from workbench.torch import checkpoints
 from workbench.torch.context import distributed
-from workbench.torch.feeding import batches, tensor
+from workbench.torch.feeding import batches
+from workbench.torch.tensors import tensor
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -150,14 +151,14 @@ def _epoch(comm: MPI.Intracomm | Alone, model: Any, optimizer: Any, plan: Plan, 
 
 
 def _mean_loss(comm: MPI.Intracomm | Alone, module: Any, plan: Plan, *blocks: Any) -> float:
-    """Return the mean loss of the rows of all ranks."""
+    """Return the mean loss of the rows of all ranks; collective."""
     module.eval()
     total, count = 0.0, 0
     with torch.no_grad():
-        for batch in zip(*(tensor(block).split(plan.size) for block in blocks), strict=True):
+        for batch in batches(comm, *blocks, size=plan.size, shuffle=None, drop_last=False):  # type: ignore[arg-type]  # as above
             rows, *others = (_fitting(part, module) for part in batch)
             if not len(rows):
-                continue  # a block without rows has one part, whose mean is not a number
+                continue  # the mean of no rows is not a number
             total += float(plan.loss(module(rows), *others)) * len(rows)
             count += len(rows)
     mean: float = comm.allreduce(total) / comm.allreduce(count)

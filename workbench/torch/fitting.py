@@ -9,6 +9,7 @@ from workbench.collective.api import run_on_ranks
 from workbench.errors import InvalidRequest
 from workbench.placement.layout import AlignedBlocks
 from workbench.torch.context import require_torch
+from workbench.torch.streams import Stream
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -18,13 +19,13 @@ def fit(
     module: Any,
     loss: Callable[[Any, Any], Any],
     X: Any,
-    y: Any,
+    y: Any = None,
     *,
     epochs: int = 10,
     size: int = 256,
     optimizer: Callable[[Any], Any] | None = None,
     schedule: Callable[[Any], Any] | None = None,
-    validation: tuple[Any, Any] | None = None,
+    validation: tuple[Any, Any] | Stream | None = None,
     patience: int | None = None,
     callback: Callable[[int, dict[str, float]], object] | None = None,
     checkpoint: str | None = None,
@@ -43,7 +44,8 @@ def fit(
     loss : callable
         Function of outputs and labels that returns the mean over the rows, as ``torch.nn.functional.cross_entropy``.
     X, y : placed collection of shape (rows, ...)
-        Results of `place`. Real numbers are converted to the precision of the module, batch by batch.
+        Results of `place`. Or `X` alone, a result of `stream` with labels. Real numbers are converted to the precision
+        of the module, batch by batch.
     epochs : int, default=10
         Maximum number of epochs, including those of a checkpoint.
     size : int, default=256
@@ -53,8 +55,8 @@ def fit(
         ``torch.optim.Adam``.
     schedule : callable, default=None
         Function of the optimizer that returns a scheduler of ``torch.optim.lr_scheduler``; a step follows each epoch.
-    validation : tuple of placed collections, default=None
-        Other rows and labels on the same ranks, whose loss is measured after each epoch.
+    validation : tuple of placed collections, or Stream, default=None
+        Other rows and labels, on the same ranks if they are placed, whose loss is measured after each epoch.
     patience : int, default=None
         Number of epochs without a lower loss after which the training ends; the loss of `validation` if given.
     callback : callable, default=None
@@ -103,7 +105,7 @@ def fit(
     from workbench.torch.epochs import Plan, train
 
     plan = Plan(loss, epochs, size, optimizer, schedule, patience, callback, checkpoint, seed, shuffle, name)
-    rows = () if validation is None else map(AlignedBlocks, validation)
+    rows = [validation] if isinstance(validation, Stream) else map(AlignedBlocks, validation or ())
     state, history = run_on_ranks(train, module, plan, X, y, *rows, result="root", client=client, limit=limit)
     module.load_state_dict(state)
     return list(history)

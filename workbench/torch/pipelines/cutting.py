@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torch import nn
 
 from workbench.errors import InvalidRequest
-from workbench.torch.feeding import tensor
+from workbench.torch.tensors import tensor
 from workbench.torch.pipelines.costs import measured
 from workbench.torch.pipelines.layers import Layers
 from workbench.torch.pipelines.plan import Layout, Plan

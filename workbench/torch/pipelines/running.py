@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from workbench.errors import InvalidRequest
-from workbench.torch.feeding import tensor
+from workbench.torch.tensors import tensor
 from workbench.torch.pipelines.layers import Layers, materialize, release
 from workbench.torch.pipelines.plan import Plan
 from workbench.torch.pipelines.rows import deliver

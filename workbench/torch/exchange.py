@@ -1,0 +1,68 @@
+"""Which rows a rank has in each batch, and the exchange that brings them there."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+    from mpi4py import MPI
+
+
+def wanted_rows(
+    lengths: Sequence[int], rank: int, size: int, seed: int | Sequence[int], shuffle: str | None, *, drop_last: bool
+) -> list[npt.NDArray[np.int64]]:
+    """Return the rows of this rank in each batch, as positions in all rows or in the block of the rank."""
+    import numpy as np
+
+    ranks = len(lengths)
+    parts = np.array_split(np.arange(size), ranks)
+    if shuffle == "exchange":
+        rows = np.random.default_rng(seed).permutation(sum(lengths))
+        full = len(rows) // size * size
+        found = list(rows[:full].reshape(-1, size)[:, parts[rank]])
+        return found if drop_last or full == len(rows) else [*found, np.array_split(rows[full:], ranks)[rank]]
+    each = len(parts[rank])
+    own = np.arange(lengths[rank])
+    if shuffle == "local":
+        np.random.default_rng([seed, rank]).shuffle(own)
+    # All ranks have the same number of batches, since they train together.
+    counts = [length / len(part) for length, part in zip(lengths, parts, strict=True)]
+    count = math.floor(min(counts)) if drop_last else math.ceil(max(counts))
+    return [own[number * each : (number + 1) * each] for number in range(count)]
+
+
+def exchange(comm: MPI.Intracomm, parts: list[Any], lengths: Sequence[int], rows: npt.NDArray[np.int64]) -> list[Any]:
+    """Return rows of all ranks, in the order of their positions in `rows`."""
+    import numpy as np
+    import torch
+    from mpi4py import MPI
+
+    if comm.size == 1:
+        return [part[torch.from_numpy(rows)] for part in parts]
+    starts = np.concatenate([[0], np.cumsum(lengths)])
+    owners = np.searchsorted(starts, rows, side="right") - 1
+    order = np.argsort(owners, kind="stable")
+    mine = np.bincount(owners, minlength=comm.size)
+    theirs = np.empty_like(mine)
+    comm.Alltoall(mine, theirs)
+    asked = np.empty(theirs.sum(), np.int64)
+    comm.Alltoallv([rows[order], mine, MPI.INT64_T], [asked, theirs, MPI.INT64_T])
+    places = torch.from_numpy(asked - starts[comm.rank])
+    back = torch.empty(len(rows), dtype=torch.int64)
+    back[torch.from_numpy(order)] = torch.arange(len(rows))
+    exchanged = []
+    for part in parts:
+        sent = part[places]
+        received = part.new_empty((len(rows), *part.shape[1:]))
+        each = math.prod(part.shape[1:]) * received.element_size()
+        messages = [
+            [block.reshape(-1).view(torch.uint8).numpy(), counts * each, MPI.BYTE]
+            for block, counts in ((sent, theirs), (received, mine))
+        ]
+        comm.Alltoallv(*messages)
+        exchanged.append(received[back])
+    return exchanged

@@ -1,0 +1,182 @@
+"""Lazy collections of Dask as streams: chunks of rows that ranks compute while they train."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from workbench.errors import InvalidRequest
+from workbench.placement.sources import type_name
+from workbench.torch.tensors import tensor
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+    from dask.task_spec import GraphNode
+
+WINDOW = 16
+"""Chunks of a window, if the user has named no other number."""
+# Begin of the key of Dask's task that waits for all chunks of a dataframe.
+_BARRIER = "shuffle-barrier-"
+
+
+@dataclass(frozen=True, repr=False)
+class Stream:
+    """Rows that `batches` and `fit` read chunk by chunk; a result of `stream`."""
+
+    window: int
+    """Chunks of all ranks whose rows are shuffled together."""
+    chunks: Sequence[GraphNode]
+    """For each chunk, in the order of the rows, a task that returns its rows, labels and weights as arrays."""
+    empty: Sequence[npt.NDArray[Any]]
+    """For rows, labels and weights an array of their type without rows."""
+
+    def __repr__(self) -> str:
+        return f"<stream of {len(self.chunks)} chunks, window={self.window}>"
+
+
+def stream(X: Any, y: Any = None, weight: Any = None, *, window: int = WINDOW) -> Stream:
+    """Make a stream of lazy collections whose rows are more than the memory of the ranks.
+
+    Parameters
+    ----------
+    X : dask.array.Array, dask.dataframe.DataFrame or dask.dataframe.Series of shape (rows, ...)
+        For example the result of `dask.dataframe.read_parquet` or `dask.array.from_zarr`. Arrays with chunks along
+        other axes than the first are rechunked, since a chunk has all values of its rows.
+    y : Dask collection of shape (rows, ...), default=None
+        Labels of the rows, in chunks of the same rows. An array with other chunks is rechunked to those of `X`.
+    weight : Dask collection of shape (rows, ...), default=None
+        Weights of the rows, or other values beside `y`.
+    window : int, default=16
+        Number of chunks, those of all ranks, whose rows are shuffled together. A batch has rows of one window, so a
+        larger number is closer to a shuffle of all rows, and needs more memory.
+
+    Returns
+    -------
+    Stream
+        An argument of `fit`, or of a function with `spmd` that passes it to `batches`.
+
+    Raises
+    ------
+    InvalidRequest
+        If an argument is not a lazy collection or is in memory already, the collections have different chunks, or
+        PyTorch has no tensors of their elements.
+
+    Notes
+    -----
+    A rank has the rows of ``window / ranks`` chunks, at least of one. While the rank trains, its Dask worker computes
+    as many chunks of the next window. While ranks exchange rows, a rank needs up to six times the memory of its part of
+    a window. Each epoch computes the chunks anew, each with all its dependencies: before a training write the result of
+    ``shuffle`` or ``set_index`` to Parquet.
+
+    Examples
+    --------
+    >>> frame = dask.dataframe.read_parquet("flights")  # doctest: +SKIP
+    >>> fit(net, loss, stream(frame[["distance", "hour"]], frame["late"]), epochs=5)  # doctest: +SKIP
+    """
+    if window < 1:
+        raise InvalidRequest(f"window={window} is not valid: choose a whole number of chunks above zero")
+    given = {name: part for name, part in (("X", X), ("y", y), ("weight", weight)) if part is not None}
+    columns = _together({name: _in_rows(name, part) for name, part in given.items()})
+    empty = [_empty(column) for column in columns]
+    dtypes = [array.dtype for array in empty]
+    chunks = [_chunk(number, parts, dtypes) for number, parts in enumerate(zip(*map(_parts, columns), strict=True))]
+    return Stream(window, chunks, empty)
+
+
+def _in_rows(name: str, collection: Any) -> Any:
+    """Return a collection whose chunks have all columns of their rows."""
+    import dask.array as da
+    import dask.dataframe as dd
+
+    if isinstance(collection, dd.DataFrame | dd.Series):
+        return collection
+    if not isinstance(collection, da.Array) or not collection.ndim:
+        raise InvalidRequest(
+            f"{name} is {type_name(collection)}: a stream takes lazy arrays and dataframes of Dask. Pass rows in "
+            "memory to place(), and the result to batches() or fit()"
+        )
+    return collection.rechunk(dict.fromkeys(range(1, collection.ndim), -1))
+
+
+def _together(columns: Mapping[str, Any]) -> list[Any]:
+    """Return the collections in chunks of the same rows."""
+    import dask.array as da
+
+    (first, X), *_ = columns.items()
+    result = []
+    for name, column in columns.items():
+        lengths = [part.shape[0] if isinstance(part, da.Array) else math.nan for part in (X, column)]
+        if not any(map(math.isnan, lengths)):
+            if lengths[0] != lengths[1]:
+                raise InvalidRequest(
+                    f"{name} has {lengths[1]} rows and {first} has {lengths[0]}: they have to go together"
+                )
+            result.append(column.rechunk({0: X.chunks[0]}))
+        elif column.npartitions != X.npartitions:
+            raise InvalidRequest(
+                f"{name} has {column.npartitions} chunks and {first} has {X.npartitions}: derive both from one "
+                "collection, so that chunks have the same rows"
+            )
+        else:
+            result.append(column)
+    return result
+
+
+def _empty(column: Any) -> npt.NDArray[Any]:
+    """Return an array of the type of a collection without rows; raise InvalidRequest if PyTorch has no such type."""
+    import numpy as np
+
+    meta = column._meta  # noqa: SLF001  (no public name exists)
+    like = meta.to_numpy() if hasattr(meta, "to_numpy") else np.empty((0, *column.shape[1:]), meta.dtype)
+    array: npt.NDArray[Any] = tensor(like[:0]).numpy()
+    return array
+
+
+def _parts(column: Any) -> Iterator[tuple[Any, dict[Any, GraphNode]]]:
+    """Yield for each chunk of a collection its key and the tasks that it needs."""
+    from dask.base import optimize
+    from dask.core import flatten
+    from dask.optimization import cull
+    from distributed import Future
+
+    # The other optimizations of dataframes join partitions of which few columns are read.
+    lazy = column.simplify() if hasattr(column, "simplify") else column
+    graph = lazy.__dask_graph__()
+    if any(str(key).startswith(_BARRIER) for key in graph):
+        raise InvalidRequest(
+            "a chunk depends on all chunks, by shuffle(), set_index(), sort_values() or merge(): write its result to "
+            "Parquet and make a stream of that"
+        )
+    if any(isinstance(task, Future) for task in graph.values()):
+        raise InvalidRequest(
+            "the rows are in the memory of the cluster already, by place() or persist(): pass placed collections to "
+            "batches() or fit() themselves, and lazy ones to stream()"
+        )
+    if lazy is column:
+        [lazy] = optimize(column)
+        graph = lazy.__dask_graph__()
+    for key in flatten(lazy.__dask_keys__()):
+        yield key, cull(graph, key)[0]
+
+
+def _chunk(number: int, parts: Sequence[tuple[Any, dict[Any, GraphNode]]], dtypes: Sequence[Any]) -> GraphNode:
+    """Return one task for a chunk: as several, other tasks would run between them, while their results take memory."""
+    from dask.task_spec import GraphNode, Task, TaskRef
+
+    tasks = {key: task for _, graph in parts for key, task in graph.items()}
+    return GraphNode.fuse(*tasks.values(), Task(("chunk", number), arrays, dtypes, *(TaskRef(key) for key, _ in parts)))
+
+
+def arrays(dtypes: Sequence[np.dtype[Any]], *parts: Any) -> list[npt.NDArray[Any]]:
+    """Return rows, labels and weights of a chunk as arrays of the types that the stream has promised."""
+    import numpy as np
+
+    lengths = [len(part) for part in parts]
+    if len({*lengths}) > 1:
+        raise InvalidRequest(f"X, y and weight have {lengths} rows: they have to go together")
+    # A column of integers has real numbers in a chunk with missing values, which is an error here.
+    pairs = zip(parts, dtypes, strict=True)
+    return [np.asarray(part).astype(dtype, order="C", casting="same_kind", copy=False) for part, dtype in pairs]
