@@ -133,9 +133,9 @@ class SpmdCall(RankState):
             # One may be on its way, and is to arrive here. To take it back, by NULL, has CPython 3.11 look for it from
             # then on at each instruction, and code that is traced stand still.
             self._interrupted = False
-            _interrupt(self.thread)
             while True:
-                pass
+                # Again, because a callback of the garbage collector may swallow one.
+                _interrupt(self.thread)
 
     def _let_go(self) -> None:
         """Forget what may be large, but for what MPI may write to yet."""
