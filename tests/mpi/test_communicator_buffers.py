@@ -227,6 +227,32 @@ async def test_large_messages_that_all_ranks_tell_alike(end: End):
 
 
 @on_ranks
+async def test_an_allreduce_on_one_node_in_parts_of_any_length_and_type(end: End):
+    from mpi4py import MPI
+
+    from workbench.mpi import node_reduction
+
+    at_once = node_reduction._AT_ONCE
+    # more than what is reduced at once, and parts that are not equal
+    node_reduction._AT_ONCE = 300_000
+    large = {np.dtype(kind): 400_001 // np.dtype(kind).itemsize for kind in ("b", "i4", "u8", "f4", "f8", "c16")}
+    cases = {
+        f"{op} of {dtype}": _reduced(
+            "Allreduce",
+            lambda c, of=of: (_numbers(c, of[1]) % 40).astype(of[0]),
+            _told(dtype=of[0], length=of[1]),
+            op=op,
+        )
+        for dtype, of in ((str(dtype), (dtype, length)) for dtype, length in large.items())
+        for op in ((MPI.SUM,) if dtype == "complex128" else (MPI.SUM, MPI.MAX))
+    }
+    try:
+        await same(end, cases)
+    finally:
+        node_reduction._AT_ONCE = at_once
+
+
+@on_ranks
 async def test_blocks_and_vectors(end: End):  # noqa: C901  (a list of cases)
     from mpi4py import MPI
 

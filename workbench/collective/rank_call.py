@@ -150,9 +150,9 @@ class SpmdCall(RankState):
             # An interrupt may be pending, and must arrive here. A withdrawal with NULL would make CPython 3.11 check
             # for an interrupt at each later instruction, and traced code would stand still.
             self._interrupted = False
-            _interrupt(self.thread)
             while True:
-                pass
+                # Again, because a callback of the garbage collector may swallow one.
+                _interrupt(self.thread)
 
     def _release(self) -> None:
         """Release the arguments, except for buffers to which MPI may still write."""

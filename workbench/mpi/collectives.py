@@ -10,8 +10,9 @@ import numpy as np
 from mpi4py import MPI
 
 from workbench.mpi.counters import STEP
-from workbench.mpi.large_messages import LARGE, run_large
+from workbench.mpi.large_messages import LARGE, LARGE_ON_NODE, run_large
 from workbench.mpi.message_size import items, nbytes
+from workbench.mpi.node_reduction import on_one_node
 from workbench.mpi.operation import InterruptibleComm, operation, via_nonblocking
 from workbench.mpi.polling import wait
 from workbench.mpi.traffic import reduce_scatter
@@ -47,10 +48,10 @@ class Collectives(InterruptibleComm):
         watch = self.watch
         watch.enter("Allreduce")
         try:
-            if (size := nbytes(recvbuf)) < LARGE:
-                wait(MPI.Comm.Iallreduce(self, sendbuf, recvbuf, op), watch.check, buffers=(sendbuf, recvbuf, op))
-            else:
+            if (size := nbytes(recvbuf)) >= LARGE_ON_NODE and (on_one_node(self) or size >= LARGE):
                 run_large(self, "Allreduce", (sendbuf, recvbuf, op), sendbuf, recvbuf, op=op)
+            else:
+                wait(MPI.Comm.Iallreduce(self, sendbuf, recvbuf, op), watch.check, buffers=(sendbuf, recvbuf, op))
             if (counters := watch.counters) is not None:
                 counting = self._counting
                 if counting is None or counting.counters is not counters:

@@ -3,7 +3,7 @@
 The non-blocking counterpart of a large operation is some percent slower, and does not use the hardware of some
 networks. But a blocking call with different arguments on the ranks may never return. So the ranks compare the
 signatures of the call. If all are equal, with arrays that mpi4py and MPI accept, they make the call, and otherwise post
-the counterpart.
+the counterpart. An Allreduce between ranks of one node is made by `node_reduction`.
 """
 
 from __future__ import annotations
@@ -13,11 +13,14 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
+from workbench.mpi.node_reduction import on_one_node, reduce_in_parts
 from workbench.mpi.operation import InterruptibleComm
 from workbench.mpi.polling import wait
 
 # Bytes. With this size the agreement costs some percent of the operation, as much as the non-blocking counterpart.
 LARGE = 4 << 20
+LARGE_ON_NODE = 256 << 10
+"""The same for an Allreduce between ranks of one node, which makes no blocking call."""
 
 _NAMES = ("Bcast", "Reduce", "Allreduce", "Allgather", "Alltoall")
 _OPS = (None, MPI.SUM, MPI.PROD, MPI.MAX, MPI.MIN, MPI.LAND, MPI.LOR, MPI.LXOR, MPI.BAND, MPI.BOR, MPI.BXOR)
@@ -35,15 +38,20 @@ def run_large(
     op: MPI.Op | None = None,
     root: int = 0,
 ) -> None:
-    """Call the blocking method `name` if all ranks make the same call, else the non-blocking one; collective.
+    """Make the fastest call for the method `name` if all ranks make the same one, else the non-blocking; collective.
 
     `send` and `receive` are the buffers of this rank, or None.
     """
-    if _all_agree(comm, _signature(name, send, receive, comm.size, op=op, root=root)):
+    signature = _signature(name, send, receive, comm.size, op=op, root=root)
+    if name == "Allreduce" and op is not None and on_one_node(comm):
+        if _all_agree(comm, signature, blocking=False):
+            reduce_in_parts(comm, send, receive, op)
+            return
+    elif _all_agree(comm, signature):
         comm.blocking(getattr(MPI.Intracomm, name), *arguments)
-    else:
-        counterpart = getattr(MPI.Intracomm, f"I{name.lower()}")
-        wait(counterpart(comm, *arguments), comm.watch.check, buffers=arguments)
+        return
+    counterpart = getattr(MPI.Intracomm, f"I{name.lower()}")
+    wait(counterpart(comm, *arguments), comm.watch.check, buffers=arguments)
 
 
 # The caches are cold after large messages, so each line below costs microseconds.
@@ -74,12 +82,15 @@ def _signature(
     return length, kind << 32 | root
 
 
-def _all_agree(comm: InterruptibleComm, signature: tuple[int, int] | None) -> bool:
-    """Return whether the signatures of all ranks are equal. If so, all ranks make the call."""
+def _all_agree(comm: InterruptibleComm, signature: tuple[int, int] | None, *, blocking: bool = True) -> bool:
+    """Return whether the signatures of all ranks are equal. If so, all ranks make the call, which may be blocking."""
     length, kind = signature or (-1, -2 - comm.rank)
     extremes = np.array([length, kind, -length, -kind])
     request = MPI.Comm.Iallreduce(comm, MPI.IN_PLACE, extremes, MPI.MAX)
-    comm.synchronize(request, extremes)
+    if blocking:
+        comm.synchronize(request, extremes)
+    else:
+        wait(request, comm.watch.check, buffers=extremes)
     longest, max_kind, shortest, min_kind = extremes.tolist()
     return signature is not None and longest == -shortest and max_kind == -min_kind
 

@@ -27,6 +27,8 @@ class InterruptibleComm(MPI.Intracomm):
     watch: CallState
     key: int
     """Identity of the communicator in synchronizations."""
+    one_node: bool | None = None
+    """Whether all ranks share a node, once `node_reduction.on_one_node` has found out."""
     _counting: TrafficCounter | None = None
 
     @functools.cached_property

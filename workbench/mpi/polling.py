@@ -20,6 +20,9 @@ T = TypeVar("T")
 
 # Seconds of tests at full speed, and seconds until then of tests that yield the core after each one.
 _BUSY, _SPIN = 50e-6, 0.001
+# Seconds of a yield that show that other programs use the core, and seconds for which pauses then replace yields: a
+# program that has yielded is the last to get a busy core again, and one that has paused is the first.
+_TAKEN, _CROWDED = 500e-6, 0.2
 # Seconds of the longest pause between tests.
 _MAX_PAUSE = 0.001
 # Seconds for operations that MPI completes without another rank.
@@ -29,6 +32,8 @@ _FORWARD_TIMEOUT = 0.2
 # Seconds for the verdict of ranks that have all arrived.
 _VERDICT_TIMEOUT = 60.0
 
+
+_crowded_until = 0.0
 
 # By thread: abandoned requests and their buffers, which MPI may use until they are complete. A thread of the user may
 # end before that.
@@ -84,16 +89,21 @@ def withdraw(receive: MPI.Request, *buffers: Any) -> None:
 def poll(attempt: Callable[[], T], check: Callable[[], None]) -> T:
     """Call `attempt` repeatedly and return the first true result; `check` is called in between and may raise.
 
-    The pauses are a twentieth of the elapsed time, from zero in the first millisecond to one millisecond.
+    The pauses are a twentieth of the elapsed time, at most one millisecond. They begin after one millisecond, or after
+    50 microseconds while other programs use the core.
     """
+    global _crowded_until  # noqa: PLW0603  (all waits of the process share its cores)
     began = time.monotonic()
     while not (result := attempt()):
         check()
-        waited = time.monotonic() - began
-        if waited > _SPIN:
+        now = time.monotonic()
+        waited = now - began
+        if waited > (_SPIN if now > _crowded_until else _BUSY):
             time.sleep(min(waited / 20, _MAX_PAUSE))
         elif waited > _BUSY:
             os.sched_yield()
+            if time.monotonic() - now > _TAKEN:
+                _crowded_until = now + _CROWDED
     return result
 
 

@@ -42,7 +42,7 @@ def exchange(comm: MPI.Intracomm, parts: list[Any], lengths: Sequence[int], rows
     from mpi4py import MPI
 
     if comm.size == 1:
-        return [part[torch.from_numpy(rows)] for part in parts]
+        return [select(part, torch.from_numpy(rows)) for part in parts]
     starts = np.concatenate([[0], np.cumsum(lengths)])
     owners = np.searchsorted(starts, rows, side="right") - 1
     order = np.argsort(owners, kind="stable")
@@ -56,7 +56,7 @@ def exchange(comm: MPI.Intracomm, parts: list[Any], lengths: Sequence[int], rows
     back[torch.from_numpy(order)] = torch.arange(len(rows))
     exchanged = []
     for part in parts:
-        sent = part[places]
+        sent = select(part, places)
         received = part.new_empty((len(rows), *part.shape[1:]))
         each = math.prod(part.shape[1:]) * received.element_size()
         messages = [
@@ -64,5 +64,11 @@ def exchange(comm: MPI.Intracomm, parts: list[Any], lengths: Sequence[int], rows
             for block, counts in ((sent, theirs), (received, mine))
         ]
         comm.Alltoallv(*messages)
-        exchanged.append(received[back])
+        exchanged.append(select(received, back))
     return exchanged
+
+
+def select(part: Any, places: Any) -> Any:
+    """Return ``part[places]``, which takes several times as long."""
+    # `index_select` has some types of elements only for two dimensions.
+    return part[:, None].flatten(1).index_select(0, places).view(len(places), *part.shape[1:])

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from workbench.errors import InvalidRequest, did_you_mean
 from workbench.torch.context import require_torch
-from workbench.torch.exchange import exchange, wanted_rows
+from workbench.torch.exchange import exchange, select, wanted_rows
 from workbench.torch.streams import Stream
 from workbench.torch.tensors import tensor
 
@@ -114,6 +114,9 @@ def _yielded(
         parts = exchange(comm, parts, lengths, np.concatenate(wanted))
     ends = np.cumsum([len(rows) for rows in wanted]).tolist()
     for rows, end in zip(wanted, ends, strict=True):
-        places = slice(end - len(rows), end) if exchanged or shuffle is None else torch.from_numpy(rows)
-        taken = tuple(part[places] for part in parts)
+        if exchanged or shuffle is None:
+            taken = tuple(part[end - len(rows) : end] for part in parts)
+        else:
+            places = torch.from_numpy(rows)
+            taken = tuple(select(part, places) for part in parts)
         yield taken if len(taken) > 1 else taken[0]

@@ -14,7 +14,7 @@ from mpi4py import MPI
 
 from workbench.errors import InvalidRequest
 from workbench.torch.buffers import array, flat, message, write
-from workbench.torch.reductions import Reduction, all_reduce
+from workbench.torch.reductions import all_reduce, reduction
 from workbench.torch.work import PostedMessage, completed
 
 Tensors = list[torch.Tensor]
@@ -140,31 +140,31 @@ class MPIProcessGroup(dist.ProcessGroup):
 
     def allreduce(self, tensors: Tensors, opts: Any = None) -> Any:
         all_reduce(self.comm, tensors, _op(opts))
-        return completed(tensors)
+        return completed(tensors, opts)
 
     allreduce_coalesced = allreduce
 
     def reduce(self, tensors: Tensors, opts: Any) -> Any:
         for tensor in tensors:
             row = flat(tensor)
-            Reduction(_op(opts), tensor.dtype).to_root(self.comm, row, opts.rootRank)
+            reduction(_op(opts), tensor.dtype).to_root(self.comm, row, opts.rootRank)
             write(row, tensor)
-        return completed(tensors)
+        return completed(tensors, opts)
 
     def reduce_scatter_single(self, output: torch.Tensor, tensor: torch.Tensor, opts: Any = None) -> Any:
         row, part = flat(tensor), flat(output)
         if row.numel() != part.numel() * self.size():
             raise InvalidRequest(f"{row.numel()} elements are not {self.size()} times the {part.numel()} of the output")
-        Reduction(_op(opts), tensor.dtype).scattered(self.comm, _apart(row, part), part)
+        reduction(_op(opts), tensor.dtype).scattered(self.comm, _apart(row, part), part)
         write(part, output)
-        return completed([output])
+        return completed([output], opts)
 
     _reduce_scatter_base = reduce_scatter_single
 
     def reduce_scatter_single_coalesced(self, outputs: Tensors, tensors: Tensors, opts: Any = None) -> Any:
         for output, tensor in zip(outputs, tensors, strict=True):
             self.reduce_scatter_single(output, tensor, opts)
-        return completed(outputs)
+        return completed(outputs, opts)
 
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
 
@@ -175,9 +175,9 @@ class MPIProcessGroup(dist.ProcessGroup):
                 continue
             rows = [flat(tensor) for tensor in tensors]
             whole = torch.cat(rows)
-            Reduction(_op(opts), whole.dtype).to_all(self.comm, whole)
+            reduction(_op(opts), whole.dtype).to_all(self.comm, whole)
             write(whole.split([row.numel() for row in rows])[self.rank()], output)
-        return completed(outputs)
+        return completed(outputs, opts)
 
     # One to all, all to one, all to all
 
@@ -186,9 +186,9 @@ class MPIProcessGroup(dist.ProcessGroup):
             row = flat(tensor)
             self.comm.Bcast(array(row), opts.rootRank)
             write(row, tensor)
-        return completed(tensors)
+        return completed(tensors, opts)
 
-    def all_gather_single(self, output: torch.Tensor, tensor: torch.Tensor, _: object = None) -> Any:
+    def all_gather_single(self, output: torch.Tensor, tensor: torch.Tensor, opts: Any = None) -> Any:
         gathered = flat(output)
         if gathered.numel() != tensor.numel() * self.size():
             raise InvalidRequest(
@@ -196,18 +196,18 @@ class MPIProcessGroup(dist.ProcessGroup):
             )
         self.comm.Allgather(array(_apart(flat(tensor), gathered)), array(gathered))
         write(gathered, output)
-        return completed([output])
+        return completed([output], opts)
 
     _allgather_base = all_gather_single
 
-    def all_gather_single_coalesced(self, outputs: Tensors, tensors: Tensors, _: object = None) -> Any:
+    def all_gather_single_coalesced(self, outputs: Tensors, tensors: Tensors, opts: Any = None) -> Any:
         for output, tensor in zip(outputs, tensors, strict=True):
             self.all_gather_single(output, tensor)
-        return completed(outputs)
+        return completed(outputs, opts)
 
     allgather_into_tensor_coalesced = all_gather_single_coalesced
 
-    def allgather(self, lists: list[Tensors], tensors: Tensors, _: object = None) -> Any:
+    def allgather(self, lists: list[Tensors], tensors: Tensors, opts: Any = None) -> Any:
         for outputs, tensor in zip(lists, tensors, strict=True):
             row, lengths = flat(tensor), [output.numel() for output in outputs]
             gathered = row.new_empty(sum(lengths))
@@ -217,7 +217,7 @@ class MPIProcessGroup(dist.ProcessGroup):
                 sizes = [length * row.element_size() for length in lengths]
                 self.comm.Allgatherv(message(row), [array(gathered), sizes, MPI.BYTE])
             _distribute(gathered, outputs)
-        return completed(lists)
+        return completed(lists, opts)
 
     def allgather_coalesced(self, lists: list[Tensors], tensors: Tensors, _: object = None) -> Any:
         return self.allgather([list(outputs) for outputs in zip(*lists, strict=True)], tensors)
@@ -228,14 +228,14 @@ class MPIProcessGroup(dist.ProcessGroup):
         self.comm.Gather(message(row), message(gathered) if here else None, opts.rootRank)
         if here:
             _distribute(gathered, lists[0])
-        return completed(lists)
+        return completed(lists, opts)
 
     def scatter(self, outputs: Tensors, lists: list[Tensors], opts: Any) -> Any:
         row, here = flat(outputs[0]), self.rank() == opts.rootRank
         whole = torch.cat([flat(tensor) for tensor in lists[0]]) if here else None
         self.comm.Scatter(None if whole is None else message(whole), message(row), opts.rootRank)
         write(row, outputs[0])
-        return completed(outputs)
+        return completed(outputs, opts)
 
     def all_to_all_single(
         self,
@@ -243,7 +243,7 @@ class MPIProcessGroup(dist.ProcessGroup):
         tensor: torch.Tensor,
         output_splits: Sequence[int],
         splits: Sequence[int],
-        _: object = None,
+        opts: Any = None,
     ) -> Any:
         row, received = flat(tensor), flat(output)
         if output_splits or splits:
@@ -253,11 +253,11 @@ class MPIProcessGroup(dist.ProcessGroup):
         else:
             self.comm.Alltoall(array(row), array(received))
         write(received, output)
-        return completed([output])
+        return completed([output], opts)
 
     alltoall_base = all_to_all_single
 
-    def alltoall(self, outputs: Tensors, tensors: Tensors, _: object = None) -> Any:
+    def alltoall(self, outputs: Tensors, tensors: Tensors, opts: Any = None) -> Any:
         rows = [flat(tensor) for tensor in tensors]
         whole, each = torch.cat(rows), rows[0].element_size()
         received = whole.new_empty(sum(output.numel() for output in outputs))
@@ -266,11 +266,11 @@ class MPIProcessGroup(dist.ProcessGroup):
             [array(received), [output.numel() * each for output in outputs], MPI.BYTE],
         )
         _distribute(received, outputs)
-        return completed(outputs)
+        return completed(outputs, opts)
 
     def barrier(self, opts: Any = None) -> Any:
         self.comm.Barrier()
-        return completed([])
+        return completed([], opts)
 
     # Messages
 

@@ -7,6 +7,7 @@ reduces in float32, rounds once, and sends the part to all.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -34,13 +35,18 @@ _OF_MPI = {
 }  # fmt: skip
 
 
+def reduction(op: Any, dtype: torch.dtype) -> Reduction:
+    """Return an operation, `reduceOp` of torch's options, on elements of a type."""
+    return _reduction(getattr(op, "op", op), dtype)
+
+
 class Reduction:
     """One operation on elements of one type.
 
     Parameters
     ----------
-    op
-        ``reduceOp`` of torch's options.
+    kind
+        The operation.
     dtype
         Of the elements.
 
@@ -50,8 +56,8 @@ class Reduction:
         If the operation does not exist for the type, on every rank alike.
     """
 
-    def __init__(self, op: Any, dtype: torch.dtype) -> None:
-        kind = self._kind = getattr(op, "op", op)
+    def __init__(self, kind: Any, dtype: torch.dtype) -> None:
+        self._kind = kind
         self._own = dtype not in _OF_MPI
         if self._own and dtype.is_complex:
             raise InvalidRequest(f"{dtype} is not reduced on a process group of the workbench: convert it to complex64")
@@ -116,12 +122,16 @@ class Reduction:
             row.div_(comm.size)
 
 
+# Made once, because small messages take a few microseconds.
+_reduction = lru_cache(maxsize=None)(Reduction)
+
+
 def all_reduce(comm: MPI.Intracomm, tensors: list[torch.Tensor], op: Any) -> None:
     """Reduce tensors in place, on all ranks; those of one type travel together."""
     if len(tensors) == 1 and not tensors[0].is_sparse:
         # A bucket of DDP: what several tensors need takes as long as the rest of a small reduction.
         row = flat(tensors[0])
-        Reduction(op, row.dtype).to_all(comm, row)
+        reduction(op, row.dtype).to_all(comm, row)
         write(row, tensors[0])
         return
     by_type: dict[torch.dtype, list[torch.Tensor]] = {}
@@ -131,10 +141,10 @@ def all_reduce(comm: MPI.Intracomm, tensors: list[torch.Tensor], op: Any) -> Non
         else:
             by_type.setdefault(tensor.dtype, []).append(tensor)
     for dtype, alike in by_type.items():
-        reduction = Reduction(op, dtype)
+        reduce = reduction(op, dtype)
         rows = [flat(tensor) for tensor in alike]
         whole = torch.cat(rows)
-        reduction.to_all(comm, whole)
+        reduce.to_all(comm, whole)
         for tensor, row in zip(alike, whole.split([row.numel() for row in rows]), strict=True):
             write(row, tensor)
 

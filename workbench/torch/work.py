@@ -15,12 +15,22 @@ from workbench.mpi.polling import Deadline, poll
 _FOREVER = timedelta(0)
 
 
-def completed(result: list[Any]) -> Any:
-    """Return the work of an operation that is over."""
+def completed(result: list[Any], opts: Any = None) -> Any:
+    """Return the work of an operation that is over.
+
+    Torch only waits for the work of an operation with ``async_op=False`` in `opts`; one work serves all of these.
+    """
+    return _completed(result) if getattr(opts, "asyncOp", True) else _OVER
+
+
+def _completed(result: list[Any]) -> Any:
     future: Any = torch.futures.Future()
     future.set_result(result)
     c10d: Any = torch._C._distributed_c10d  # noqa: SLF001  (what torch's own groups in Python call)
     return c10d._create_work_from_future(future)  # noqa: SLF001
+
+
+_OVER = _completed([])
 
 
 class PostedMessage(dist.Work):

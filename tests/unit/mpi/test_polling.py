@@ -60,6 +60,16 @@ def test_long_waiting_takes_little_of_the_core():
     assert time.thread_time() - before < 0.15
 
 
+def test_waits_pause_early_after_another_program_has_taken_the_core(monkeypatch):
+    yields, until_then = [], time.monotonic() + 0.02
+    monkeypatch.setattr(polling, "_crowded_until", 0.0)
+    monkeypatch.setattr(polling, "_SPIN", 60.0)
+    monkeypatch.setattr(polling, "_TAKEN", 0.0)
+    monkeypatch.setattr(polling.os, "sched_yield", lambda: yields.append(None))
+    poll(lambda: time.monotonic() > until_then, lambda: None)
+    assert len(yields) == 1
+
+
 class Votes:
     """The votes of the others, and what is given to them."""
 
