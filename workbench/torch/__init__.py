@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from workbench.torch.estimators import NeuralNetClassifier, NeuralNetRegressor
     from workbench.torch.feeding import batches, tensor
     from workbench.torch.fitting import fit, predict
+    from workbench.torch.initialization import materialize
+    from workbench.torch.sharded import load_sharded, save_sharded
 
 _HOME = {
     "NeuralNetClassifier": "workbench.torch.estimators",
@@ -23,11 +25,26 @@ _HOME = {
     "batches": "workbench.torch.feeding",
     "distributed": "workbench.torch.context",
     "fit": "workbench.torch.fitting",
+    "load_sharded": "workbench.torch.sharded",
+    "materialize": "workbench.torch.initialization",
     "predict": "workbench.torch.fitting",
+    "save_sharded": "workbench.torch.sharded",
     "tensor": "workbench.torch.feeding",
 }
 
-__all__ = ["NeuralNetClassifier", "NeuralNetRegressor", "average", "batches", "distributed", "fit", "predict", "tensor"]
+__all__ = [
+    "NeuralNetClassifier",
+    "NeuralNetRegressor",
+    "average",
+    "batches",
+    "distributed",
+    "fit",
+    "load_sharded",
+    "materialize",
+    "predict",
+    "save_sharded",
+    "tensor",
+]
 
 
 def __getattr__(name: str) -> Any:
