@@ -19,6 +19,7 @@ from sphinx.util.docutils import SphinxDirective
 
 from workbench import errors
 from workbench.bench import BENCHES
+from workbench.commands import settings as table
 from workbench.commands.table import NOTEBOOK, TERMINAL, verbs
 from workbench.commands.verb import ARGUMENT_GROUPS, VERB_GROUPS, Argument, Verb, grouped
 from workbench.launch.options import GROUPS, ClusterOption, options
@@ -27,7 +28,6 @@ from workbench.metrics import schema
 ROOT = Path(__file__).parents[2]
 # A command of JupyterLab: its name in the table of the extension, and its id.
 COMMAND = re.compile(r"(\w+): '(mpi-workbench:[\w-]+)'")
-SETTING = re.compile(r"^(?P<indent> *)(?P<name>[\w-]+):(?: +(?P<value>[^#]*?))? *(?:# *(?P<comment>.*))?$")
 
 
 def _table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
@@ -88,22 +88,11 @@ def option_tables() -> str:
 
 
 def settings() -> str:
-    """Return a table of the settings with their comments, which are the descriptions."""
-    rows: list[list[str]] = []
-    group, column = "", -1
-    for line in (ROOT / "workbench" / "workbench.yaml").read_text(encoding="utf-8").splitlines()[1:]:
-        if rows and column > 0 and line.strip().startswith("#") and line.index("#") == column:
-            rows[-1][2] += " " + line.strip("# ")
-        elif (found := SETTING.match(line)) and len(found["indent"]) in {2, 4}:
-            group = group if len(found["indent"]) == 4 else ""
-            column = line.find("#")
-            if found["value"]:
-                name = f"{group}{found['name']}"
-                variable = "DASK_WORKBENCH__" + name.upper().replace(".", "__").replace("-", "_")
-                value, comment = found["value"], _sentence(found["comment"] or "")
-                rows.append([f"`workbench.{name}`", f"`{value}`", comment, f"`{variable}`"])
-            else:
-                group = f"{found['name']}."
+    """Return a table of the settings with their descriptions."""
+    rows = []
+    for each in table.settings():
+        variable = "DASK_WORKBENCH__" + each.name.upper().replace(".", "__").replace("-", "_")
+        rows.append([f"`workbench.{each.name}`", f"`{each.text}`", _sentence(each.help), f"`{variable}`"])
     return _table(["setting", "default", "meaning", "variable"], rows)
 
 

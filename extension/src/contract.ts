@@ -109,6 +109,8 @@ export interface IField {
   choices: string[];
   /** Whether only batch schedulers can be asked for it. */
   batch_only: boolean;
+  /** The group of the option in the help of the command. */
+  group: string;
 }
 
 /** What can start a cluster. */
@@ -123,6 +125,8 @@ export interface IFormDescription {
   schedulers: IScheduler[];
   default_scheduler: string;
   fields: IField[];
+  /** The groups of the fields in the order of the help. */
+  groups: string[];
   /** Of the server's host. */
   cores: number;
   /** Where the server's files are. */

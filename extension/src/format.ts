@@ -25,6 +25,19 @@ export function stateCategory(cluster: ICluster): StateCategory {
   return CATEGORIES[cluster.state] ?? 'waiting';
 }
 
+/** Return the title of a group of options; the text of the server, if the group has no title here. */
+export function formatGroup(group: string, trans: TranslationBundle): string {
+  const titles: Record<string, string> = {
+    'what to start': trans.__('What to start'),
+    'ranks and nodes': trans.__('Ranks and nodes'),
+    scheduler: trans.__('Scheduler'),
+    'environment of the ranks': trans.__('Environment of the ranks'),
+    network: trans.__('Network'),
+    'time limits': trans.__('Time limits')
+  };
+  return titles[group] ?? group;
+}
+
 /** Return the label of the state of a cluster. */
 export function formatState(cluster: ICluster, trans: TranslationBundle): string {
   const labels: Record<string, string> = {

@@ -2,11 +2,13 @@ import assert from 'node:assert/strict';
 import { test } from 'node:test';
 
 import {
+  groupFields,
   initialValues,
   parseScript,
   startOptions,
   visibleFields
 } from '../src/cluster-form/values';
+import type { IField } from '../src/contract';
 import { form } from './support/forms';
 
 test('a form is filled with the default scheduler and a rank for each core at first', () => {
@@ -69,8 +71,29 @@ test('what nearly everybody asks for comes first, in its order', () => {
   );
   assert.deepEqual(
     more.map(field => field.name),
-    ['extra', 'mpi', 'protocol', 'fault_tolerant']
+    ['extra', 'mpi', 'fault_tolerant', 'protocol']
   );
+});
+
+test('fields are in the groups of the help, and one group is the environment', () => {
+  const { first, more } = visibleFields(form(), initialValues(form(), {}));
+  const named = (fields: IField[]) =>
+    groupFields(fields).map(group => [
+      group.name,
+      group.fields.map(field => field.name),
+      group.isEnvironment
+    ]);
+
+  assert.deepEqual(named(first), [
+    ['scheduler', ['scheduler', 'walltime'], false],
+    ['what to start', ['name', 'ranks'], false],
+    ['environment of the ranks', [], true]
+  ]);
+  assert.deepEqual(named(more), [
+    ['scheduler', ['extra'], false],
+    ['environment of the ranks', ['mpi', 'fault_tolerant'], true],
+    ['network', ['protocol'], false]
+  ]);
 });
 
 test('what is filled in becomes options of their kinds', () => {

@@ -16,7 +16,7 @@ from support import torched
 
 from workbench import place, run_on_ranks, spmd
 from workbench.errors import InvalidRequest
-from workbench.torch import NeuralNetClassifier, NeuralNetRegressor, distributed, fit
+from workbench.torch import NeuralNetClassifier, NeuralNetRegressor, fit
 
 pytestmark = pytest.mark.mpi_flavour
 
@@ -146,48 +146,6 @@ def test_a_fit_of_four_ranks_goes_on_with_two_and_then_with_one(client4, tmp_pat
 
     assert first == [pytest.approx(record, abs=1e-12) for record in whole[:2]]
     assert found == [pytest.approx(record, abs=1e-12) for record in whole]
-
-
-def sharded(comm, ranks, path, steps):
-    """Train a module whose weights are divided among ranks, from the checkpoint in a folder if there is one."""
-    import torch
-    import torch.distributed.checkpoint as dcp
-    from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.fsdp import fully_shard
-
-    part = comm.Split(comm.rank // ranks)
-    if comm.rank // ranks:
-        return None
-    rows, labels = (torch.from_numpy(np.array_split(all_of, ranks)[part.rank]) for all_of in torched.blobs())
-    losses = []
-    with distributed(part):
-        model = fully_shard(torched.net(), mesh=init_device_mesh("cpu", (ranks,)))
-        optimizer = torch.optim.Adam(model.parameters())
-        state = dict(zip(("model", "optimizer"), get_state_dict(model, optimizer), strict=True))
-        if path.exists():
-            dcp.load(state, checkpoint_id=path)
-            set_state_dict(model, optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
-        for _ in range(steps):
-            optimizer.zero_grad()
-            loss = torched.cross_entropy(model(rows), labels)
-            loss.backward()
-            optimizer.step()
-            losses.append(part.allreduce(loss.item()) / ranks)
-        state = dict(zip(("model", "optimizer"), get_state_dict(model, optimizer), strict=True))
-        dcp.save(state, checkpoint_id=path.with_name(f"{path.name}-{ranks}"))
-    return losses
-
-
-def test_weights_divided_among_four_ranks_are_loaded_by_two_and_by_one(client4, tmp_path):
-    def losses(ranks, name, steps):
-        return run_on_ranks(sharded, ranks, tmp_path / name, steps, client=client4)[0]
-
-    first, whole = losses(4, "run", 3), losses(4, "none", 5)
-    assert first == whole[:3]
-    (tmp_path / "run-4").rename(tmp_path / "of-four")
-    for ranks in (2, 1):
-        assert losses(ranks, "of-four", 2) == [pytest.approx(loss, abs=1e-12) for loss in whole[3:]]
 
 
 @pytest.mark.trainers

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from workbench.dashboard.view_state import PAGES
+from workbench.launch.options import GROUPS
 
 ROOT = Path(__file__).parents[2]
 BUNDLE = "share/jupyter/labextensions/mpi-workbench"
@@ -254,3 +255,9 @@ def test_no_typescript_file_is_longer_than_400_lines():
 
     lengths = {str(path.relative_to(ROOT)): len(path.read_text(encoding="utf-8").splitlines()) for path in files}
     assert {name: length for name, length in lengths.items() if length > 400} == {}
+
+
+def test_every_group_of_options_has_a_title_in_the_form():
+    titles = (ROOT / "extension" / "src" / "format.ts").read_text(encoding="utf-8").partition("formatGroup")[2]
+
+    assert [group for group in GROUPS if not re.search(rf"^    '?{group}'?: trans", titles, re.MULTILINE)] == []

@@ -22,6 +22,7 @@ from workbench.commands.parse import parse
 from workbench.deploy import registry
 from workbench.errors import ClusterExists, InvalidRequest, from_fields
 from workbench.hints import PANEL, TERMINAL
+from workbench.launch.options import GROUPS
 from workbench.processes.process_id import ProcessId
 from workbench.server.form_fields import Field, arguments, field_of, to_argv
 from workbench.server.handlers import _folder
@@ -75,6 +76,10 @@ async def test_the_form_has_every_option_of_start_in_its_order(server):
     batch = {field["name"] for field in form["fields"] if field["batch_only"]}
     assert {"nodes", "queue", "gpus_per_rank", "preset"} <= batch
     assert not {"ranks", "threads", "memory", "interface"} & batch
+    groups = {field["name"]: field["group"] for field in form["fields"]}
+    assert form["groups"] == list(GROUPS)
+    assert set(groups.values()) == set(GROUPS)
+    assert (groups["memory"], groups["no_template"]) == ("ranks and nodes", "environment of the ranks")
     assert {"name": "local", "there": True, "batch": False} in form["schedulers"]
     assert form["default_scheduler"] == "local"
     assert form["cores"] >= 1

@@ -30,12 +30,16 @@ class Field:
     """``number``, ``text``, ``flag``, ``list`` or ``choice``."""
     batch_only: bool
     """Whether the option needs a batch scheduler."""
+    group: str
+    """Group of the option in the help."""
 
     @classmethod
     def of(cls, argument: Argument) -> Field:
         """Return the field of an option."""
         name = argument.name.lstrip("-").replace("-", "_")
-        return cls(name, argument.name, label(name), argument.help, _kind(argument), argument.batch_only)
+        return cls(
+            name, argument.name, label(name), argument.help, _kind(argument), argument.batch_only, argument.group
+        )
 
     def describe(self) -> dict[str, Any]:
         """Return the values for the form."""

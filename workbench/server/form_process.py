@@ -16,7 +16,7 @@ from workbench.errors import WorkbenchError
 from workbench.launch.allocation import current_allocation
 from workbench.launch.launchers import COMMANDS, answers, launcher
 from workbench.launch.mpiexec import available_cores
-from workbench.launch.options import SCHEDULERS
+from workbench.launch.options import GROUPS, SCHEDULERS
 from workbench.log import debug_log
 from workbench.server.form_fields import Field, arguments
 
@@ -32,6 +32,7 @@ def form() -> dict[str, Any]:
         "schedulers": [{"name": name, "there": available[name], "batch": launcher(name).batch} for name in SCHEDULERS],
         "default_scheduler": default,
         "fields": fields,
+        "groups": list(GROUPS),
         "cores": available_cores(),
     }
 

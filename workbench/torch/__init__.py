@@ -15,7 +15,9 @@ if TYPE_CHECKING:
     from workbench.torch.estimators import NeuralNetClassifier, NeuralNetRegressor
     from workbench.torch.feeding import batches
     from workbench.torch.fitting import fit, predict
+    from workbench.torch.initialization import materialize
     from workbench.torch.pipelines.cutting import pipeline
+    from workbench.torch.sharded import load_sharded, save_sharded
     from workbench.torch.spatial.module import strips
     from workbench.torch.streams import stream
     from workbench.torch.tensors import tensor
@@ -27,8 +29,11 @@ _HOME = {
     "batches": "workbench.torch.feeding",
     "distributed": "workbench.torch.context",
     "fit": "workbench.torch.fitting",
+    "load_sharded": "workbench.torch.sharded",
+    "materialize": "workbench.torch.initialization",
     "pipeline": "workbench.torch.pipelines.cutting",
     "predict": "workbench.torch.fitting",
+    "save_sharded": "workbench.torch.sharded",
     "stream": "workbench.torch.streams",
     "strips": "workbench.torch.spatial.module",
     "tensor": "workbench.torch.tensors",
@@ -41,8 +46,11 @@ __all__ = [
     "batches",
     "distributed",
     "fit",
+    "load_sharded",
+    "materialize",
     "pipeline",
     "predict",
+    "save_sharded",
     "stream",
     "strips",
     "tensor",

@@ -2,8 +2,8 @@ import type { TranslationBundle } from '@jupyterlab/translation';
 import * as React from 'react';
 
 import { CopyButton, Preformatted, useSignal } from '../components';
-import type { ICluster, IFormDescription } from '../contract';
-import { formatState } from '../format';
+import type { ICluster, IField, IFormDescription } from '../contract';
+import { formatGroup, formatState } from '../format';
 import { notifyError } from '../notify';
 import {
   FormContext,
@@ -14,7 +14,7 @@ import {
   SchedulerField,
   useForm
 } from './fields';
-import { DIRECTORY, KERNEL, parseScript, visibleFields } from './values';
+import { DIRECTORY, groupFields, KERNEL, parseScript, visibleFields } from './values';
 
 /** The form for a new cluster, with the script of its job beside it. */
 export function NewClusterForm({ context }: { context: IFormContext }): React.JSX.Element {
@@ -92,16 +92,7 @@ function Fields({ form }: { form: IFormDescription }): React.JSX.Element {
   }, [hasError]);
   return (
     <>
-      <div className="wb-Fields">
-        {first.map(field =>
-          field.name === 'scheduler' ? (
-            <SchedulerField key={field.name} form={form} field={field} />
-          ) : (
-            <OptionField key={field.name} field={field} />
-          )
-        )}
-        <KernelField />
-      </div>
+      <FieldGroups form={form} fields={first} environment={<KernelField />} />
       <details
         open={isOpen}
         onToggle={event => {
@@ -109,13 +100,37 @@ function Fields({ form }: { form: IFormDescription }): React.JSX.Element {
         }}
       >
         <summary>{trans.__('More options')}</summary>
-        <div className="wb-Fields">
-          {more.map(field => (
-            <OptionField key={field.name} field={field} />
-          ))}
-          <DirectoryField form={form} />
-        </div>
+        <FieldGroups form={form} fields={more} environment={<DirectoryField form={form} />} />
       </details>
+    </>
+  );
+}
+
+/** Fields under the titles of their groups. */
+function FieldGroups(props: {
+  form: IFormDescription;
+  fields: readonly IField[];
+  /** The field of the environment that is not an option. */
+  environment: React.ReactNode;
+}): React.JSX.Element {
+  const { trans } = useForm();
+  return (
+    <>
+      {groupFields(props.fields).map(({ name, fields, isEnvironment }) => (
+        <fieldset key={name} className="wb-Group">
+          <legend>{formatGroup(name, trans)}</legend>
+          <div className="wb-Fields">
+            {fields.map(field =>
+              field.name === 'scheduler' ? (
+                <SchedulerField key={field.name} form={props.form} field={field} />
+              ) : (
+                <OptionField key={field.name} field={field} />
+              )
+            )}
+            {isEnvironment && props.environment}
+          </div>
+        </fieldset>
+      ))}
     </>
   );
 }

@@ -24,6 +24,27 @@ const MAIN_FIELDS = [
   'preset'
 ];
 
+/** The group of the kernel and of the folder. */
+const ENVIRONMENT = 'environment of the ranks';
+
+/** A group of fields. */
+export interface IFieldGroup {
+  name: string;
+  fields: IField[];
+  /** Whether the group has the field that is not an option: the kernel, or the folder. */
+  isEnvironment: boolean;
+}
+
+/** Return fields in their groups, in the order of the first field of each; one group is the environment. */
+export function groupFields(fields: readonly IField[]): IFieldGroup[] {
+  const names = new Set([...fields.map(field => field.group), ENVIRONMENT]);
+  return [...names].map(name => ({
+    name,
+    fields: fields.filter(field => field.group === name),
+    isEnvironment: name === ENVIRONMENT
+  }));
+}
+
 /** Return whether the scheduler that is chosen starts batch jobs. */
 export function isBatch(form: IFormDescription, values: Values): boolean {
   return form.schedulers.some(scheduler => scheduler.name === values[SCHEDULER] && scheduler.batch);
@@ -37,7 +58,9 @@ export function visibleFields(
   const relevant = form.fields.filter(field => !field.batch_only || isBatch(form, values));
   return {
     first: MAIN_FIELDS.flatMap(name => relevant.filter(field => field.name === name)),
-    more: relevant.filter(field => !MAIN_FIELDS.includes(field.name))
+    more: form.groups.flatMap(group =>
+      relevant.filter(field => field.group === group && !MAIN_FIELDS.includes(field.name))
+    )
   };
 }
 

@@ -15,10 +15,11 @@ import type { ConnectionState, IClusterLookup } from '../../src/model/clusters';
 function field(
   name: string,
   kind: IField['kind'],
+  group: string,
   batch_only = false,
   choices: string[] = []
 ): IField {
-  return { name, label: name, help: '', kind, choices, batch_only };
+  return { name, label: name, help: '', kind, choices, batch_only, group };
 }
 
 /** Return what a form has to know where there is Slurm. */
@@ -32,15 +33,16 @@ export function form(): IFormDescription {
     default_scheduler: 'slurm',
     cores: 8,
     directory: '/srv/somebody',
+    groups: ['what to start', 'scheduler', 'environment of the ranks', 'network'],
     fields: [
-      field('ranks', 'number'),
-      field('name', 'text'),
-      field('scheduler', 'choice', false, ['auto', 'local', 'slurm', 'pbs']),
-      field('walltime', 'text', true),
-      field('extra', 'list', true),
-      field('mpi', 'choice', false, ['openmpi', 'mpich']),
-      field('protocol', 'choice', false, ['mpi', 'tcp']),
-      field('fault_tolerant', 'flag')
+      field('ranks', 'number', 'what to start'),
+      field('name', 'text', 'what to start'),
+      field('scheduler', 'choice', 'scheduler', false, ['auto', 'local', 'slurm', 'pbs']),
+      field('walltime', 'text', 'scheduler', true),
+      field('extra', 'list', 'scheduler', true),
+      field('mpi', 'choice', 'environment of the ranks', false, ['openmpi', 'mpich']),
+      field('protocol', 'choice', 'network', false, ['mpi', 'tcp']),
+      field('fault_tolerant', 'flag', 'environment of the ranks')
     ]
   };
 }

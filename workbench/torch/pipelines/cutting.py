@@ -9,12 +9,12 @@ import torch.distributed as dist
 from torch import nn
 
 from workbench.errors import InvalidRequest
-from workbench.torch.tensors import tensor
 from workbench.torch.pipelines.costs import measured
 from workbench.torch.pipelines.layers import Layers
 from workbench.torch.pipelines.plan import Layout, Plan
 from workbench.torch.pipelines.running import Pipeline
 from workbench.torch.pipelines.way import Loss
+from workbench.torch.tensors import tensor
 
 
 def pipeline(

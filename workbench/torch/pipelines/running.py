@@ -12,11 +12,11 @@ from torch import nn
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from workbench.errors import InvalidRequest
-from workbench.torch.tensors import tensor
 from workbench.torch.pipelines.layers import Layers, materialize, release
 from workbench.torch.pipelines.plan import Plan
 from workbench.torch.pipelines.rows import deliver
 from workbench.torch.pipelines.way import Loss, Way
+from workbench.torch.tensors import tensor
 
 # Bytes of gradients that travel together: those of a bucket of DDP.
 _BUCKET = 25 << 20

@@ -1,0 +1,94 @@
+"""Models that are divided among ranks: FSDP, tensor parallelism and their checkpoints."""
+
+from __future__ import annotations
+
+import doctest
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from distributed import Client
+from support import divided, torched
+from support.patience import DEADLINE
+from support.spmd import be_patient
+
+from workbench import MPICluster, run_on_ranks
+from workbench.errors import InvalidRequest, RankLost
+from workbench.torch import load_sharded
+
+pytestmark = pytest.mark.mpi_flavour
+
+
+@pytest.mark.parametrize("way", ["fsdp", "tp", "both"])
+def test_a_divided_model_has_the_losses_of_ddp_and_a_quarter_of_its_bytes_on_each_rank(client4, way):
+    [(expected, of_ddp), *_] = run_on_ranks(divided.trained, "ddp", client=client4, timeout=4 * DEADLINE)
+    for losses, of_rank in run_on_ranks(divided.trained, way, client=client4, timeout=4 * DEADLINE):
+        np.testing.assert_allclose(losses, expected, rtol=1e-5)
+        np.testing.assert_allclose(of_rank, np.divide(of_ddp, 4), rtol=0.1)
+
+
+def test_no_rank_has_the_whole_model_while_it_is_made(client4):
+    for of_rank, of_all in run_on_ranks(divided.peaks, client=client4):
+        assert of_all > 40 * 2**20  # of 64, a part in memory that the process has kept
+        assert of_rank < 0.5 * of_all
+
+
+@pytest.mark.parametrize(("way", "ways"), [("fsdp", ("fsdp", "fsdp")), ("both", ("tp", "ddp"))], ids=["fsdp", "both"])
+def test_weights_divided_among_four_ranks_are_loaded_by_two_by_one_and_here(client4, tmp_path, way, ways):
+    def trained(ranks, how, folder, steps):
+        return run_on_ranks(divided.continued, ranks, how, tmp_path / folder, steps, client=client4)[0]
+
+    _, straight = trained(4, way, "straight", 5)
+    assert trained(4, way, "run", 3) == ({"steps": 0}, pytest.approx(straight[:3], rel=1e-6))
+    assert trained(2, ways[0], "run", 1) == ({"steps": 3}, pytest.approx(straight[3:4], rel=1e-5))
+    assert trained(1, ways[1], "run", 1) == ({"steps": 4}, pytest.approx(straight[4:], rel=1e-5))
+    here, there = divided.net(), divided.net()
+    assert load_sharded(tmp_path / "run", here) == load_sharded(tmp_path / "straight", there) == {"steps": 5}
+    for one, other in zip(here.parameters(), there.parameters(), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-5)
+
+
+def test_a_rank_that_cannot_write_ends_the_save_on_all_ranks_and_the_former_checkpoint_is_loaded(client4, tmp_path):
+    def trained(fails=None):
+        function = partial(divided.continued, fails=fails)
+        return run_on_ranks(function, 4, "fsdp", tmp_path / "run", 1, client=client4)[0]
+
+    trained()
+    for rank in (1, 0):
+        with pytest.raises(InvalidRequest, match=r"No space left on device.*Choose a folder with free space"):
+            trained(rank)
+    assert trained()[0] == {"steps": 1}
+    assert len([*(tmp_path / "run").iterdir()]) == 2
+
+
+@pytest.mark.parametrize("rank", [0, 3])
+def test_a_file_that_has_changed_ends_the_load_on_all_ranks(client4, tmp_path, rank):
+    def trained():
+        return run_on_ranks(divided.continued, 4, "fsdp", tmp_path, 1, client=client4)[0]
+
+    trained()
+    [file] = tmp_path.glob(f"*/__{rank}_0.distcp")
+    with file.open("r+b") as content:
+        content.seek(100)
+        content.write(b"changed")
+    with pytest.raises(InvalidRequest, match=f"__{rank}_0.distcp has changed since it was written"):
+        trained()
+
+
+def test_a_rank_that_is_killed_while_it_writes_leaves_the_former_checkpoint(tmp_path):
+    with MPICluster(2, quiet=True) as cluster, Client(cluster) as client:
+        client.run_on_scheduler(be_patient)
+        with pytest.raises(RankLost):
+            run_on_ranks(divided.killed, tmp_path / "run", client=client, timeout=4 * DEADLINE)
+    model = torched.net(5)
+    assert load_sharded(tmp_path / "run", model) == {"epoch": 1}
+    assert all(map(torch.equal, model.parameters(), torched.net(1).parameters()))
+
+
+def test_the_examples_of_the_documentation_run(client4, tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    page = Path(__file__).parents[2] / "docs" / "large-models.md"
+    outcome = doctest.testfile(str(page), module_relative=False, optionflags=doctest.ELLIPSIS)
+    assert (outcome.failed, outcome.attempted >= 6) == (0, True)

@@ -1,0 +1,225 @@
+"""Checkpoints of divided models, in one process, which has all parts."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import signal
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from support import torched
+
+from workbench.errors import InvalidRequest
+from workbench.torch import load_sharded, materialize, save_sharded
+from workbench.torch.manifest import MANIFEST, METADATA
+
+# Prints for each child the write at which it was killed, its exit code and the epoch that is loaded after it.
+KILLED = """
+import os, signal, sys
+from test_sharded import loaded, saved
+folder, fsync = sys.argv[1], os.fsync
+for deadly in range(1, 9):
+    child = os.fork()
+    if child:
+        _, status = os.waitpid(child, 0)
+        print(deadly, os.waitstatus_to_exitcode(status), loaded(folder)["epoch"], flush=True)
+        if not status:
+            break
+        continue
+    count = 0
+    def killing(file):
+        global count
+        count += 1
+        if count == deadly:
+            os.kill(os.getpid(), signal.SIGKILL)
+        fsync(file)
+    os.fsync = killing
+    saved(folder, deadly)
+    os._exit(0)
+"""
+
+
+class Runs:
+    """Has a file when it is loaded by pickle."""
+
+    def __init__(self, file):
+        self.file = file
+
+    def __reduce__(self):
+        return open, (self.file, "w")
+
+
+def saved(folder, epoch):
+    """Write a net whose values are those of an epoch."""
+    model = torched.net(epoch)
+    save_sharded(folder, model, torch.optim.Adam(model.parameters()), epoch=epoch)
+
+
+def loaded(folder):
+    model = torched.net(99)
+    values = load_sharded(folder, model, torch.optim.Adam(model.parameters()))
+    assert all(map(torch.equal, model.parameters(), torched.net(values["epoch"]).parameters()))
+    return values
+
+
+def shards(folder):
+    return [file for file in folder.iterdir() if file.name != MANIFEST]
+
+
+@pytest.fixture
+def folder(tmp_path):
+    saved(tmp_path / "run", 1)
+    return tmp_path / "run"
+
+
+def test_a_checkpoint_takes_the_place_of_the_former_one(folder):
+    former = shards(folder)
+    saved(folder, 2)
+
+    assert loaded(folder) == {"epoch": 2}
+    assert len(shards(folder)) == 1
+    assert shards(folder) != former
+    assert stat.S_IMODE(shards(folder)[0].stat().st_mode) == 0o700
+
+
+def test_a_process_that_is_killed_at_any_write_leaves_the_former_checkpoint(folder):
+    program = f"import sys; sys.path[:] = {[*sys.path, str(Path(__file__).parent)]!r}\n{KILLED}"
+    ran = subprocess.run([sys.executable, "-c", program, folder], check=True, capture_output=True, text=True)
+    *killed, last = (tuple(map(int, line.split())) for line in ran.stdout.splitlines())
+
+    assert killed == [(deadly, -signal.SIGKILL, 1) for deadly in range(1, len(killed) + 1)]
+    assert len(killed) >= 3  # the tensors, the metadata, the manifest
+    assert last == (len(killed) + 1, 0, len(killed) + 1)
+    assert len([*folder.iterdir()]) == 2  # the files of killed processes are removed
+
+
+def test_a_full_disk_is_an_error_that_keeps_the_former_checkpoint(folder, monkeypatch):
+    def full(_):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        with pytest.raises(InvalidRequest, match=r"No space left.*Choose a folder with free space") as caught:
+            saved(folder, 2)
+    assert "the former checkpoint is unchanged" in str(caught.value)
+    assert loaded(folder) == {"epoch": 1}
+
+
+def flip(file):
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+
+
+def edit(manifest, **changes):
+    manifest.write_text(json.dumps(json.loads(manifest.read_text()) | changes))
+
+
+@pytest.mark.parametrize(
+    ("name", "spoil", "said"),
+    [
+        ("__0_0.distcp", flip, r"__0_0.distcp has changed since it was written .*restore the file, or load another"),
+        ("__0_0.distcp", Path.unlink, "has no file __0_0.distcp on this node; restore the file"),
+        (METADATA, lambda file: file.write_bytes(pickle.dumps(Runs(file.with_name("ran")))), r"\.metadata has changed"),
+        (
+            "",
+            lambda folder: folder.chmod(0o770),
+            "other users can change .*shards-.* .mode 770.* can run code.* chmod go-w",
+        ),
+        (MANIFEST, lambda file: file.chmod(0o666), "other users can change .*manifest.json .mode 666."),
+        (MANIFEST, lambda file: edit(file, files={}), "manifest.json is damaged"),
+        (MANIFEST, lambda file: edit(file, shards="../run"), "manifest.json is damaged"),
+        (MANIFEST, lambda file: edit(file, format=7), "was written by another version of the workbench; restore"),
+        (MANIFEST, lambda file: file.write_text(file.read_text()[:40]), "manifest.json is damaged"),
+        (MANIFEST, Path.unlink, r"has no manifest.json, so save_sharded\(\) has completed no checkpoint there"),
+    ],
+)
+def test_a_spoiled_checkpoint_is_refused_before_its_pickles_are_loaded(folder, name, spoil, said):
+    [inner] = shards(folder)
+    spoil((folder if name == MANIFEST else inner) / name)
+    with pytest.raises(InvalidRequest, match=said):
+        loaded(folder)
+    assert not (inner / "ran").exists()
+
+
+def test_a_checkpoint_of_another_user_is_refused(folder, monkeypatch):
+    monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+    with pytest.raises(InvalidRequest, match=r"manifest.json belongs to user \d+, not to you .* copy the folder"):
+        loaded(folder)
+
+
+@pytest.mark.parametrize("target", ["file", "shards"])
+def test_a_link_of_another_user_is_refused(folder, target, monkeypatch):
+    [inner] = shards(folder)
+    link = next(inner.glob("*.distcp")) if target == "file" else inner
+    link.rename(folder.parent / "elsewhere")
+    link.symlink_to(folder.parent / "elsewhere")
+    lstat = Path.lstat
+
+    def foreign(path):
+        status = lstat(path)
+        return os.stat_result([*status[:4], status.st_uid + (path == link), *status[5:]])
+
+    monkeypatch.setattr(Path, "lstat", foreign)
+    with pytest.raises(InvalidRequest, match=f"{link.name} belongs to user"):
+        loaded(folder)
+
+
+@pytest.mark.parametrize(
+    ("other", "said"),
+    [
+        (lambda: torch.nn.Linear(6, 3), "do not fit the model or the optimizer .Missing key .*weight.. Pass those"),
+        (lambda: torch.nn.Sequential(torch.nn.Linear(2, 3)), "do not fit .*Size mismatch between saved"),
+    ],
+    ids=["names", "sizes"],
+)
+def test_a_checkpoint_of_another_model_is_refused(folder, other, said):
+    with pytest.raises(InvalidRequest, match=said):
+        load_sharded(folder, other())
+
+
+def test_the_model_is_loaded_without_its_optimizer(folder):
+    model = torched.net(99)
+    assert load_sharded(folder, model) == {"epoch": 1}
+    assert all(map(torch.equal, model.parameters(), torched.net(1).parameters()))
+
+
+@pytest.mark.parametrize(
+    ("folder", "values", "said"),
+    [
+        ("none/run", {}, "No such file .*whose parent exists"),
+        ("run", {"model_class": torched}, "some of the values model_class are not plain .* pass numbers, texts"),
+    ],
+)
+def test_what_cannot_be_written_is_refused(tmp_path, folder, values, said):
+    with pytest.raises(InvalidRequest, match=said):
+        save_sharded(tmp_path / folder, torched.net(), **values)
+    assert [*tmp_path.iterdir()] == []
+
+
+def test_a_model_without_memory_gets_the_values_of_one_that_is_made_at_once():
+    with torch.device("meta"):
+        model = torched.net(dtype="float32")
+    state = torch.get_rng_state()
+    materialize(model, seed=3)
+
+    assert torch.equal(torch.get_rng_state(), state)
+    assert all(map(torch.equal, model.parameters(), torched.net(3, "float32").parameters()))
+
+
+def test_a_module_that_sets_no_values_is_named():
+    class Scaled(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.scale = torch.nn.Parameter(torch.ones(3))
+
+    with torch.device("meta"):
+        model = torch.nn.Sequential(torch.nn.Linear(3, 3), Scaled())
+    with pytest.raises(InvalidRequest, match=r"module 1 \(Scaled\) has 'scale', and no method reset_parameters"):
+        materialize(model)

@@ -1,0 +1,123 @@
+"""The manifest of a sharded checkpoint: which files belong to it, their sizes and SHA-256, and who may have them.
+
+A checkpoint is a folder with ``manifest.json`` and an inner folder, which the manifest names. The replacement of the
+manifest makes another inner folder the current one, in one step.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import stat
+import uuid
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from workbench.errors import InvalidRequest
+from workbench.files import atomic_file
+
+MANIFEST = "manifest.json"
+_FORMAT = 1
+_INNER = "shards-"
+# DCP's description of all other files, a pickle.
+METADATA = ".metadata"
+
+
+def new_shards(folder: Path) -> Path:
+    """Create an inner folder for the files of a new checkpoint, and the folder if it is missing."""
+    folder.mkdir(exist_ok=True)
+    shards = folder / f"{_INNER}{uuid.uuid4().hex}"
+    # Other users cannot change what they cannot enter.
+    shards.mkdir(mode=0o700)
+    return shards
+
+
+def plain(folder: Path, values: dict[str, Any]) -> str:
+    """Return values as JSON; raise InvalidRequest if JSON does not have them."""
+    try:
+        return json.dumps(values)
+    except (TypeError, ValueError) as error:
+        raise InvalidRequest(
+            f"checkpoint {folder}: some of the values {', '.join(values)} are not plain ({error}); pass numbers, "
+            "texts, lists and dictionaries"
+        ) from error
+
+
+def described(files: Iterable[Path]) -> dict[str, dict[str, Any]]:
+    """Return size and SHA-256 of files by their names."""
+    found = {}
+    for file in files:
+        with file.open("rb") as content:
+            digest = hashlib.file_digest(content, "sha256").hexdigest()
+        found[file.name] = {"bytes": file.stat().st_size, "sha256": digest}
+    return found
+
+
+def commit(shards: Path, files: dict[str, dict[str, Any]], values: str) -> None:
+    """Make the files of an inner folder the current checkpoint, and remove former ones."""
+    content = {"format": _FORMAT, "shards": shards.name, "files": files, "values": json.loads(values)}
+    atomic_file.replace(shards.parent / MANIFEST, json.dumps(content, indent=1).encode(), 0o644)
+    for former in shards.parent.glob(f"{_INNER}*"):
+        if former != shards:
+            shutil.rmtree(former, ignore_errors=True)
+    for part in shards.parent.glob(f".{MANIFEST}.*"):
+        part.unlink()
+
+
+def read(folder: Path) -> dict[str, Any]:
+    """Return the manifest of a folder; raise InvalidRequest if it is missing, damaged, or of another user."""
+    file = folder / MANIFEST
+    if not file.exists():
+        raise InvalidRequest(
+            f"checkpoint {folder}: the folder has no {MANIFEST}, so save_sharded() has completed no checkpoint there; "
+            "choose another folder"
+        )
+    _check_owner(file)
+    try:
+        manifest: dict[str, Any] = json.loads(file.read_bytes())
+        names = {manifest["shards"], *manifest["files"]}
+        whole = manifest["format"] == _FORMAT and "values" in manifest
+        whole = whole and METADATA in names and all(Path(name).name == name for name in names)
+    except (ValueError, KeyError, TypeError):
+        whole = False
+    if not whole:
+        raise InvalidRequest(
+            f"checkpoint {folder}: {MANIFEST} is damaged, or was written by another version of the workbench; restore "
+            "the file, or load another checkpoint"
+        )
+    if (shards := folder / manifest["shards"]).exists():
+        _check_owner(shards)
+    return manifest
+
+
+def check(file: Path, expected: Any) -> None:
+    """Raise InvalidRequest unless a file belongs to the user and has the expected size and SHA-256."""
+    if not file.exists():
+        raise InvalidRequest(
+            f"checkpoint {file.parent.parent}: {file.parent.name} has no file {file.name} on this node; restore the "
+            "file, load another checkpoint, or choose a file system that all nodes share"
+        )
+    _check_owner(file)
+    if (found := described([file])[file.name]) != expected:
+        raise InvalidRequest(
+            f"checkpoint {file.parent.parent}: {file.parent.name}/{file.name} has changed since it was written (found "
+            f"{found}, expected {expected}); restore the file, or load another checkpoint"
+        )
+
+
+def _check_owner(path: Path) -> None:
+    """Raise InvalidRequest if another user owns a file or a folder, or can change it."""
+    status, user = path.lstat(), os.geteuid()
+    if status.st_uid != user:
+        raise InvalidRequest(
+            f"checkpoint: {path} belongs to user {status.st_uid}, not to you ({user}), and a checkpoint can run code "
+            "when it is loaded; if you trust that user, copy the folder, and load the copy"
+        )
+    if stat.S_IMODE(status.st_mode) & 0o022:
+        raise InvalidRequest(
+            f"checkpoint: other users can change {path} (mode {stat.S_IMODE(status.st_mode):o}), and a checkpoint can "
+            f"run code when it is loaded; if you trust its content, close it with: chmod go-w '{path}'"
+        )
