@@ -27,6 +27,7 @@ from workbench import comm
 from workbench.deploy import logs
 from workbench.deploy.registry import Record, await_record
 from workbench.files import node_dirs
+from workbench.gpu import visible
 from workbench.mpi.context import RankContext, current, enter
 from workbench.mpi.threads import MainThread, SpmdThread
 from workbench.processes import open_files, parent_death
@@ -97,6 +98,9 @@ def _end_tidily(record: Record, number: int, _: object) -> NoReturn:
 
 def _live(arguments: argparse.Namespace, record: Record, times: dict[str, float]) -> bool | None:
     deadline = time.monotonic() + arguments.timeout
+    if record.resources.gpus_per_rank:
+        # Before MPI, which may open the GPUs that it sees.
+        os.environ.update(visible.of_rank(os.environ, record.resources.gpus_per_rank, visible.installed()))
     thread = SpmdThread()
     # MPI waits for its peers while this thread imports Dask.
     opening = thread.submit(world.init_mpi, arguments.ranks, arguments.world, thread)
