@@ -18,7 +18,7 @@ from workbench import config
 from workbench.launch.options import SCHEDULERS, RecordOptions, Resources
 from workbench.processes.process_id import ProcessId
 
-SCHEMA = 5
+SCHEMA = 6
 RECORD = "record.json"
 """Name of the file of a record."""
 DAMAGED = (ValueError, TypeError, KeyError, RecursionError)
@@ -47,6 +47,8 @@ class World:
     """Number of starts: more than one after a failure or a restart."""
     job: str | None = None
     """Id of the job, if the world has a separate one."""
+    gpus: str = ""
+    """GPUs of the ranks, in words; empty if there are none."""
 
 
 @dataclass(frozen=True)

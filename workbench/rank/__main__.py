@@ -100,6 +100,7 @@ def _live(arguments: argparse.Namespace, record: Record, times: dict[str, float]
     deadline = time.monotonic() + arguments.timeout
     if record.resources.gpus_per_rank:
         # Before MPI, which may open the GPUs that it sees.
+        os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")  # the order of the schedulers and of NVML
         os.environ.update(visible.of_rank(os.environ, record.resources.gpus_per_rank, visible.installed()))
     thread = SpmdThread()
     # MPI waits for its peers while this thread imports Dask.

@@ -9,9 +9,12 @@ import os
 import socket
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from workbench.errors import LaunchError
+from workbench.gpu.mpi_support import is_gpu_aware
+from workbench.gpu.nvml import visible_gpus
 from workbench.hints import Command
 from workbench.mpi.context import RankContext
 from workbench.mpi.threads import SpmdThread
@@ -112,6 +115,7 @@ def rank_info(context: RankContext) -> dict[str, Any]:
     """Return what a rank registers with the head: its place, process and MPI library."""
     import mpi4py
     import psutil
+    from mpi4py import MPI
 
     return {
         "rank": context.rank,
@@ -123,4 +127,6 @@ def rank_info(context: RankContext) -> dict[str, Any]:
         "threads": context.threads,
         "library": context.library,
         "mpi4py": mpi4py.__version__,
+        "gpus": [asdict(gpu) for gpu in visible_gpus()],
+        "gpu_aware": is_gpu_aware(MPI),
     }
