@@ -14,7 +14,7 @@ from workbench.launch import mpi_library, probe
 
 CHECKS = [
     "interpreter", "names", "settings", "mpi4py", "MPI wheels", "mpiexec", "two ranks", "launcher", "thread level",
-    "template", "cores", "addresses", "records", "logs", "sockets", "spilled data", "shared memory",
+    "GPUs", "template", "cores", "addresses", "records", "logs", "sockets", "spilled data", "shared memory",
     "schedulers", "allocation", "ssh", "versions",
 ]  # fmt: skip
 

@@ -85,11 +85,11 @@ def test_a_module_is_imported_only_where_its_rule_allows_it(rule, imported):
 def test_every_package_that_is_imported_is_a_declared_dependency(imported):
     project = tomllib.loads((PACKAGE.parent / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = project["optional-dependencies"]
-    used = ("demo", "lab", "bench", "torch", "tune", "heat", "peers")
+    used = ("demo", "lab", "bench", "torch", "tune", "gpu", "heat", "peers")
     listed = [*project["dependencies"], *(item for extra in used for item in extras[extra])]
     declared = {canonicalize_name(Requirement(item).name) for item in listed}
     # Not in the environment of the tests, and of another name than its distribution.
-    distributions = {"daal4py": ["scikit-learn-intelex"]} | packages_distributions()
+    distributions = {"daal4py": ["scikit-learn-intelex"], "pynvml": ["nvidia-ml-py"]} | packages_distributions()
 
     undeclared = [
         f"{path.relative_to(PACKAGE)}:{line} imports {name}"

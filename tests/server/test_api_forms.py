@@ -74,8 +74,8 @@ async def test_the_form_has_every_option_of_start_in_its_order(server):
     assert (kinds["ranks"], kinds["walltime"], kinds["fault_tolerant"]) == ("number", "text", "flag")
     assert (kinds["extra"], kinds["preset"], kinds["mpi"]) == ("list", "choice", "choice")
     batch = {field["name"] for field in form["fields"] if field["batch_only"]}
-    assert {"nodes", "queue", "gpus_per_rank", "preset"} <= batch
-    assert not {"ranks", "threads", "memory", "interface"} & batch
+    assert {"nodes", "queue", "preset"} <= batch
+    assert not {"ranks", "threads", "memory", "interface", "gpus_per_rank"} & batch
     groups = {field["name"]: field["group"] for field in form["fields"]}
     assert form["groups"] == list(GROUPS)
     assert set(groups.values()) == set(GROUPS)

@@ -89,6 +89,23 @@ def test_a_cluster_lives_on_four_nodes_from_start_to_stop(slurm, capsys):
         assert remains(slurm, cluster.record, jobs) == []
 
 
+def visible_gpus():
+    """Return the GPUs of this rank, and its node."""
+    return os.environ["SLURMD_NODENAME"], os.environ["CUDA_VISIBLE_DEVICES"], os.environ["ROCR_VISIBLE_DEVICES"]
+
+
+@pytest.mark.mpi_flavour
+def test_each_rank_has_gpus_of_its_own_on_every_node(slurm):
+    with (
+        MPICluster(4, nodes=2, ranks_per_node=2, gpus_per_rank=1, scheduler="slurm", quiet=True) as cluster,
+        Client(cluster) as client,
+    ):
+        assert "#SBATCH --gpus-per-task=1\n" in cluster.script()
+        job = slurm.run("scontrol", "show", "job", *numbers(cluster.record))
+        assert "TresPerTask=gres:gpu:1" in job
+        assert sorted(client.run(visible_gpus).values()) == [(node, gpu, gpu) for node in NAMES[:2] for gpu in "01"]
+
+
 def test_a_cluster_of_pbs_jobs_starts_grows_and_ends(slurm):
     with MPICluster(4, nodes=2, scheduler="pbs", quiet=True) as cluster, Client(cluster) as client:
         assert places(cluster, client) == two_on_each(4)

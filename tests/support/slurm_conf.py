@@ -104,9 +104,8 @@ def configure(
         nodes="\n".join(node.line for node in nodes),
     )
     (folder / "slurm.conf").write_text(text)
-    for number in range(2):
-        (folder / f"gpu{number}").touch()  # it has to be there, and is never opened
-    (folder / "gres.conf").write_text(f"Name=gpu File={folder}/gpu[0-1]\n")
+    # Jobs get the numbers of GPUs only if these are devices; no process opens them.
+    (folder / "gres.conf").write_text("Name=gpu File=/dev/null\nName=gpu File=/dev/zero\n")
 
 
 def free_ports(count: int) -> range:

@@ -45,7 +45,7 @@ class Status:
     ranks: int
     """... of those that the cluster has."""
     worlds: list[dict[str, Any]]
-    """Its MPI worlds: index, ranks, state, up, starts."""
+    """Its MPI worlds: index, ranks, state, up, starts, GPUs in words."""
     threads: int
     """Threads of each rank."""
     mpi: str

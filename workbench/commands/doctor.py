@@ -12,7 +12,7 @@ import socket
 import stat
 import sys
 import uuid
-from collections.abc import Generator, Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,11 +25,13 @@ from workbench.deploy import registry
 from workbench.errors import InvalidRequest, RecordError, WorkbenchError
 from workbench.files import node_dirs
 from workbench.files.private import check_closed
+from workbench.gpu import nvml, visible, words
 from workbench.launch import network
 from workbench.launch.mpi_library import MPI, check_choice, loaded_library, mpiexec_of
 from workbench.launch.mpiexec import available_cores
 from workbench.launch.probe import ProbeResult, say_hello
 from workbench.processes import guard
+from workbench.text import count
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -52,7 +54,7 @@ _NODE_FOLDERS = (
         "Free space in /dev/shm; on a system without it, set TMPDIR to a folder that you own.",
     ),
 )
-_NEED_TWO_RANKS = ("launcher", "thread level", "template")
+_NEED_TWO_RANKS = ("launcher", "thread level", "GPUs", "template")
 _LEVELS = ("SINGLE", "FUNNELED", "SERIALIZED", "MULTIPLE")
 _DISTRIBUTION = "mpi-workbench"
 _PACKAGES = ("dask", "distributed", "mpi4py", "numpy")
@@ -175,6 +177,7 @@ def _world(choice: str) -> Generator[CheckResult, None, MPI | None]:
     else:
         yield launcher(hello, guarded=bool(config.get("mpi.guard")))
         yield thread_level(hello)
+        yield gpus(nvml.visible_gpus(), hello.worlds[0]["gpu_aware"])
         yield template(say_hello(mpi, _TIMEOUT_S, forked=True) if config.get("template") else None)
     return mpi
 
@@ -242,6 +245,27 @@ def thread_level(hello: ProbeResult) -> CheckResult:
         return CheckResult("thread level", "ok", "MPI_THREAD_MULTIPLE")
     remedy = "Use an MPI that was built with threads; with this one make all MPI calls on the rank's SPMD thread."
     return CheckResult("thread level", "warning", f"MPI_THREAD_{level} only: protocol mpi falls back to tcp", remedy)
+
+
+def gpus(found: Sequence[nvml.Gpu], aware: bool | None) -> CheckResult:
+    """Report the GPUs of this host, and whether MPI can send from their memory.
+
+    Parameters
+    ----------
+    found
+        The GPUs that NVML reports.
+    aware
+        See `workbench.gpu.mpi_support.is_gpu_aware`.
+    """
+    check, numbers = "GPUs", min(visible.of_node(os.environ, visible.installed()).values(), key=len)
+    if found:
+        memory = f"{min(gpu.memory for gpu in found) / 2**30:.0f} GiB"
+        detail = f"{count(len(found), 'GPU')} of {memory} ({words.models(gpu.name for gpu in found)})"
+        return CheckResult(check, "ok", f"{detail}; {words.mpi(aware)}")
+    if not numbers:
+        return CheckResult(check, "ok", "no GPU on this host")
+    detail = f"{count(len(numbers), 'GPU')}, of which NVML reports nothing, so there is no load and no memory of them"
+    return CheckResult(check, "warning", detail, "Run: pip install 'mpi-workbench[gpu]', and check nvidia-smi.")
 
 
 def template(hello: ProbeResult | None) -> CheckResult:

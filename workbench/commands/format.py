@@ -39,12 +39,18 @@ def status_html(status: Status) -> str:
 
 def _facts(status: Status) -> dict[str, str]:
     worlds = [f"world {world['index']}: {world['up']} of {world['ranks']} {world['state']}" for world in status.worlds]
+    gpus = {
+        f"GPUs of world {world['index']}" if len(status.worlds) > 1 else "GPUs": world["gpus"]
+        for world in status.worlds
+        if world.get("gpus")
+    }
     return {
         "cluster": status.name,
         "state": status.state,
         "ranks": f"{status.up} of {status.ranks}, {count(status.threads, 'thread')} each",
         "worlds": ", ".join(worlds) or "none yet",
         "MPI": status.mpi,
+        **gpus,
         "last event": status.message,
         "age": duration(status.age),
         "idle end": f"after {duration(status.idle_timeout)} without clients and tasks",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 from workbench.commands import actions
 from workbench.deploy.record import Record
 from workbench.hints import NOTEBOOK, TERMINAL
-from workbench.launch.options import GROUPS, ClusterOption, JobOptions, options
+from workbench.launch.options import GROUPS, WITHOUT_SCHEDULER, ClusterOption, JobOptions, options
 
 if TYPE_CHECKING:
     from workbench.cluster import MPICluster
@@ -62,7 +62,7 @@ class Argument:
             aliases=option.aliases,
             many=option.many,
             number=option.kinds == ("int",),
-            batch_only=option.name in {job_option.name for job_option in options(JobOptions)},
+            batch_only=option.name in {job_option.name for job_option in options(JobOptions)} - WITHOUT_SCHEDULER,
             group=option.group,
         )
 

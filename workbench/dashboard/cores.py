@@ -18,8 +18,8 @@ from workbench.text import count
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-# Maximum of cores with a row each in the chart over time (above, the rows are nodes), and of nodes in the table.
-_CORES_SHOWN, _NODES_SHOWN = 128, 64
+# Maximum of cores with a row each in the chart over time (above, the rows are nodes), and of rows in a table.
+_CORES_SHOWN, _ROWS_SHOWN = 128, 64
 
 
 class Cores(Page):
@@ -42,7 +42,11 @@ class Cores(Page):
         kind = "core" if self._by_core else "node"
         high = min(max(160, 16 * len(self._lines) + 60), 420)
         self._past = charts.HeatMap(theme, high, self._lines, None, unit="percent", hover_titles=(kind, "time", "CPU"))
-        self._table = cards.html()
+        self._table, self._gpus = cards.html(), cards.html()
+        self._gpu_card = self.cards.text(
+            "GPUs", self._gpus, "GPUs that each rank sees, means of the last five seconds, sorted by load"
+        )
+        self._gpu_card.visible = False
         return cards.column(
             self.cards.chart(
                 "Every core now", self._now.figure, self._now_table, "Percent; one row per node, one cell per core"
@@ -51,6 +55,7 @@ class Cores(Page):
                 f"CPU of each {kind} over time", self._past.figure, self._past_table, "Percent, two samples per second"
             ),
             self.cards.text("Nodes", self._table, "Means of the last five seconds, sorted by CPU"),
+            self._gpu_card,
         )
 
     def draw(self) -> None:
@@ -60,6 +65,7 @@ class Cores(Page):
         self._past.draw(values, ColourScale.even(100.0), _percent, times, tick)
         charts.show_span(self._past.figure, *self.span)
         self._table.object = self._nodes()
+        self._draw_gpus()
 
     def _cores(self) -> list[str]:
         nodes, cores = self.snapshot.layout.nodes, self.snapshot.layout.cores
@@ -91,7 +97,7 @@ class Cores(Page):
         busy = np.nan_to_num(np.nanmean(self._grid(), axis=1)) / 100
         ranks = np.bincount([place.node for place in layout.ranks], minlength=len(layout.nodes))
         rows = []
-        for node in np.argsort(-busy, kind="stable")[:_NODES_SHOWN]:
+        for node in np.argsort(-busy, kind="stable")[:_ROWS_SHOWN]:
             numbers = dict(zip(NODE, nodes[node], strict=True))
             used, total = numbers["memory"], numbers["memory_total"]
             rows.append(
@@ -107,6 +113,22 @@ class Cores(Page):
         more = len(layout.nodes) - len(rows)
         rest = f"<p class=note>and {count(more, 'node')} more</p>" if more > 0 else ""
         return f"<div class=scroll>{cards.rows(heads, rows, right=(1, 4, 5, 6, 7))}{rest}</div>"
+
+    def _draw_gpus(self) -> None:
+        """Show the card of GPUs if a rank has one."""
+        load, used, total = (self.snapshot.recent_mean(name) for name in ("gpu", "gpu_memory", "gpu_memory_total"))
+        with_gpus = np.flatnonzero(np.nan_to_num(total) > 0)
+        self._gpu_card.visible = bool(len(with_gpus))
+        busiest = with_gpus[np.argsort(-load[with_gpus], kind="stable")][:_ROWS_SHOWN]
+        rows = [
+            [
+                f"<b>Rank {escape(self.snapshot.names[rank])}</b>",
+                f"{cards.bar(load[rank] / 100)} {percent(load[rank] / 100)}",
+                f"{cards.bar(used[rank] / total[rank])} {size(used[rank])} of {size(total[rank])}",
+            ]
+            for rank in busiest
+        ]
+        self._gpus.object = f"<div class=scroll>{cards.rows(('Rank', 'Load', 'Memory'), rows)}</div>" if rows else ""
 
     def _now_table(self) -> pd.DataFrame:
         layout, grid = self.snapshot.layout, self._grid()

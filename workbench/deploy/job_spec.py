@@ -141,6 +141,7 @@ def _spread(
         guard=guard,
         directory=record.directory,
         fabric=has_fabric(),
+        gpus=record.resources.gpus_per_rank or 0,
     )
 
 

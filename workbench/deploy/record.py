@@ -47,6 +47,8 @@ class World:
     """Number of starts: more than one after a failure or a restart."""
     job: str | None = None
     """Id of the job, if the world has a separate one."""
+    gpus: str = ""
+    """GPUs of the ranks, in words; empty if there are none."""
 
 
 @dataclass(frozen=True)

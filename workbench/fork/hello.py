@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from workbench.gpu.mpi_support import is_gpu_aware
+
 
 def main(daemon: int | None = None, **_: Any) -> None:
     """Sum the ranks of the world; rank 0 prints the size, the sum, the thread level, and whether it was forked."""
@@ -17,7 +19,13 @@ def main(daemon: int | None = None, **_: Any) -> None:
     world = MPI.COMM_WORLD
     total = world.allreduce(world.rank + 1)
     if world.rank == 0:
-        result = {"hello": world.size, "total": total, "threads": level, "forked": daemon is not None}
+        result = {
+            "hello": world.size,
+            "total": total,
+            "threads": level,
+            "forked": daemon is not None,
+            "gpu_aware": is_gpu_aware(MPI),
+        }
         print(json.dumps(result), flush=True)  # noqa: T201  (the output is the purpose of the program)
     MPI.Finalize()
 

@@ -23,6 +23,7 @@ from workbench.deploy import certificates, ended, jobs, lease, registry
 from workbench.deploy.registry import Record, World
 from workbench.errors import LaunchError, StartError, WorkbenchError
 from workbench.files import node_dirs
+from workbench.gpu import words
 from workbench.head import request_log, start_times
 from workbench.head.dask_dashboard import DaskDashboard
 from workbench.head.scheduler import HeadScheduler, RankMembershipPlugin
@@ -320,7 +321,10 @@ class Head:
 
     def _refresh(self) -> None:
         """Update the worlds and the state of the record."""
-        worlds = tuple(World(w.index, w.ranks, w.state, len(w.present), w.starts, w.job) for w in self.worlds)
+        worlds = tuple(
+            World(w.index, w.ranks, w.state, len(w.present), w.starts, w.job, words.of_ranks(w.present.values()))
+            for w in self.worlds
+        )
         states = {world.state for world in worlds}
         order = ("restarting", "starting", "degraded", "ready")
         state = next(state for state in order if state in states or state == "ready")

@@ -214,6 +214,13 @@ class Worlds:
             )
 
     async def _add_world(self, ranks: int) -> None:
+        if self._record.resources.gpus_per_rank and not launcher(self._record.scheduler).batch:
+            raise InvalidRequest(
+                "scale is not possible with --gpus-per-rank on this host: the ranks of world 0 use its GPUs.",
+                option="gpus_per_rank",
+                given=self._record.resources.gpus_per_rank,
+                hint="Start another cluster, with as many ranks as the host has GPUs for.",
+            )
         # An index is not used again, because the job of an abandoned world may still exist.
         index, mpi = next(self._indices), self._first.mpi
         world: MPIWorld = WorldProcess(self._record, mpi, index, ranks)

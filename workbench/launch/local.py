@@ -12,11 +12,12 @@ from dataclasses import asdict
 
 from workbench import config
 from workbench.errors import InvalidRequest, LaunchError, named
+from workbench.gpu import visible
 from workbench.hints import Option
 from workbench.launch.allocation import current_allocation
 from workbench.launch.environment import scrub, scrub_rank
 from workbench.launch.interface import JobSpec, JobState, JobStatus, Launcher
-from workbench.launch.options import Resources
+from workbench.launch.options import WITHOUT_SCHEDULER, Resources
 from workbench.launch.script import write_script
 from workbench.log import debug_log
 from workbench.processes.process_id import start_time
@@ -33,16 +34,31 @@ class LocalLauncher(Launcher):
     batch = False
 
     def resolve(self, resources: Resources, *, ranks: int, threads: int, memory: int | None) -> Resources:
-        """Reject all options that need a batch scheduler."""
+        """Reject all options that need a batch scheduler, and more GPUs than the node has."""
         for name, value in asdict(resources).items():
-            if value not in (None, ()):
+            if value not in (None, ()) and name not in WITHOUT_SCHEDULER:
                 raise InvalidRequest(
                     f"{named(name)} {value!r} needs a batch scheduler, but --scheduler {self.name} uses none.",
                     option=name,
                     given=value,
                     hint=("Leave it out, or use ", Option("scheduler"), f" slurm or pbs.{self._allocation_hint()}"),
                 )
+        if resources.gpus_per_rank:
+            self._check_gpus(resources.gpus_per_rank, ranks)
         return resources
+
+    def _check_gpus(self, per_rank: int, ranks: int) -> None:
+        """Reject more GPUs than this host has; those that `CUDA_VISIBLE_DEVICES` hides do not count."""
+        here = min(map(len, visible.of_node(os.environ, visible.installed()).values()))
+        if per_rank * ranks > here:
+            raise InvalidRequest(
+                f"{named('gpus_per_rank')} {per_rank}: {count(ranks, 'rank')} need {count(per_rank * ranks, 'GPU')}, "
+                f"and this host has {here or 'no'} {'GPU' if here == 1 else 'GPUs'} for them.",
+                option="gpus_per_rank",
+                given=per_rank,
+                allowed=f"up to {here // ranks}" if here >= ranks else "omitted",
+                hint="Omit the option: then all ranks see all GPUs of this host, and share them.",
+            )
 
     def _allocation_hint(self) -> str:
         allocation = current_allocation()
@@ -130,6 +146,9 @@ class HereLauncher(LocalLauncher):
                 hint=("Allocate nodes first (salloc, qsub -I), or use ", Option("scheduler"), " slurm, pbs or local."),
             )
         return super().resolve(resources, ranks=ranks, threads=threads, memory=memory)
+
+    def _check_gpus(self, per_rank: int, ranks: int) -> None:
+        """Accept the number: each rank compares it with the GPUs of its node, which this process cannot see."""
 
     def _allocation_hint(self) -> str:
         return ""

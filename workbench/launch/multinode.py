@@ -58,6 +58,8 @@ class NodePlacement:
     """Working directory of the ranks."""
     fabric: bool = True
     """Whether the nodes may have a network other than TCP/IP."""
+    gpus: int = 0
+    """GPUs per rank; 0: no request."""
 
     @property
     def per_node(self) -> int:
@@ -179,6 +181,9 @@ def mpiexec_command(
     if mpi.flavour == "openmpi" and placement.around.scheduler == "pbs":
         # Its daemons are started with ssh or an agent, in an environment of their own, which the ranks would inherit.
         options += exports(os.environ | environment)
+    if placement.gpus and placement.around.scheduler == "slurm":
+        # srun starts one daemon on a node, which would get the GPUs of one task, not those of all ranks of the node.
+        environment["SLURM_GRES"] = f"gpu:{placement.gpus * placement.per_node}"
     guard = placement.guard if can_be_guarded(mpi, placement) else None
     if guard is not None:
         environment["PRTE_MCA_prte_launch_agent"] = _guarded_daemon(guard)

@@ -217,7 +217,11 @@ class JobOptions:
     account: str | None = option(None, "ACCOUNT", "account or project to charge", check=text, aliases=("--project",))
     constraint: str | None = option(None, "FEATURES", "required features of the nodes", check=text)
     reservation: str | None = option(None, "RESERVATION", "reservation for the job", check=text)
-    gpus_per_rank: int | None = option(None, "G", "GPUs per rank", check=count)
+    gpus_per_rank: int | None = option(
+        None, "G", "GPUs per rank, which no other rank of its node uses; default: all ranks see all GPUs", check=count,
+        doc="GPUs per rank. Each rank gets its own in ``CUDA_VISIBLE_DEVICES`` (and the variables of ROCm, Level Zero "
+        "and OpenCL, if they are set). Default: all ranks of a node see all its GPUs.",
+    )  # fmt: skip
     extra: Sequence[str] = option(
         (), "DIRECTIVE", "an additional directive, written as after #SBATCH or #PBS; may be repeated", check=texts,
         doc="Additional directives for the scheduler, written as after ``#SBATCH`` or ``#PBS``.",
@@ -226,6 +230,11 @@ class JobOptions:
         None, "PRESET", "section of jobqueue.yaml with the site's settings", check=text,
         doc="Section of ``jobqueue.yaml`` with the site's settings, which apply to all omitted options.",
     )  # fmt: skip
+
+
+# The other options of a job request something from a scheduler; GPUs exist on a host without a scheduler, too.
+WITHOUT_SCHEDULER = frozenset({"gpus_per_rank"})
+"""The options of a job that are possible without a batch scheduler."""
 
 
 @dataclass(frozen=True, kw_only=True)

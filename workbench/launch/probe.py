@@ -11,6 +11,7 @@ import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from workbench import config
 from workbench.files import node_dirs
@@ -30,9 +31,9 @@ class ProbeResult:
 
     code: int | None
     """Exit code of ``mpiexec``; None: it had not ended at the deadline."""
-    worlds: tuple[Mapping[str, int], ...]
-    """The report of every rank 0: ``hello``, the size of its world, ``total`` of the Allreduce, level of ``threads``
-    and whether it was ``forked``."""
+    worlds: tuple[Mapping[str, Any], ...]
+    """The report of every rank 0: ``hello``, the size of its world, ``total`` of the Allreduce, level of ``threads``,
+    whether it was ``forked``, and ``gpu_aware``, see `workbench.gpu.mpi_support.is_gpu_aware`."""
     output: str
     """The complete output."""
 
@@ -82,7 +83,7 @@ def _say_hello(mpi: MPI, timeout: float, shared_memory: Path, program: list[str]
     return ProbeResult(process.returncode, parse_output(output), output)
 
 
-def parse_output(output: str) -> tuple[Mapping[str, int], ...]:
+def parse_output(output: str) -> tuple[Mapping[str, Any], ...]:
     r"""Return the reports of ranks in an output.
 
     Examples

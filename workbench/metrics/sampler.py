@@ -18,6 +18,7 @@ from dask.utils import key_split
 
 from workbench import comm
 from workbench.files import node_dirs
+from workbench.gpu.nvml import GpuMeter
 from workbench.metrics import system
 from workbench.metrics.activity import Activity, Doing
 from workbench.metrics.clock_offset import HeadClock
@@ -53,7 +54,7 @@ class RankSampler:
         reporter: NodeReporter,
     ) -> None:
         self._context, self._slots, self._activity, self._reporter = context, slots, activity, reporter
-        self._process = psutil.Process()
+        self._process, self._gpus = psutil.Process(), GpuMeter()
         self._before = system.process_usage(self._process)
         self._counted = (activity.busy.seconds, 0.0, 0.0)
         self._idle = time.monotonic()
@@ -105,6 +106,7 @@ class RankSampler:
             pid=os.getpid(),
             values={
                 **now.since(before),
+                **self._gpus.sample(),
                 "tasks": float(len(tasks)),
                 "busy": min((busy - counted[0]) / passed, 1.0),
                 "stuck": stuck / passed,

@@ -56,6 +56,9 @@ RANK_COLUMNS = (
         "Bytes received from other ranks with Dask's transport and with MPI calls",
         "head",
     ),
+    Column("gpu", "percent", "Load of the GPUs that the rank sees, their mean; ranks that share a GPU have its load"),
+    Column("gpu_memory", "bytes", "Memory in use of the GPUs that the rank sees, by all processes"),
+    Column("gpu_memory_total", "bytes", "Memory of the GPUs that the rank sees"),
 )
 """All numbers of a rank.
 

@@ -6,6 +6,7 @@ import os
 import socket
 import threading
 import time
+from dataclasses import asdict
 from typing import Any
 
 import dask
@@ -21,6 +22,8 @@ from workbench.comm.unix_http import UnixHTTP
 from workbench.deploy import certificates
 from workbench.deploy.registry import Record
 from workbench.files import node_dirs
+from workbench.gpu.mpi_support import is_gpu_aware
+from workbench.gpu.nvml import visible_gpus
 from workbench.launch import allocation, network
 from workbench.metrics.activity import Activity
 from workbench.metrics.busy_time import BusyTime
@@ -169,6 +172,7 @@ def rank_info(context: RankContext) -> dict[str, Any]:
     """Return what a rank registers with the head: its place, process and MPI library."""
     import mpi4py
     import psutil
+    from mpi4py import MPI
 
     return {
         "rank": context.rank,
@@ -180,4 +184,6 @@ def rank_info(context: RankContext) -> dict[str, Any]:
         "threads": context.threads,
         "library": context.library,
         "mpi4py": mpi4py.__version__,
+        "gpus": [asdict(gpu) for gpu in visible_gpus()],
+        "gpu_aware": is_gpu_aware(MPI),
     }

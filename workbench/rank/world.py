@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 from workbench import comm
 from workbench.deploy.registry import Record
 from workbench.errors import LaunchError
+from workbench.gpu import visible
 from workbench.hints import Command
 from workbench.mpi.context import RankContext, enter
 from workbench.mpi.threads import MainThread, SpmdThread
@@ -37,6 +38,10 @@ def live(record: Record, index: int, ranks: int, timeout: float, times: dict[str
     Returns `RankWorker.finalize`. The times of the steps, in seconds since the epoch, are added to `times`.
     """
     deadline = time.monotonic() + timeout
+    if record.resources.gpus_per_rank:
+        # Before MPI, which may open the GPUs that it sees.
+        os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")  # the order of the schedulers and of NVML
+        os.environ.update(visible.of_rank(os.environ, record.resources.gpus_per_rank, visible.installed()))
     thread = SpmdThread()
     # MPI waits for its peers while this thread imports Dask.
     opening = thread.submit(init_mpi, ranks, index, thread)

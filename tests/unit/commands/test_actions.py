@@ -66,7 +66,7 @@ def test_what_is_told_can_be_written_as_json():
     told = json.loads(json.dumps(dataclasses.asdict(actions.listing())))
 
     assert told["clusters"][0]["worlds"][1] == {
-        "index": 1, "ranks": 1, "state": "starting", "up": 0, "starts": 1, "job": None,
+        "index": 1, "ranks": 1, "state": "starting", "up": 0, "starts": 1, "job": None, "gpus": "",
     }  # fmt: skip
 
 

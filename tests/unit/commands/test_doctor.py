@@ -10,6 +10,7 @@ import pytest
 from workbench.commands import doctor
 from workbench.errors import InvalidRequest
 from workbench.fork import stub
+from workbench.gpu.nvml import Gpu
 from workbench.launch.mpi_library import MPI
 from workbench.launch.probe import ProbeResult, parse_output
 
@@ -247,3 +248,39 @@ def test_examining_loads_no_mpi_into_the_process():
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=90, check=True)
 
     assert done.stdout.split() == ["False"]
+
+
+@pytest.fixture
+def devices(monkeypatch):
+    """Return a function that sets the GPUs of this host, as the files of the devices show them."""
+
+    def put(*numbers):
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+        monkeypatch.setattr(doctor.visible, "installed", lambda: list(numbers))
+
+    return put
+
+
+def test_a_host_without_a_gpu_is_in_order(devices):
+    devices()
+
+    assert doctor.gpus((), None).detail == "no GPU on this host"
+
+
+def test_gpus_are_reported_with_their_memory_and_the_abilities_of_mpi(devices):
+    devices("0", "1")
+    finding = doctor.gpus([Gpu(uuid, "NVIDIA H100", 80 << 30) for uuid in "ab"], aware=False)
+
+    assert (finding.verdict, finding.detail) == (
+        "ok",
+        "2 GPUs of 80 GiB (NVIDIA H100); MPI cannot send from their memory, so copy to the host first",
+    )
+
+
+def test_gpus_that_cannot_be_measured_are_a_warning(devices):
+    devices("0")
+    finding = doctor.gpus((), aware=True)
+
+    assert finding.verdict == "warning"
+    assert "1 GPU, of which NVML reports nothing" in finding.detail
+    assert "mpi-workbench[gpu]" in finding.remedy

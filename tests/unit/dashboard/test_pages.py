@@ -27,7 +27,7 @@ from workbench.dashboard.store import DataStore
 from workbench.dashboard.theme import DARK, LIGHT, contrast
 from workbench.dashboard.training import spread
 from workbench.dashboard.view_state import PAGES, ViewState
-from workbench.metrics.schema import TICK
+from workbench.metrics.schema import RANK, TICK
 from workbench.metrics.update import LOST, RankActivity, RankPlace
 
 
@@ -70,6 +70,21 @@ def test_every_page_is_drawn_where_ranks_have_told_nothing(name):
     nothing = np.full_like(update.node, np.nan)
     for fields in ({"rank": some}, {"rank": none, "node": nothing, "fits": []}):
         made(name, known(4, 2, **fields).at(None))
+
+
+def test_gpus_have_a_card_only_if_a_rank_has_one():
+    moment = known(4, 1).at(None)
+    assert not made("cores", moment)._gpu_card.visible
+    some = asyncio.run(Simulated(4, 1, history=60).ask(0)).rank.copy()
+    for name, value in (("gpu", 25.0), ("gpu_memory", 2.0**30), ("gpu_memory_total", 2.0**34)):
+        some[:, 2, RANK.index(name)] = value
+
+    page = made("cores", known(4, 1, rank=some).at(None))
+
+    assert page._gpu_card.visible
+    assert "Rank 2" in page._gpus.object
+    assert "25 %" in page._gpus.object
+    assert "Rank 1" not in page._gpus.object
 
 
 def test_numbers_that_are_saved_are_those_that_were_measured():

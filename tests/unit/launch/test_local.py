@@ -18,7 +18,8 @@ from support.processes import until
 from workbench.errors import InvalidRequest, LaunchError
 from workbench.launch.interface import JobSpec, JobState
 from workbench.launch.launchers import launcher
-from workbench.launch.local import LocalLauncher
+from workbench.launch.local import HereLauncher, LocalLauncher
+from workbench.launch.options import Resources
 from workbench.processes.process_id import start_time
 
 SLEEP = "import signal; print('ready', flush=True); signal.pause()"
@@ -27,7 +28,8 @@ SUBMIT = """
 import os, signal, sys
 from pathlib import Path
 from workbench.launch.interface import JobSpec
-from workbench.launch.local import LocalLauncher
+from workbench.launch.local import HereLauncher, LocalLauncher
+from workbench.launch.options import Resources
 log, script, *command = sys.argv[1:]
 spec = JobSpec(name="a", ranks=1, threads=1, memory=None, command=tuple(command), log=Path(log), script=Path(script))
 print(LocalLauncher().submit(spec), flush=True)
@@ -283,3 +285,33 @@ def test_an_unknown_scheduler_is_refused_with_the_closest_one():
 def test_a_job_is_a_value(spec):
     with pytest.raises(dataclasses.FrozenInstanceError):
         spec().ranks = 3
+
+
+# GPUs
+
+
+@pytest.mark.parametrize("visible", ["0,1", "2"])
+def test_no_more_gpus_are_promised_than_this_host_has(monkeypatch, visible):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    resources = Resources(gpus_per_rank=1)
+    here = visible.count(",") + 1
+
+    assert LocalLauncher().resolve(resources, ranks=here, threads=1, memory=None) == resources
+    with pytest.raises(InvalidRequest, match=f"gpus-per-rank 1: 4 ranks need 4 GPUs, and this host has {here} GPU"):
+        LocalLauncher().resolve(resources, ranks=4, threads=1, memory=None)
+
+
+def test_a_host_without_gpus_gives_none(monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+
+    with pytest.raises(InvalidRequest, match="this host has no GPUs for them") as refused:
+        LocalLauncher().resolve(Resources(gpus_per_rank=1), ranks=1, threads=1, memory=None)
+    assert (refused.value.option, refused.value.allowed) == ("gpus_per_rank", "omitted")
+
+
+def test_in_an_allocation_the_ranks_count_the_gpus_of_their_nodes(monkeypatch):
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    monkeypatch.setenv("SLURM_JOB_NODELIST", "n[1-2]")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+
+    assert HereLauncher().resolve(Resources(gpus_per_rank=2), ranks=8, threads=1, memory=None).gpus_per_rank == 2

@@ -180,6 +180,14 @@ def test_what_srun_starts_is_not_guarded():
     assert command.guard is None
 
 
+def test_daemons_that_srun_starts_get_the_gpus_of_all_ranks_of_their_node():
+    assert "SLURM_GRES" not in mpiexec_command(OPENMPI, SPREAD, ["x"]).environment
+    for mpi in (OPENMPI, MPICH):
+        assert mpiexec_command(mpi, changed(gpus=3), ["x"]).environment["SLURM_GRES"] == "gpu:6"
+    # srun gives each rank the GPUs of one task.
+    assert "SLURM_GRES" not in srun_command("/bin/srun", "pmi2", MPICH, changed(gpus=3), ["x"]).environment
+
+
 def test_root_tells_open_mpi_that_it_means_it():
     assert "OMPI_ALLOW_RUN_AS_ROOT" in mpiexec_command(OPENMPI, changed(root=True), ["x"]).environment
     assert "OMPI_ALLOW_RUN_AS_ROOT" not in mpiexec_command(OPENMPI, SPREAD, ["x"]).environment

@@ -116,7 +116,13 @@ class Products:
     @property
     def packed(self) -> NDArray[np.float64]:
         """The packed half; `upper` unpacks it."""
-        return self._half if self._square is None else dtrttf(self._square)[0]
+        return self._half if self._square is None else pack(self._square)
+
+
+def pack(square: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the upper half of a matrix, shape (features, features), in the format of `Products`."""
+    packed: NDArray[np.float64] = dtrttf(square)[0]
+    return packed
 
 
 def upper(packed: NDArray[np.float64], width: int) -> NDArray[np.float64]:

@@ -24,6 +24,8 @@ from workbench.ml.checks import FLOATS, Checks
 from workbench.ml.data import training
 from workbench.ml.decomposition import fit as decomposition_fit
 from workbench.ml.decomposition.part import DecompositionPart
+from workbench.ml.device.decomposition import DeviceDecompositionPart
+from workbench.ml.device.rows import part_on
 from workbench.ml.engine.apply import Applied
 from workbench.ml.engine.rank_task import Task
 from workbench.ml.engine.verbose import Callback
@@ -48,6 +50,7 @@ class _Decomposition(ClassNamePrefixFeaturesOutMixin, Transformer, Estimator):  
     _centred: ClassVar[bool]
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **Estimator._parameter_constraints,
+        "device": [str, None],
         "n_components": [Interval(Integral, 1, None, closed="left")],
         "solver": [StrOptions(set(decomposition_fit.SOLVERS))],
         "n_iter": [Interval(Integral, 0, None, closed="left")],
@@ -60,6 +63,7 @@ class _Decomposition(ClassNamePrefixFeaturesOutMixin, Transformer, Estimator):  
     }
 
     n_components: float | None
+    device: str | None
     solver: str
     n_iter: int
     n_oversamples: int
@@ -111,7 +115,15 @@ class _Decomposition(ClassNamePrefixFeaturesOutMixin, Transformer, Estimator):  
             name, data, self.engine, settings.needs, _INSTEAD, most=most, sent=settings.sent, later=settings.later
         )
         settings = replace(settings, limit=limit)
-        fitted = self._fit(Task(decomposition_fit.fit, settings, DecompositionPart, checks), data)
+        fitted = self._fit(
+            Task(
+                decomposition_fit.fit,
+                settings,
+                part_on(self.device, DecompositionPart, DeviceDecompositionPart),
+                checks,
+            ),
+            data,
+        )
         dtype = data.dtype
         self.components_ = fitted.components.astype(dtype)
         self.singular_values_ = fitted.singular_values.astype(dtype)
@@ -234,6 +246,9 @@ class PCA(_Decomposition):
         Seed of ``"randomized"``.
     engine : {"auto", "mpi", "dask", "local"}, default="auto"
         See `workbench.ml.engine.fitting.fit`.
+    device : str, default=None
+        Where ranks compute a fit: None, the CPU, with NumPy; or a device of PyTorch such as ``"cuda"``, to which each
+        rank copies its dense rows when the fit begins. Predictions are computed on the CPU.
     verbose : int, default=0
         1: a progress bar; 2: one line per pass over the rows.
     callback : callable, default=None
@@ -311,6 +326,7 @@ class PCA(_Decomposition):
         n_oversamples: int = 10,
         random_state: Any = None,
         engine: str = "auto",
+        device: str | None = None,
         verbose: int = 0,
         callback: Callback | None = None,
     ) -> None:
@@ -326,6 +342,7 @@ class PCA(_Decomposition):
         self.n_oversamples = n_oversamples
         self.random_state = random_state
         self.engine = engine
+        self.device = device
         self.verbose = verbose
         self.callback = callback
 
@@ -479,6 +496,7 @@ class TruncatedSVD(_Decomposition):
         n_oversamples: int = 10,
         random_state: Any = None,
         engine: str = "auto",
+        device: str | None = None,
         verbose: int = 0,
         callback: Callback | None = None,
     ) -> None:
@@ -491,6 +509,7 @@ class TruncatedSVD(_Decomposition):
         self.n_oversamples = n_oversamples
         self.random_state = random_state
         self.engine = engine
+        self.device = device
         self.verbose = verbose
         self.callback = callback
 

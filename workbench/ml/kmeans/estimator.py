@@ -17,6 +17,8 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted
 
 from workbench.ml.checks import FLOATS, Checks
 from workbench.ml.data import training
+from workbench.ml.device.kmeans import DeviceKMeansPart
+from workbench.ml.device.rows import part_on
 from workbench.ml.engine.rank_task import Task
 from workbench.ml.engine.verbose import Callback
 from workbench.ml.estimator import Estimator
@@ -54,6 +56,9 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, Transformer, ClusterMixin, Estimat
         that ends before all rows stay in their clusters saves one pass over the rows.
     engine : {"auto", "mpi", "dask", "local"}, default="auto"
         See `workbench.ml.engine.fitting.fit`.
+    device : str, default=None
+        Where ranks compute a fit: None, the CPU, with NumPy; or a device of PyTorch such as ``"cuda"``, to which each
+        rank copies its dense rows when the fit begins. Predictions are computed on the CPU.
     verbose : int, default=0
         1: a progress bar; 2: one line per iteration.
     callback : callable, default=None
@@ -86,6 +91,7 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, Transformer, ClusterMixin, Estimat
     _sparse = True
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **Estimator._parameter_constraints,
+        "device": [str, None],
         "n_clusters": [Interval(Integral, 1, None, closed="left")],
         "init": [StrOptions({"k-means||", "k-means++", "random"}), "array-like"],
         "n_init": [StrOptions({"auto"}), Interval(Integral, 1, None, closed="left")],
@@ -112,6 +118,7 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, Transformer, ClusterMixin, Estimat
         algorithm: str = "lloyd",
         compute_labels: bool = True,
         engine: str = "auto",
+        device: str | None = None,
         verbose: int = 0,
         callback: Callback | None = None,
     ) -> None:
@@ -125,6 +132,7 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, Transformer, ClusterMixin, Estimat
         self.algorithm = algorithm
         self.compute_labels = compute_labels
         self.engine = engine
+        self.device = device
         self.verbose = verbose
         self.callback = callback
 
@@ -157,10 +165,14 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, Transformer, ClusterMixin, Estimat
         settings = self._settings(data.X)
         if self.compute_labels:
             kept = (np.empty(0, np.int32),)
-            fitted, (self.labels_,) = self._fit(Task(kmeans_fit.fit, settings, KMeansPart, checks, kept), data)
+            fitted, (self.labels_,) = self._fit(
+                Task(kmeans_fit.fit, settings, part_on(self.device, KMeansPart, DeviceKMeansPart), checks, kept), data
+            )
             self.inertia_ = fitted.inertia
         else:
-            fitted = self._fit(Task(kmeans_fit.fit, settings, KMeansPart, checks), data)
+            fitted = self._fit(
+                Task(kmeans_fit.fit, settings, part_on(self.device, KMeansPart, DeviceKMeansPart), checks), data
+            )
         self.cluster_centers_, self.n_iter_ = fitted.centers.astype(data.dtype), fitted.iterations
         if fitted.distinct < self.n_clusters:
             warnings.warn(

@@ -234,10 +234,7 @@ class KMeansPart(Keeps, FindsNonFinite):
             self._labels = np.zeros(self._X.shape[0], dtype=np.int32)
         cost = 0.0
         for part, labels, best, rows, centers in self._scored(candidates):
-            if sparse.issparse(rows):
-                distances = np.maximum(_squared_norms(rows) - best, 0)
-            else:
-                distances = _squared_norms(rows - centers.take(labels, axis=0))
+            distances = self._apart(rows, best, labels, centers)
             nearest = self._distances[part]
             nearer = distances < nearest
             np.copyto(nearest, distances, where=nearer)
@@ -246,6 +243,13 @@ class KMeansPart(Keeps, FindsNonFinite):
         if not np.isfinite(cost):
             self.refuse_non_finite()
         return cost
+
+    def _apart(self, rows: Any, best: _Array, labels: _Array, centers: _Array) -> _Array:
+        """Return the squared distances of rows to the centers of their labels; `best` are the scores of the centers."""
+        if sparse.issparse(rows):
+            distances: _Array = np.maximum(_squared_norms(rows) - best, 0)
+            return distances
+        return _squared_norms(rows - centers.take(labels, axis=0))
 
     def draw(self, factor: float, seed: Sequence[int]) -> _Array:
         """Return rows, each drawn independently with a probability of `factor` times its weighted squared distance.

@@ -17,6 +17,8 @@ from sklearn.utils.validation import check_is_fitted
 from workbench.ml import memory_guard
 from workbench.ml.checks import Checks
 from workbench.ml.data import training
+from workbench.ml.device.linear import DeviceLinearPart
+from workbench.ml.device.rows import part_on
 from workbench.ml.engine.rank_task import Task
 from workbench.ml.engine.verbose import Callback
 from workbench.ml.estimator import Estimator
@@ -39,6 +41,7 @@ class _Linear(MultiOutputMixin, RegressorMixin, Estimator):  # type: ignore[misc
     _sparse = True
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **Estimator._parameter_constraints,
+        "device": [str, None],
         "fit_intercept": ["boolean"],
         "copy_X": ["boolean"],
     }
@@ -47,6 +50,7 @@ class _Linear(MultiOutputMixin, RegressorMixin, Estimator):  # type: ignore[misc
     }
 
     fit_intercept: bool
+    device: str | None
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Fit the model.
@@ -79,7 +83,9 @@ class _Linear(MultiOutputMixin, RegressorMixin, Estimator):  # type: ignore[misc
         settings = self._settings(*data.X.shape[:1], *data.y.shape[1:])
         later = 0 if np.all(settings.alpha) else settings.for_triangles(data.X.shape[1])
         limit = memory_guard.check(name, data, self.engine, linear_fit.needs, _INSTEAD, later=later)
-        task = Task(linear_fit.fit, replace(settings, limit=limit), LinearPart, checks)
+        task = Task(
+            linear_fit.fit, replace(settings, limit=limit), part_on(self.device, LinearPart, DeviceLinearPart), checks
+        )
         fitted = self._fit(task, data)
         self.coef_, self.intercept_ = fitted.coef.astype(data.dtype), fitted.intercept.astype(data.dtype)
         if data.y.ndim == 1:
@@ -134,6 +140,9 @@ class LinearRegression(_Linear):
         Only the default is valid.
     engine : {"auto", "mpi", "dask", "local"}, default="auto"
         See `workbench.ml.engine.fitting.fit`.
+    device : str, default=None
+        Where ranks compute a fit: None, the CPU, with NumPy; or a device of PyTorch such as ``"cuda"``, to which each
+        rank copies its dense rows when the fit begins. Predictions are computed on the CPU.
     verbose : int, default=0
         1: a progress bar; 2: one line per pass over the rows.
     callback : callable, default=None
@@ -181,6 +190,7 @@ class LinearRegression(_Linear):
         n_jobs: int | None = None,
         positive: bool = False,
         engine: str = "auto",
+        device: str | None = None,
         verbose: int = 0,
         callback: Callback | None = None,
     ) -> None:
@@ -190,6 +200,7 @@ class LinearRegression(_Linear):
         self.n_jobs = n_jobs
         self.positive = positive
         self.engine = engine
+        self.device = device
         self.verbose = verbose
         self.callback = callback
 
@@ -240,6 +251,9 @@ class Ridge(_Linear):
         Not used: nothing is random.
     engine : {"auto", "mpi", "dask", "local"}, default="auto"
         See `workbench.ml.engine.fitting.fit`.
+    device : str, default=None
+        Where ranks compute a fit: None, the CPU, with NumPy; or a device of PyTorch such as ``"cuda"``, to which each
+        rank copies its dense rows when the fit begins. Predictions are computed on the CPU.
     verbose : int, default=0
         1: a progress bar; 2: one line per pass over the rows.
     callback : callable, default=None
@@ -289,6 +303,7 @@ class Ridge(_Linear):
         positive: bool = False,
         random_state: Any = None,
         engine: str = "auto",
+        device: str | None = None,
         verbose: int = 0,
         callback: Callback | None = None,
     ) -> None:
@@ -301,6 +316,7 @@ class Ridge(_Linear):
         self.positive = positive
         self.random_state = random_state
         self.engine = engine
+        self.device = device
         self.verbose = verbose
         self.callback = callback
 

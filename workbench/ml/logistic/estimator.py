@@ -17,6 +17,8 @@ from sklearn.utils.validation import check_is_fitted
 from workbench.ml import memory_guard
 from workbench.ml.checks import Checks
 from workbench.ml.data import training
+from workbench.ml.device.logistic import DeviceLogisticPart
+from workbench.ml.device.rows import part_on
 from workbench.ml.engine.rank_task import Task
 from workbench.ml.engine.verbose import Callback
 from workbench.ml.estimator import Estimator
@@ -62,6 +64,9 @@ class LogisticRegression(ClassifierMixin, Estimator):  # type: ignore[misc]
         Not used: each rank computes on its rows.
     engine : {"auto", "mpi", "dask", "local"}, default="auto"
         See `workbench.ml.engine.fitting.fit`.
+    device : str, default=None
+        Where ranks compute a fit: None, the CPU, with NumPy; or a device of PyTorch such as ``"cuda"``, to which each
+        rank copies its dense rows when the fit begins. Predictions are computed on the CPU.
     verbose : int, default=0
         1: a progress bar; 2: one line per iteration.
     callback : callable, default=None
@@ -92,6 +97,7 @@ class LogisticRegression(ClassifierMixin, Estimator):  # type: ignore[misc]
     _sparse = True
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **Estimator._parameter_constraints,
+        "device": [str, None],
         "C": [Interval(Real, 0, None, closed="right")],
         "tol": [Interval(Real, 0, None, closed="left")],
         "max_iter": [Interval(Integral, 0, None, closed="left")],
@@ -126,6 +132,7 @@ class LogisticRegression(ClassifierMixin, Estimator):  # type: ignore[misc]
         warm_start: bool = False,
         n_jobs: int | None = None,
         engine: str = "auto",
+        device: str | None = None,
         verbose: int = 0,
         callback: Callback | None = None,
     ) -> None:
@@ -143,6 +150,7 @@ class LogisticRegression(ClassifierMixin, Estimator):  # type: ignore[misc]
         self.warm_start = warm_start
         self.n_jobs = n_jobs
         self.engine = engine
+        self.device = device
         self.verbose = verbose
         self.callback = callback
 
@@ -178,7 +186,9 @@ class LogisticRegression(ClassifierMixin, Estimator):  # type: ignore[misc]
             # Only the ranks know the number of classes.
             limit = memory_guard.check(name, data, self.engine, logistic_fit.needs, "Pass solver='lbfgs'", later=np.inf)
             settings = replace(settings, limit=limit)
-        fitted = self._fit(Task(logistic_fit.fit, settings, LogisticPart, checks), data)
+        fitted = self._fit(
+            Task(logistic_fit.fit, settings, part_on(self.device, LogisticPart, DeviceLogisticPart), checks), data
+        )
         weights = np.atleast_2d(fitted.weights).astype(data.dtype)
         self.classes_ = fitted.classes
         self.coef_, self.intercept_ = np.ascontiguousarray(weights[:, :-1]), weights[:, -1].copy()

@@ -17,6 +17,8 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from workbench.ml.algebra.moments import Moments
 from workbench.ml.checks import FLOATS, checked
 from workbench.ml.data import know_features, training
+from workbench.ml.device.rows import part_on
+from workbench.ml.device.scaler import DeviceScalerPart
 from workbench.ml.engine.parts import weighed
 from workbench.ml.engine.rank_task import Task
 from workbench.ml.engine.verbose import Callback
@@ -50,6 +52,9 @@ class StandardScaler(OneToOneFeatureMixin, Transformer, Estimator):  # type: ign
         Whether features are divided by their standard deviation.
     engine : {"auto", "mpi", "dask", "local"}, default="auto"
         See `workbench.ml.engine.fitting.fit`.
+    device : str, default=None
+        Where ranks compute a fit: None, the CPU, with NumPy; or a device of PyTorch such as ``"cuda"``, to which each
+        rank copies its dense rows when the fit begins. Predictions are computed on the CPU.
     verbose : int, default=0
         1: a progress bar; 2: one line per pass over the rows.
     callback : callable, default=None
@@ -79,6 +84,7 @@ class StandardScaler(OneToOneFeatureMixin, Transformer, Estimator):  # type: ign
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **Estimator._parameter_constraints,
+        "device": [str, None],
         "copy": ["boolean"],
         "with_mean": ["boolean"],
         "with_std": ["boolean"],
@@ -91,6 +97,7 @@ class StandardScaler(OneToOneFeatureMixin, Transformer, Estimator):  # type: ign
         with_mean: bool = True,
         with_std: bool = True,
         engine: str = "auto",
+        device: str | None = None,
         verbose: int = 0,
         callback: Callback | None = None,
     ) -> None:
@@ -98,6 +105,7 @@ class StandardScaler(OneToOneFeatureMixin, Transformer, Estimator):  # type: ign
         self.with_mean = with_mean
         self.with_std = with_std
         self.engine = engine
+        self.device = device
         self.verbose = verbose
         self.callback = callback
 
@@ -149,7 +157,9 @@ class StandardScaler(OneToOneFeatureMixin, Transformer, Estimator):  # type: ign
     def _learn(self, X: Any, weight: Any, seen: Moments | None) -> Self:
         checks = ScalerChecks(type(self).__name__, integers=True, with_mean=self.with_mean)
         data = training(self, checks, X, None, weight)
-        fitted_moments = self._fit(Task(moments, seen, ScalerPart, checks), data)
+        fitted_moments = self._fit(
+            Task(moments, seen, part_on(self.device, ScalerPart, DeviceScalerPart), checks), data
+        )
         if weight is not None:
             weighed(float(np.max(fitted_moments[0])))
         self._keep(*fitted_moments)

@@ -1,0 +1,62 @@
+"""Which GPUs a rank gets from what its scheduler and its launcher have set."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+
+from workbench.errors import LaunchError
+from workbench.gpu.visible import installed, of_node, of_rank
+
+
+def openmpi(rank):
+    return {"OMPI_COMM_WORLD_LOCAL_RANK": str(rank), "SLURM_LOCALID": "0"}
+
+
+@pytest.mark.parametrize(
+    ("launcher", "rank"),
+    [(openmpi(0), 0), (openmpi(1), 1), ({"MPI_LOCALRANKID": "1"}, 1), ({"SLURM_LOCALID": "1"}, 1), ({}, 0)],
+)
+def test_each_rank_of_a_node_gets_its_share_of_what_slurm_gave_the_job(launcher, rank):
+    of_job = {"CUDA_VISIBLE_DEVICES": "4,5,6,7", "ROCR_VISIBLE_DEVICES": "4,5,6,7"}
+
+    shares = of_rank({**of_job, **launcher}, 2)
+
+    share = ("4,5", "6,7")[rank]
+    assert shares == {"CUDA_VISIBLE_DEVICES": share, "ROCR_VISIBLE_DEVICES": share}
+
+
+def test_a_share_that_srun_gave_to_its_task_stays_and_mpiexec_gives_none():
+    bound = {"CUDA_VISIBLE_DEVICES": "GPU-b", "SLURM_LOCALID": "1"}
+
+    assert of_rank(bound, 1) == {"CUDA_VISIBLE_DEVICES": "GPU-b"}
+    with pytest.raises(LaunchError, match=r"needs 1 GPU .* the node has 1 GPU for this job"):
+        of_rank({**bound, **openmpi(1)}, 1)
+
+
+def test_pbs_names_them_in_a_variable_or_a_file(tmp_path):
+    host = socket.gethostname().partition(".")[0]
+    gpus = tmp_path / "gpus"
+    gpus.write_text(f"{host}-gpu3\n{host}.example.org-gpu1\nother-gpu0\n")
+    rank = {"PBS_JOBID": "7", "OMPI_COMM_WORLD_LOCAL_RANK": "1"}
+
+    assert of_rank({**rank, "CUDA_VISIBLE_DEVICES": "GPU-a,GPU-b"}, 1) == {"CUDA_VISIBLE_DEVICES": "GPU-b"}
+    assert of_rank({**rank, "PBS_GPUFILE": str(gpus)}, 1) == {"CUDA_VISIBLE_DEVICES": "1"}
+    # The file is on the first node alone: then the node's own numbers count.
+    assert of_node({"PBS_GPUFILE": "/nowhere"}, ["0"]) == {"CUDA_VISIBLE_DEVICES": []}
+
+
+def test_without_a_scheduler_the_gpus_of_the_host_are_divided(tmp_path):
+    for name in ("nvidia10", "nvidia0", "nvidia2", "nvidiactl", "nvidia-uvm"):
+        (tmp_path / name).touch()
+
+    assert installed(tmp_path) == ["0", "2", "10"]
+    assert of_rank({"MPI_LOCALRANKID": "2"}, 1, installed(tmp_path)) == {"CUDA_VISIBLE_DEVICES": "10"}
+
+
+@pytest.mark.parametrize("hidden", ["", "NoDevFiles", " "])
+def test_a_user_who_hides_all_gpus_has_none(hidden):
+    assert of_node({"CUDA_VISIBLE_DEVICES": hidden}, ["0", "1"]) == {"CUDA_VISIBLE_DEVICES": []}
+    with pytest.raises(LaunchError, match="the node has 0 GPUs"):
+        of_rank({"CUDA_VISIBLE_DEVICES": hidden}, 1, ["0", "1"])

@@ -1,0 +1,65 @@
+"""The GPUs of a world in words."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from workbench.gpu import words
+from workbench.gpu.mpi_support import is_gpu_aware, reported
+
+
+def rank(number, *uuids, host="n1", aware=True, name="A100"):
+    gpus = [{"uuid": uuid, "name": name, "memory": 1} for uuid in uuids]
+    return {"rank": number, "host": host, "gpus": gpus, "gpu_aware": aware}
+
+
+def test_ranks_without_gpus_have_no_words():
+    assert words.of_ranks([rank(0), {"rank": 1, "host": "n1"}]) == ""
+
+
+def test_ranks_with_gpus_of_their_own_share_none():
+    text = words.of_ranks([rank(0, "a"), rank(1, "b", name="H100")])
+
+    assert text == "2 GPUs (1 A100, 1 H100); MPI can send from their memory"
+
+
+def test_ranks_that_share_are_named_by_node():
+    ranks = [rank(0, "a", "b"), rank(1, "a", "b"), rank(2, "c", host="n2"), rank(3, "c", host="n2"), rank(4)]
+
+    assert words.of_ranks(ranks) == (
+        "3 GPUs (A100); ranks 0, 1 share 2 GPUs on n1; ranks 2, 3 share c on n2; MPI can send from their memory"
+    )
+
+
+def test_one_rank_that_cannot_send_is_enough():
+    ranks = [rank(0, "a"), rank(1, "b", aware=None), rank(2, "c", aware=False)]
+
+    assert words.of_ranks(ranks).endswith("MPI cannot send from their memory, so copy to the host first")
+    assert words.of_ranks(ranks[:2]).endswith("is not known")
+
+
+@pytest.mark.parametrize(
+    ("answers", "environment", "aware"),
+    [
+        ({"MPIX_Query_cuda_support": 1}, {}, True),
+        ({"MPIX_Query_cuda_support": 0, "MPIX_Query_rocm_support": 1}, {}, True),
+        ({"MPIX_Query_cuda_support": 0}, {}, False),
+        ({}, {}, None),
+        ({}, {"MPICH_GPU_SUPPORT_ENABLED": "1"}, True),
+        ({"MPIX_Query_cuda_support": 1}, {"MPICH_GPU_SUPPORT_ENABLED": "0"}, False),
+    ],
+)
+def test_the_library_reports_whether_it_can_send(answers, environment, aware):
+    library = SimpleNamespace(**{name: lambda answer=answer: answer for name, answer in answers.items()})
+
+    assert reported(library, environment) is aware
+
+
+@pytest.mark.parametrize(("kinds", "aware"), [("system,mpi,cuda:device", True), ("system,mpi", False)])
+def test_the_key_of_mpi_4_1_has_priority(kinds, aware):
+    info = SimpleNamespace(Get={"mpi_memory_alloc_kinds": kinds}.get, Free=lambda: None)
+    mpi = SimpleNamespace(COMM_WORLD=SimpleNamespace(Get_info=lambda: info))
+
+    assert is_gpu_aware(mpi, {}) is aware

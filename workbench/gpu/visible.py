@@ -1,0 +1,115 @@
+"""The GPUs that each rank of a node may use, as variables of its process; pure functions, apart from `installed`."""
+
+from __future__ import annotations
+
+import re
+import socket
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from workbench.errors import LaunchError
+from workbench.hints import Option
+from workbench.text import count
+
+CUDA = "CUDA_VISIBLE_DEVICES"
+"""The variable with the GPUs that CUDA uses in a process."""
+# Slurm sets all of these for the GPUs of a job or a step: for CUDA, ROCm, Level Zero and OpenCL.
+_VARIABLES = (CUDA, "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK", "GPU_DEVICE_ORDINAL")
+# The position of a rank among the ranks of its node, from Open MPI's mpiexec, and from that of MPICH and Intel MPI.
+_LOCAL_RANKS = ("OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID")
+# A scheduler that has no files of the devices sets this in place of their numbers.
+_NONE = "NoDevFiles"
+
+
+def installed(folder: Path = Path("/dev")) -> list[str]:
+    """Return the numbers of the NVIDIA GPUs of this host, from the files of the devices.
+
+    Notes
+    -----
+    The driver is not loaded: the launcher of a cluster, and a rank before CUDA, must not start it.
+    """
+    names = (re.fullmatch(r"nvidia(\d+)", path.name) for path in folder.glob("nvidia*"))
+    return sorted((name[1] for name in names if name), key=int)
+
+
+def of_node(environment: Mapping[str, str], numbers: Iterable[str] = ()) -> dict[str, list[str]]:
+    """Return the GPUs that a process may use, by the variables that name them.
+
+    Parameters
+    ----------
+    environment
+        The variables of the process. Slurm, and OpenPBS with its hook for control groups, set `CUDA`; Torque lists
+        GPUs in a file, ``PBS_GPUFILE``.
+    numbers
+        The GPUs of the host, for a process without these variables.
+    """
+    devices = {name: _listed(environment[name]) for name in _VARIABLES if name in environment}
+    if not devices and (path := environment.get("PBS_GPUFILE")):
+        devices = {CUDA: _in_file(Path(path), socket.gethostname())}
+    return devices or {CUDA: list(numbers)}
+
+
+def of_rank(environment: Mapping[str, str], per_rank: int, numbers: Iterable[str] = ()) -> dict[str, str]:
+    """Return the variables that give a rank its share of the GPUs of its node.
+
+    Parameters
+    ----------
+    environment
+        The variables of the rank, from its launcher.
+    per_rank
+        Number of GPUs per rank.
+    numbers
+        See `of_node`.
+
+    Raises
+    ------
+    LaunchError
+        If the node has not enough GPUs.
+
+    Examples
+    --------
+    >>> of_rank({"CUDA_VISIBLE_DEVICES": "0,1,2,3", "OMPI_COMM_WORLD_LOCAL_RANK": "1"}, 2)
+    {'CUDA_VISIBLE_DEVICES': '2,3'}
+
+    With ``--gpus-per-task``, ``srun`` itself has given each of its tasks a share:
+
+    >>> of_rank({"CUDA_VISIBLE_DEVICES": "1", "SLURM_LOCALID": "1"}, 1)
+    {'CUDA_VISIBLE_DEVICES': '1'}
+    """
+    own = next((environment[name] for name in _LOCAL_RANKS if name in environment), None)
+    by_srun = own is None
+    position = int(own or environment.get("SLURM_LOCALID", "0"))
+    shares = {}
+    for name, devices in of_node(environment, numbers).items():
+        is_share = by_srun and len(devices) == per_rank
+        share = devices if is_share else devices[position * per_rank : (position + 1) * per_rank]
+        if len(share) < per_rank:
+            raise LaunchError(
+                f"rank {position} of the node {socket.gethostname()} needs {count(per_rank, 'GPU')} after those of the "
+                f"ranks before it, and the node has {count(len(devices), 'GPU')} for this job ({name}).",
+                hint=(
+                    "Start fewer ranks per node, with ",
+                    Option("nodes"),
+                    " and ",
+                    Option("ranks_per_node"),
+                    ", or omit ",
+                    Option("gpus_per_rank"),
+                    ": then all ranks of a node share its GPUs.",
+                ),
+            )
+        shares[name] = ",".join(share)
+    return shares
+
+
+def _listed(value: str) -> list[str]:
+    return [device for each in value.split(",") if (device := each.strip()) and device != _NONE]
+
+
+def _in_file(path: Path, host: str) -> list[str]:
+    """Return the numbers in Torque's file, which has a line ``HOST-gpuNUMBER`` for each GPU of the job."""
+    try:
+        lines = path.read_text(encoding="utf-8").split()
+    except OSError:
+        return []  # the first node of the job has the file
+    found = (re.fullmatch(r"(.+)-gpu(\d+)", line) for line in lines)
+    return [each[2] for each in found if each and each[1].partition(".")[0] == host.partition(".")[0]]
