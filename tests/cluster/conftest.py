@@ -22,8 +22,9 @@ from workbench import MPICluster
 from workbench.commands import actions
 
 RANKS = 4
-# What takes a rank a second or two to import, and the tests of any worker of pytest need sooner or later.
-PRELOADED = ["torch", "sklearn.compose", "ipyparallel.engine.app"]
+# What takes a rank a second to import, and the tests of any worker of pytest need sooner or later. The optimizers of
+# PyTorch import the second.
+PRELOADED = ["torch", "torch._dynamo", "sklearn.compose", "ipyparallel.engine.app"]
 
 
 @pytest.fixture(autouse=True, scope="module")

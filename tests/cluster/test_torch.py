@@ -74,7 +74,7 @@ def test_a_training_listens_at_no_port(client4):
 
 
 def test_the_arms_of_the_training_bench_have_the_same_losses_and_only_gloo_listens(client4):
-    bench = Bench(client4, 0.001, ["small", "feeding"])
+    bench = Bench(client4, 0.001, ["small", "feeding", "streaming"])
     listening = bench.check()
     rows = list(bench.measure(1))
     served = parameter_server.train(client4, "small", 1, "float64")
@@ -82,7 +82,8 @@ def test_the_arms_of_the_training_bench_have_the_same_losses_and_only_gloo_liste
 
     assert listening["listening_workbench"] == 0 < listening["listening_gloo"]
     assert {(row["what"], row["arm"]) for row in rows} == {
-        ("small", nets.OURS), ("small", nets.GLOO), ("feeding", nets.BATCHES), ("feeding", nets.LOADER)
+        ("small", nets.OURS), ("small", nets.GLOO), ("feeding", nets.BATCHES), ("feeding", nets.LOADER),
+        ("streaming", nets.STREAM), ("streaming", nets.LOADER),
     }  # fmt: skip
     assert min(row["ms"] for row in rows) > 0
     np.testing.assert_allclose(served.losses, ours.losses, atol=1e-12, rtol=0)

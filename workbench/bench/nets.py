@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,15 +27,15 @@ if TYPE_CHECKING:
 
 OURS, GLOO = "workbench", "gloo"
 """Backends of torch.distributed."""
-BATCHES, LOADER = "batches", "DataLoader"
+BATCHES, STREAM, LOADER = "batches", "stream", "DataLoader"
 """Ways to feed rows."""
 RATE, BATCH = 0.01, 32
 """Of stochastic gradient descent; rows of a batch on each rank."""
 WARM = 2
 """Steps before the time is taken: the first ones allocate, and DDP arranges its buckets."""
 _CLASSES = 10
-# Width of an image, and of the rows that are fed.
-_IMAGE, _COLUMNS = 32, 32
+# Width of an image, and of the rows that are fed; files of a rank.
+_IMAGE, _COLUMNS, _FILES = 32, 32, 8
 
 
 @dataclass(frozen=True)
@@ -180,14 +181,45 @@ def feed(comm: Intracomm, X: Any, y: Any, way: str, epoch: int) -> tuple[float, 
     import torch
     from torch.utils.data import DataLoader, TensorDataset
 
-    total = 0
+    def loader() -> Any:
+        order = torch.Generator().manual_seed(epoch)
+        return DataLoader(TensorDataset(tensor(X), tensor(y)), BATCH, shuffle=True, generator=order)
+
+    return _fed(comm, partial(batches, comm, X, y, size=BATCH * comm.size, seed=epoch) if way == BATCHES else loader)
+
+
+def _fed(comm: Intracomm, taken: Callable[[], Any]) -> tuple[float, int]:
     comm.Barrier()
     begin = time.perf_counter()
-    if way == BATCHES:
-        taken: Any = batches(comm, X, y, size=BATCH * comm.size, seed=epoch)
-    else:
-        order = torch.Generator().manual_seed(epoch)
-        taken = DataLoader(TensorDataset(tensor(X), tensor(y)), BATCH, shuffle=True, generator=order)
-    for _, numbers in taken:
-        total += int(numbers.sum())
+    total = sum(int(numbers.sum()) for _, numbers in taken())
     return time.perf_counter() - begin, total
+
+
+def write(comm: Intracomm, X: Any, y: Any, folder: str) -> None:
+    """Write the rows of a rank, and their numbers as the last column, to Parquet files. Runs on every rank."""
+    import pandas as pd
+
+    frame = pd.DataFrame(X, columns=[f"x{number}" for number in range(_COLUMNS)]).assign(number=y)
+    for file, rows in enumerate(np.array_split(np.arange(len(frame)), _FILES)):
+        frame.iloc[rows].to_parquet(Path(folder) / f"{comm.rank:04}-{file}.parquet")
+
+
+def feed_files(comm: Intracomm, data: Any, folder: str, way: str, epoch: int) -> tuple[float, int]:
+    """Take all batches of an epoch from files, as `feed` does; `data` is their stream. Runs on every rank.
+
+    The peer is an iterable dataset that yields the rows of the files of the rank.
+    """
+    import pandas as pd
+    from torch.utils.data import DataLoader, IterableDataset
+
+    class Rows(IterableDataset[Any]):
+        def __iter__(self) -> Iterator[Any]:
+            random = np.random.default_rng(epoch)
+            for file in random.permutation(sorted(Path(folder).glob(f"{comm.rank:04}-*.parquet"))):
+                frame = pd.read_parquet(file)
+                X, y = tensor(frame.iloc[:, :-1].to_numpy(copy=True)), tensor(frame["number"].to_numpy(copy=True))
+                yield from ((X[row], y[row]) for row in random.permutation(len(X)))
+
+    if way == STREAM:
+        return _fed(comm, partial(batches, comm, data, size=BATCH * comm.size, seed=epoch))
+    return _fed(comm, lambda: DataLoader(Rows(), BATCH))

@@ -10,14 +10,16 @@ import os
 import statistics
 import subprocess
 import sys
+import tempfile
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 from workbench.bench import nets, paired, parameter_server, plotting
-from workbench.bench.nets import BATCHES, GLOO, LOADER, OURS, Turn
+from workbench.bench.nets import BATCHES, GLOO, LOADER, OURS, STREAM, Turn
 from workbench.bench.parameter_server import SERVER
 from workbench.bench.report import Report, above_zero, alternate, machine, positive
 from workbench.errors import WorkbenchError
@@ -27,9 +29,9 @@ if TYPE_CHECKING:
     from distributed import Client
     from matplotlib.figure import Figure
 
-FEEDING = "feeding"
-"""What is measured beside the nets."""
-WHAT = (*nets.NETS, FEEDING)
+FEEDING, STREAMING = "feeding", "streaming"
+"""What is measured beside the nets: batches of rows in memory, and of rows in Parquet files."""
+WHAT = (*nets.NETS, FEEDING, STREAMING)
 """What is measured."""
 TARGETS = {
     ("mlp", GLOO): 1.15,
@@ -37,6 +39,7 @@ TARGETS = {
     ("resnet", GLOO): 1.0,
     ("mlp", SERVER): 1.8,
     (FEEDING, LOADER): 10.0,
+    (STREAMING, LOADER): 2.0,
 }
 """How often ours is to be done while the peer is done once."""
 # Steps of a turn, which takes about a second; rows of each rank that are fed in one.
@@ -141,11 +144,27 @@ class Bench:
         """Yield a row for each turn: milliseconds of a step, or of an epoch that is fed."""
         ranks = self._data[0].numblocks[0]
         for what in self._what:
-            turn = self._feed if what == FEEDING else self._ms
-            for number, arm in alternate(_arms(what), rounds):
-                took = turn(what, arm, number)
-                if number:
-                    yield {"what": what, "arm": arm, "ranks": ranks, "round": number, "ms": took}
+            with self._turn(what) as turn:
+                for number, arm in alternate(_arms(what), rounds):
+                    took = turn(what, arm, number)
+                    if number:
+                        yield {"what": what, "arm": arm, "ranks": ranks, "round": number, "ms": took}
+
+    @contextmanager
+    def _turn(self, what: str) -> Iterator[Callable[[str, str, int], float]]:
+        """Return the function that measures a turn, with its files."""
+        if what != STREAMING:
+            yield self._ms if what in nets.NETS else partial(self._feed, nets.feed, self._data)
+            return
+        import dask.dataframe as dd
+
+        from workbench.torch import stream
+
+        with tempfile.TemporaryDirectory(prefix="workbench-bench-") as folder:
+            self._on_ranks(nets.write, *self._data, folder)
+            frame = dd.read_parquet(folder)
+            data = stream(frame[[*frame.columns[:-1]]], frame["number"])
+            yield partial(self._feed, nets.feed_files, (data, folder))
 
     def _ms(self, net: str, arm: str, _: int) -> float:
         steps = self._scaled(_STEPS[net])
@@ -161,8 +180,8 @@ class Bench:
             _require_same(f"the losses of {net} by {arm}", turn.losses, self._expected, (net, dtype))
         return turns
 
-    def _feed(self, what: str, arm: str, number: int) -> float:
-        fed: list[tuple[float, int]] = self._on_ranks(nets.feed, *self._data, arm, number)
+    def _feed(self, feed: Callable[..., Any], source: Sequence[Any], what: str, arm: str, number: int) -> float:
+        fed: list[tuple[float, int]] = self._on_ranks(feed, *source, arm, number)
         count = self._rows * len(fed)
         if sum(total for _, total in fed) != count * (count - 1) // 2:
             raise WorkbenchError(f"{what} by {arm} did not have every row once")
@@ -179,7 +198,7 @@ class Bench:
 
 def _arms(what: str) -> list[str]:
     """Return the ways that are compared, ours first."""
-    return [BATCHES if what == FEEDING else OURS, *(peer for of, peer in TARGETS if of == what)]
+    return [{FEEDING: BATCHES, STREAMING: STREAM}.get(what, OURS), *(peer for of, peer in TARGETS if of == what)]
 
 
 def _require_same(
@@ -198,10 +217,10 @@ def summarise(rows: list[dict[str, Any]]) -> dict[str, Any]:
     Returns
     -------
     summary : dict
-        ``mlp_vs_gloo``, ``small_vs_gloo``, ``resnet_vs_gloo``, ``mlp_vs_server`` and ``feeding_vs_DataLoader``: the
-        time of the peer over ours, median of the rounds, with the ends of its interval (``_low``, ``_high``) and the
-        ratio of the lowest times (``_lowest``); with ``_busy`` in the name the same beside busy processes. Each with
-        its ``target``. The medians and the lowest times of all arms in ms.
+        ``mlp_vs_gloo``, ``small_vs_gloo``, ``resnet_vs_gloo``, ``mlp_vs_server``, ``feeding_vs_DataLoader`` and
+        ``streaming_vs_DataLoader``: the time of the peer over ours, median of the rounds, with the ends of its interval
+        (``_low``, ``_high``) and the ratio of the lowest times (``_lowest``); with ``_busy`` in the name the same
+        beside busy processes. Each with its ``target``. The medians and the lowest times of all arms in ms.
     """
     summary: dict[str, Any] = {}
     for what, peer, loops in _comparisons(rows):
@@ -241,7 +260,7 @@ def plot(report: Report) -> Figure:
     figure, panels = plotting.figure(report, title, lines, len(shown) // lines, width=4.0)
     for panel, (what, peer, loops) in zip(panels, shown, strict=True):
         arms = (_arms(what)[0], peer)
-        unit = "time of an epoch (ms)" if what == FEEDING else "time of a step (ms)"
+        unit = "time of a step (ms)" if what in nets.NETS else "time of an epoch (ms)"
         plotting.strips(panel, {arm: _values(report.rows, what, arm, loops) for arm in arms}, "arm", unit)
         ratio = report.summary[f"{what}_vs_{peer}{_ending(loops)}"]
         panel.set_title(f"{what}{', busy' if loops else ''}: {peer} / {arms[0]} = {ratio:.2f}")

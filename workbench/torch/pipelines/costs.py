@@ -65,7 +65,7 @@ def measured(layers: Layers, rows: torch.Tensor) -> list[Cost]:
     with torch.random.fork_rng(devices=[]):
         for number in range(len(layers)):
             name = layers[number].name
-            part = materialize(copy.deepcopy(layers.part(number, number + 1)), number)
+            part = materialize(copy.deepcopy(layers.part(number, number + 1)), 0)
             try:
                 cost, passed = _measured(name, part, passed)
             except Exception as error:

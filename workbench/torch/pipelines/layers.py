@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from operator import attrgetter
@@ -171,7 +172,7 @@ def materialize(module: nn.Module, seed: int) -> nn.Module:
     module
         A part of a module; changed in place.
     seed
-        Seed of the numbers that the initialization draws.
+        Seed of the numbers that the initialization of each submodule draws, beside the name of the submodule.
 
     Raises
     ------
@@ -179,7 +180,6 @@ def materialize(module: nn.Module, seed: int) -> nn.Module:
         If weights on the meta device belong to a module without ``reset_parameters``.
     """
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
         # Parents come last: nn.MultiheadAttention initializes a weight of its child.
         for name, child in reversed([*module.named_modules()]):
             own = [*child.parameters(recurse=False), *child.buffers(recurse=False)]
@@ -192,6 +192,8 @@ def materialize(module: nn.Module, seed: int) -> nn.Module:
                     "reset_parameters() that initializes them: add this method, or make the module on the CPU"
                 )
             child.to_empty(device="cpu", recurse=False)
+            # The values do not depend on the layers, whose number differs between layouts.
+            torch.manual_seed(seed + zlib.crc32(name.encode()))
             initialize()
     return module
 

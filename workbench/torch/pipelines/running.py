@@ -46,10 +46,8 @@ class Pipeline:
         self._loss = loss
         self._names = list(module.state_dict())
         indices = [layout.place(self._place, way) for way in range(layout.directions)]
-        for number in chain(*(range(*plan.layers(index)) for index in indices)):
-            materialize(layers.part(number, number + 1), seed + number)
         # The middle rank of an odd number has one stage of both directions.
-        self._parts = {index: layers.part(*plan.layers(index)) for index in sorted(indices)}
+        self._parts = {index: materialize(layers.part(*plan.layers(index)), seed) for index in sorted(indices)}
         used = layers.part(0, len(layers)).state_dict()
         # Weights that no layer uses belong to the state of the module nevertheless.
         rest = module.state_dict() if dist.get_rank() == 0 else {}
