@@ -74,7 +74,7 @@ def test_a_state_is_loaded_and_the_loss_without_gradients_is_that_of_the_module(
         ("dropout", "Drops.forward calls dropout with training=.*: use the submodule of torch.nn"),
         ("tied", "at most; .* (words.weight is a weight of words and scores)".replace("(", r"\(").replace(")", r"\)")),
         ("fixed", "the layer 1 fails on a microbatch of 2 rows: .* The module must accept any number of rows"),
-        ("meta", r"weights of 1 are on the meta device, and Linear has no reset_parameters\(\) that initializes"),
+        ("meta", r"module 1 \(Linear\) is on the meta device and has .weight., and no method reset_parameters"),
         ("rows", "rank . passes 16 rows and 16 labels, and its part of a batch of 16 are 4: use batches"),
         (
             "shape",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -42,28 +43,52 @@ def materialize(model: Any, *, seed: int = 0) -> None:
     >>> fully_shard(model, mesh=mesh)  # doctest: +SKIP
     >>> materialize(model)  # doctest: +SKIP
     """
-    for name, module in model.named_modules():
-        own = [*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)]
-        if own and not hasattr(module, "reset_parameters"):
-            raise InvalidRequest(
-                f"materialize: the module {name or 'itself'} ({type(module).__name__}) has {own[0][0]!r}, and no "
-                "method reset_parameters() that sets its values; add the method, as modules of torch have it"
-            )
+    modules = [(module, reset) for name, module in children_first(model) if (reset := initializer(name, module))]
     model.to_empty(device="cpu")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        for module in model.modules():
-            if hasattr(module, "reset_parameters"):
-                _reset(module)
+        for module, reset in modules:
+            _reset(module, reset)
 
 
-def _reset(module: Any) -> None:
+def children_first(model: Any, name: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield each module with its name after its children, in the order in which constructors initialize modules."""
+    seen = set()
+    for child, module in model.named_children():
+        for each in children_first(module, f"{name}.{child}" if name else child):
+            if each[1] not in seen:
+                seen.add(each[1])
+                yield each
+    yield name, model
+
+
+def initializer(name: str, module: Any) -> Callable[[], None] | None:
+    """Return the method that sets the values of a module's own weights; None if it has no weights and no method.
+
+    Raises
+    ------
+    InvalidRequest
+        If the module has weights and no method.
+    """
+    reset: Callable[[], None] | None
+    # nn.MultiheadAttention has the second one, which also initializes a weight of its child.
+    reset = getattr(module, "reset_parameters", None) or getattr(module, "_reset_parameters", None)
+    own = [*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)]
+    if own and reset is None:
+        raise InvalidRequest(
+            f"the module {name or 'itself'} ({type(module).__name__}) is on the meta device and has {own[0][0]!r}, and "
+            "no method reset_parameters() that sets its values: add the method, or make the module on the CPU"
+        )
+    return reset
+
+
+def _reset(module: Any, reset: Callable[[], None]) -> None:
     """Draw the values of the parameters of one module in full, and copy the parts of this rank."""
     divided = {name: its for name, its in module.named_parameters(recurse=False) if isinstance(its, DTensor)}
     for name, parameter in divided.items():
         module._parameters[name] = torch.nn.Parameter(torch.empty(parameter.shape, dtype=parameter.dtype))  # noqa: SLF001  (assignment calls hooks of FSDP)
     try:
-        module.reset_parameters()
+        reset()
         with torch.no_grad():
             for name, parameter in divided.items():
                 whole = module._parameters[name].data  # noqa: SLF001

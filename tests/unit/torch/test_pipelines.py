@@ -13,7 +13,7 @@ from workbench.bench.deep_nets import resnet, transformer
 from workbench.errors import InvalidRequest
 from workbench.torch.pipelines import balance
 from workbench.torch.pipelines.costs import Cost, measured
-from workbench.torch.pipelines.layers import Layers, materialize, release
+from workbench.torch.pipelines.layers import Layers, initialize, release
 from workbench.torch.pipelines.plan import Layout, Plan
 
 
@@ -165,8 +165,8 @@ def test_other_weights_are_released_and_those_on_the_meta_device_get_memory_laye
     with torch.device("meta"):
         module = resnet(11, 2)
     layers = Layers(module)
-    part = materialize(layers.part(0, 2), 0)
-    again = materialize(Layers(resnet(11, 2).to("meta")).part(0, 2), 0)
+    part = initialize(layers.part(0, 2), 0)
+    again = initialize(Layers(resnet(11, 2).to("meta")).part(0, 2), 0)
 
     assert not any(weight.is_meta for weight in part.parameters())
     assert all(torch.equal(one, other) for one, other in zip(part.parameters(), again.parameters(), strict=True))

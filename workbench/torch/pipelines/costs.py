@@ -12,7 +12,7 @@ from torch import nn
 from torch.utils import _pytree as tree
 
 from workbench.errors import InvalidRequest
-from workbench.torch.pipelines.layers import Layers, materialize
+from workbench.torch.pipelines.layers import Layers, initialize
 
 # Measurements of each layer, of which the shortest one counts: the first one also allocates.
 _REPEATS = 3
@@ -65,7 +65,7 @@ def measured(layers: Layers, rows: torch.Tensor) -> list[Cost]:
     with torch.random.fork_rng(devices=[]):
         for number in range(len(layers)):
             name = layers[number].name
-            part = materialize(copy.deepcopy(layers.part(number, number + 1)), 0)
+            part = initialize(copy.deepcopy(layers.part(number, number + 1)), 0)
             try:
                 cost, passed = _measured(name, part, passed)
             except Exception as error:

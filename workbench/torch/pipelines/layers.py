@@ -12,6 +12,7 @@ import torch
 from torch import fx, nn
 
 from workbench.errors import InvalidRequest
+from workbench.torch.initialization import children_first, initializer
 
 # `_Root` has the module of the user under this name.
 _PREFIX = "module."
@@ -164,7 +165,7 @@ def _name(nodes: list[fx.Node]) -> str:
     return names[0] if len(names) == 1 else f"{names[0]}…{names[-1]}"
 
 
-def materialize(module: nn.Module, seed: int) -> nn.Module:
+def initialize(module: nn.Module, seed: int) -> nn.Module:
     """Give memory to weights that are on the meta device, initialized by the ``reset_parameters`` of their modules.
 
     Parameters
@@ -178,23 +179,19 @@ def materialize(module: nn.Module, seed: int) -> nn.Module:
     ------
     InvalidRequest
         If weights on the meta device belong to a module without ``reset_parameters``.
+
+    Notes
+    -----
+    Other than `workbench.torch.materialize`, which draws the numbers of all modules one after the other.
     """
     with torch.random.fork_rng(devices=[]):
-        # Parents come last: nn.MultiheadAttention initializes a weight of its child.
-        for name, child in reversed([*module.named_modules()]):
+        for name, child in children_first(module):
             own = [*child.parameters(recurse=False), *child.buffers(recurse=False)]
-            if not any(each.is_meta for each in own):
-                continue
-            initialize = getattr(child, "reset_parameters", None) or getattr(child, "_reset_parameters", None)
-            if initialize is None:
-                raise InvalidRequest(
-                    f"the weights of {name or 'the module'} are on the meta device, and {type(child).__name__} has no "
-                    "reset_parameters() that initializes them: add this method, or make the module on the CPU"
-                )
-            child.to_empty(device="cpu", recurse=False)
-            # The values do not depend on the layers, whose number differs between layouts.
-            torch.manual_seed(seed + zlib.crc32(name.encode()))
-            initialize()
+            if any(each.is_meta for each in own) and (reset := initializer(name, child)):
+                child.to_empty(device="cpu", recurse=False)
+                # The values do not depend on the layers, whose number differs between layouts.
+                torch.manual_seed(seed + zlib.crc32(name.encode()))
+                reset()
     return module
 
 

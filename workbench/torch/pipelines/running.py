@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from workbench.errors import InvalidRequest
-from workbench.torch.pipelines.layers import Layers, materialize, release
+from workbench.torch.pipelines.layers import Layers, initialize, release
 from workbench.torch.pipelines.plan import Plan
 from workbench.torch.pipelines.rows import deliver
 from workbench.torch.pipelines.way import Loss, Way
@@ -47,7 +47,7 @@ class Pipeline:
         self._names = list(module.state_dict())
         indices = [layout.place(self._place, way) for way in range(layout.directions)]
         # The middle rank of an odd number has one stage of both directions.
-        self._parts = {index: materialize(layers.part(*plan.layers(index)), seed) for index in sorted(indices)}
+        self._parts = {index: initialize(layers.part(*plan.layers(index)), seed) for index in sorted(indices)}
         used = layers.part(0, len(layers)).state_dict()
         # Weights that no layer uses belong to the state of the module nevertheless.
         rest = module.state_dict() if dist.get_rank() == 0 else {}
