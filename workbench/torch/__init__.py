@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from workbench.torch.estimators import NeuralNetClassifier, NeuralNetRegressor
     from workbench.torch.feeding import batches, tensor
     from workbench.torch.fitting import fit, predict
-    from workbench.torch.spatial.module import strips
+    from workbench.torch.spatial.api import strips
 
 _HOME = {
     "NeuralNetClassifier": "workbench.torch.estimators",
@@ -25,7 +25,7 @@ _HOME = {
     "distributed": "workbench.torch.context",
     "fit": "workbench.torch.fitting",
     "predict": "workbench.torch.fitting",
-    "strips": "workbench.torch.spatial.module",
+    "strips": "workbench.torch.spatial.api",
     "tensor": "workbench.torch.feeding",
 }
 
