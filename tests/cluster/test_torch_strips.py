@@ -108,7 +108,7 @@ def test_tensors_that_do_not_fit_a_strip_are_refused(client4):
     assert "a tensor of shape (3, 3) has no rows: pass images of shape (batch, channels, rows, ...)" in shape
     assert "a tensor of shape (7, 6) has neither the 11 rows of the image nor the 3 of this rank" in tensor
     assert "do not have the same rows. Bring them to one height before" in heights
-    assert "an index must be numbers and slices, with ':' for the rows" in index
+    assert "an index of a strip consists of numbers and slices, with ':' for the rows" in index
     assert "it works along axis 2" in rows
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from workbench.torch.initialization import materialize
     from workbench.torch.pipelines.cutting import pipeline
     from workbench.torch.sharded import load_sharded, save_sharded
-    from workbench.torch.spatial.module import strips
+    from workbench.torch.spatial.api import strips
     from workbench.torch.streams import stream
     from workbench.torch.tensors import tensor
 
@@ -35,7 +35,7 @@ _HOME = {
     "predict": "workbench.torch.fitting",
     "save_sharded": "workbench.torch.sharded",
     "stream": "workbench.torch.streams",
-    "strips": "workbench.torch.spatial.module",
+    "strips": "workbench.torch.spatial.api",
     "tensor": "workbench.torch.tensors",
 }
 

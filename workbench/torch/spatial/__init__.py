@@ -1,6 +1,6 @@
 """Spatial parallelism: convolutional nets on images of which each rank has a strip of rows (GEMS).
 
-`module` has the function for users, `strip` the tensor that a net gets in the place of an image, with a table of the
+`api` has the function for users, `net` the module that it returns, `strip` the tensor that a net gets in the place of an image, with a table of the
 functions of PyTorch that have a rule. The other files have the rules, on three foundations: `layout` computes which
 rows a rank needs, `exchange` brings these rows from other ranks, `windowed` differentiates a function of them.
 

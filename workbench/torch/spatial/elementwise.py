@@ -86,7 +86,7 @@ def getitem(function: Any, strip: Strip, index: Any) -> Strip:
     before, rest = index[: strip.axis], index[strip.axis :]
     simple = all(isinstance(each, int | slice) for each in index)
     if not simple or any(each != slice(None) for each in rest[:1]):
-        raise CannotSplitError("an index must be numbers and slices, with ':' for the rows")
+        raise CannotSplitError("an index of a strip consists of numbers and slices, with ':' for the rows")
     return strip.like(
         function(strip.to_local(), index), axis=strip.axis - sum(isinstance(each, int) for each in before)
     )
@@ -116,7 +116,7 @@ def sums(function: Any, strip: Strip, dim: Any = None, keepdim: bool = False, **
 def channel_dropout(function: Any, strip: Strip, p: float = 0.5, training: bool = True, inplace: bool = False) -> Strip:
     if not training or function.__name__ == "feature_alpha_dropout":
         if training:
-            raise CannotSplitError("a channel must be left out on all ranks", "Use Dropout2d")
+            raise CannotSplitError("the channels that are left out differ between ranks", "Use Dropout2d")
         return strip
     kept = torch.nn.functional.dropout(strip.to_local().new_ones(strip.shape[:2]), p)
     # A channel is left out on all ranks, or on none.

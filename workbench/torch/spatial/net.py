@@ -1,4 +1,4 @@
-"""Nets on strips of images."""
+"""A net on strips of images, with all rules."""
 
 from __future__ import annotations
 
@@ -27,38 +27,8 @@ if TYPE_CHECKING:
     from mpi4py import MPI
 
 
-def strips(module: torch.nn.Module, comm: MPI.Intracomm) -> Strips:
-    """Return a module that computes on images of which each rank has a strip of rows; collective.
-
-    Parameters
-    ----------
-    module : torch.nn.Module
-        Convolutional net for images of shape (batch, channels, height, width), for volumes (batch, channels, depth,
-        height, width) or for sequences (batch, channels, length). The first axis after the channels is divided. The
-        ranks get the weights of the first rank.
-    comm : mpi4py.MPI.Intracomm
-        Communicator of the call, or a part of it.
-
-    Returns
-    -------
-    Strips
-        Module with the weights of `module`. It is called with the rows of the rank.
-
-    Examples
-    --------
-    >>> @workbench.spmd(result="root")  # doctest: +SKIP
-    ... def train(comm, net, images, masks):
-    ...     model = strips(net, comm)
-    ...     mine = model.rows(images.shape[2])
-    ...     rows, labels = torch.from_numpy(images[:, :, mine]), torch.from_numpy(masks[:, mine])
-    ...     loss = torch.nn.functional.cross_entropy(model(rows), labels)
-    ...     loss.backward()
-    """
-    return Strips(module, comm)
-
-
 class Strips(Net):
-    """A module on strips of images; `strips` makes it.
+    """A module on strips of images; `workbench.torch.strips` makes it.
 
     Parameters
     ----------
