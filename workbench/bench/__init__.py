@@ -29,6 +29,7 @@ BENCHES = {
     "peers": "fits of workbench.ml, against dask-ml, daal4py and Dask's own decomposition",
     "metrics": "what metrics add to MPI operations and fits; head and dashboard with many simulated ranks",
     "training": "training of nets of PyTorch, against gloo, a parameter server of Dask and DataLoader",
+    "device": "fits of workbench.ml on a device of PyTorch, against NumPy",
     "tune": "trials of an Optuna study on groups of ranks, against an ideal schedule",
     "submit": "a job handed to Slurm, against a bare sbatch of the same script",
 }
