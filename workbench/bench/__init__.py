@@ -31,6 +31,7 @@ BENCHES = {
     "training": "training of nets of PyTorch, against gloo, a parameter server of Dask and DataLoader",
     "hybrid": "training in layouts of pipeline stages and replicas: time and memory, against one process",
     "strips": "memory of a net of PyTorch on strips of an image, against one process",
+    "device": "fits of workbench.ml on a device of PyTorch, against NumPy",
     "tune": "trials of an Optuna study on groups of ranks, against an ideal schedule",
     "submit": "a job handed to Slurm, against a bare sbatch of the same script",
 }

@@ -455,7 +455,7 @@ class TruncatedSVD(_Decomposition):
     algorithm : {"arpack", "randomized"}, default="randomized"
         Not used: `solver` selects the algorithm. All solvers return the result of ``"arpack"`` in scikit-learn, up to
         `error_bound_`.
-    tol, power_iteration_normalizer, solver, n_iter, n_oversamples, random_state, engine, verbose, callback
+    tol, power_iteration_normalizer, solver, n_iter, n_oversamples, random_state, engine, device, verbose, callback
         See `PCA`.
 
     Attributes

@@ -15,8 +15,8 @@ from workbench.ml.algebra.row_slices import pack
 
 _Array = NDArray[Any]
 
-# Bytes of a slice as float64: on a CPU a slice stays in the cache while it is used; a GPU needs many rows at a time.
-_CACHED, _ON_GPU, _LEAST = 1 << 20, 256 << 20, 128
+# Bytes of a slice as float64: on a CPU a slice stays in a cache while it is used; a GPU needs many rows at a time.
+_CACHED, _ON_GPU, _LEAST = 2 << 20, 256 << 20, 128
 # Columns of a block of a product of which only the upper half is computed.
 _COLUMNS = 64
 
@@ -86,7 +86,7 @@ class DeviceRows:
         return self.xp.astype(array, self.xp.float64, copy=False)
 
     def slices(self, middle: Any = None, width: int | None = None) -> Iterator[tuple[slice, Any]]:
-        """Yield slices and their rows on the device as float64, minus a middle.
+        """Yield slices and their rows on the device as float64, minus a middle; the next slice may overwrite the rows.
 
         Parameters
         ----------
@@ -95,10 +95,17 @@ class DeviceRows:
         width
             Numbers per row that the caller computes; None: as many as features.
         """
-        shift = None if middle is None else self.put(middle, np.float64)
+        if middle is None:
+            yield from ((part, self.floats(self._rows[part, :])) for part in self.parts(width))
+            return
+        # One array for all slices: on a CPU new memory takes as long as the subtraction.
+        shift, space = self.put(middle, np.float64), None
         for part in self.parts(width):
-            rows = self.floats(self._rows[part, :])
-            yield part, rows if shift is None else rows - shift
+            space = self.zeros(part.stop - part.start, self.shape[1]) if space is None else space
+            rows = space[: part.stop - part.start, :]
+            rows[...] = self._rows[part, :]
+            rows -= shift
+            yield part, rows
 
     def parts(self, width: int | None = None) -> Iterator[slice]:
         """Yield slices; see `slices`."""
