@@ -61,6 +61,7 @@ class DeviceRows:
             ) from error
         self.xp: Any = xp
         self._device = device
+        self._space: Any = None
         try:
             self._rows = self.put(X)
         except (RuntimeError, AssertionError) as error:
@@ -98,14 +99,19 @@ class DeviceRows:
         if middle is None:
             yield from ((part, self.floats(self._rows[part, :])) for part in self.parts(width))
             return
-        # One array for all slices: on a CPU new memory takes as long as the subtraction.
-        shift, space = self.put(middle, np.float64), None
+        shift = self.put(middle, np.float64)
         for part in self.parts(width):
-            space = self.zeros(part.stop - part.start, self.shape[1]) if space is None else space
-            rows = space[: part.stop - part.start, :]
-            rows[...] = self._rows[part, :]
-            rows -= shift
-            yield part, rows
+            yield part, self.less(self._rows[part, :], shift)
+
+    def less(self, rows: Any, shift: Any) -> Any:
+        """Return the rows of a slice minus a row as float64; the next call overwrites the result."""
+        # On a CPU new memory takes as long as the subtraction.
+        if self._space is None or self._space.shape[0] < rows.shape[0]:
+            self._space = self.zeros(*rows.shape)
+        result = self._space[: rows.shape[0], :]
+        result[...] = rows
+        result -= shift
+        return result
 
     def parts(self, width: int | None = None) -> Iterator[slice]:
         """Yield slices; see `slices`."""

@@ -32,7 +32,7 @@ class DeviceScalerPart(ScalerPart):
                 totals = weight @ xp.where(missing, xp.zeros_like(X), X)
             safe = xp.where(rows > 0, rows, xp.ones_like(rows))
             mean = totals / safe
-            deviations = X - mean
+            deviations = on.less(X, mean)
             if missing is not None:
                 deviations[missing] = 0.0
             # The rounding error of the mean counts if the mean is much larger than the deviations.
