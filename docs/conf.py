@@ -46,6 +46,8 @@ autosummary_ignore_module_all = False
 autodoc_member_order = "bysource"
 # The docstrings have the types, in words for readers.
 autodoc_typehints = "none"
+# The site is built without PyTorch; some modules of workbench.torch need PyTorch when they are imported.
+autodoc_mock_imports = ["torch"]
 numpydoc_show_class_members = False
 # The list of a page names its methods without their class.
 toc_object_entries_show_parents = "hide"

@@ -42,7 +42,7 @@ def save_sharded(path: str | os.PathLike[str], model: Any, optimizer: Any = (), 
         Module of `fully_shard`, of `parallelize_module` or of both, or a module that each rank has in full.
     optimizer : torch.optim.Optimizer or sequence of them, default=()
         Optimizers of the model, whose state is written too.
-    **values
+    **values : object
         Plain values that JSON has, for example ``epoch=3``; those of rank 0 are written.
 
     Raises

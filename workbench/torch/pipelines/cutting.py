@@ -34,7 +34,7 @@ def pipeline(
     Parameters
     ----------
     module : torch.nn.Module
-        Module that takes one tensor of shape (rows, ...) and returns one: an `nn.Sequential`, or a module whose
+        Module that takes one tensor of shape (rows, ...) and returns one: a ``torch.nn.Sequential``, or a module whose
         ``forward`` torch.fx can trace. The same on all ranks, on the CPU or on the meta device. The weights of the
         other ranks' stages move to the meta device, so this rank no longer holds them.
     sample : block or tensor of shape (rows, ...)
