@@ -137,15 +137,16 @@ def is_enough(function: Callable[[], object]) -> bool:
 
 @contextmanager
 def limited(nbytes: int) -> Iterator[None]:
-    """Limit the address space of this process to what it has and so many bytes more."""
+    """Limit the writable memory of this process to the present size and `nbytes` more."""
     import psutil
 
-    before = resource.getrlimit(resource.RLIMIT_AS)
-    resource.setrlimit(resource.RLIMIT_AS, (psutil.Process().memory_info().vms + nbytes, before[1]))
+    # Not RLIMIT_AS, which counts the address space that the C library has reserved for each thread.
+    before = resource.getrlimit(resource.RLIMIT_DATA)
+    resource.setrlimit(resource.RLIMIT_DATA, (psutil.Process().memory_info().data + nbytes, before[1]))
     try:
         yield
     finally:
-        resource.setrlimit(resource.RLIMIT_AS, before)
+        resource.setrlimit(resource.RLIMIT_DATA, before)
 
 
 def _backward(comm: MPI.Intracomm, width: int, size: int, *, alone: bool) -> float:

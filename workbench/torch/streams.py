@@ -67,7 +67,7 @@ def stream(X: Any, y: Any = None, weight: Any = None, *, window: int = WINDOW) -
     Notes
     -----
     A rank has the rows of ``window / ranks`` chunks, at least of one. While the rank trains, its Dask worker computes
-    as many chunks of the next window. With the copies of an exchange a rank needs less than nine times the memory of
+    as many chunks of the next window. With the copies of an exchange a rank needs less than ten times the memory of
     its part of a window. Each epoch computes the chunks anew, each with all its dependencies: before a training write
     the result of ``shuffle`` or ``set_index`` to Parquet.
 

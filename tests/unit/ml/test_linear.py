@@ -31,6 +31,9 @@ PAIRS = [
     (Ridge, linear_model.Ridge, {"alpha": 1e-3, "fit_intercept": False}),
 ]
 
+# Parameters that scikit-learn does not have.
+OURS = {"device", "engine", "verbose", "callback"}
+
 
 def data(rows=600, features=7, seed=3):
     random = np.random.default_rng(seed)
@@ -378,7 +381,7 @@ def test_the_equations_of_ridge_are_solved_without_eigenvectors(monkeypatch):
 def test_parameters_of_scikit_learn_that_have_one_meaning_are_taken(model):
     X, y, _ = data()
     theirs = getattr(linear_model, type(model).__name__)(
-        **{name: value for name, value in model.get_params().items() if name not in {"engine", "verbose", "callback"}}
+        **{name: value for name, value in model.get_params().items() if name not in OURS}
     )
 
     np.testing.assert_allclose(clone(model).fit(X, y).coef_, theirs.fit(X, y).coef_, rtol=1e-10, atol=1e-11)
