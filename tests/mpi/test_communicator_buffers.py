@@ -246,6 +246,13 @@ async def test_an_allreduce_on_one_node_in_parts_of_any_length_and_type(end: End
         for dtype, of in ((str(dtype), (dtype, length)) for dtype, length in large.items())
         for op in ((MPI.SUM,) if dtype == "complex128" else (MPI.SUM, MPI.MAX))
     }
+
+    def in_place(comm: Any) -> Any:
+        numbers = _numbers(comm, 100_000)
+        comm.Allreduce(None, numbers)  # as MPI.IN_PLACE
+        return numbers
+
+    cases["None"] = in_place
     try:
         await same(end, cases)
     finally:

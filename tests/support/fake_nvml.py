@@ -9,8 +9,14 @@ class NVMLError(Exception):
     """The error of the module."""
 
 
+def _or_error(value):
+    if value is None:
+        raise NVMLError
+    return value
+
+
 def fake_nvml(*uuids, load=50, used=1 << 30, total=80 << 30, driver=True):
-    """Return a module ``pynvml`` with GPUs of these identifiers."""
+    """Return a module ``pynvml`` with GPUs of these identifiers; the driver has lost a GPU with None."""
     module = ModuleType("pynvml")
 
     def init():
@@ -22,6 +28,9 @@ def fake_nvml(*uuids, load=50, used=1 << 30, total=80 << 30, driver=True):
             raise NVMLError
         return uuid
 
+    def memory(handle):
+        return _or_error(None if handle == "GPU-divided" else SimpleNamespace(used=used, total=total))
+
     def rates(handle):
         if handle.startswith("MIG-"):
             raise NVMLError
@@ -31,11 +40,11 @@ def fake_nvml(*uuids, load=50, used=1 << 30, total=80 << 30, driver=True):
         NVMLError=NVMLError,
         nvmlInit=init,
         nvmlDeviceGetCount=lambda: len(uuids),
-        nvmlDeviceGetHandleByIndex=lambda index: uuids[index],
+        nvmlDeviceGetHandleByIndex=lambda index: _or_error(uuids[index]),
         nvmlDeviceGetHandleByUUID=by_uuid,
         nvmlDeviceGetUUID=lambda handle: handle,
         nvmlDeviceGetName=lambda _: "NVIDIA H100",
-        nvmlDeviceGetMemoryInfo=lambda _: SimpleNamespace(used=used, total=total),
+        nvmlDeviceGetMemoryInfo=memory,
         nvmlDeviceGetUtilizationRates=rates,
     )
     return module

@@ -49,6 +49,8 @@ async def run_to_end(work: Coroutine[Any, Any, T], stop: asyncio.Future[None] | 
         while not working.done():
             with contextlib.suppress(asyncio.CancelledError):
                 await asyncio.wait([working])
+        if not working.cancelled():
+            working.exception()  # without this asyncio logs a traceback
         raise
 
 

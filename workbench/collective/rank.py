@@ -83,6 +83,7 @@ class SpmdCalls:
             call.put_back(self._worker.data)
             if not call.made or call.id in self._ended:
                 self._calls.pop(call.id, None)
+                call.take_made()  # `_last` would hold the blocks until the next call
         if "messages" in outcome:
             self._last = call
         return outcome

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+import time
 from collections.abc import Mapping, Sequence
 
 from workbench.errors import HeadUnreachable
@@ -92,14 +93,16 @@ class Tunnel:
         debug_log.ended(process.pid, process.returncode, _NAME, self.host)
 
     async def _keep(self, targets: Mapping[int, str], timeout: float, ended: asyncio.Task[None]) -> None:
-        pause = _PAUSE
+        pause, started = _PAUSE, time.monotonic()
         while True:
             await ended
+            # An ssh that ends at once, for example because another process has its port, must not log in each second.
+            pause = _PAUSE if time.monotonic() - started > _LONGEST_PAUSE else min(2 * pause, _LONGEST_PAUSE)
             await asyncio.sleep(pause)
+            started = time.monotonic()
             try:
-                ended, pause = await self._start(targets, timeout), _PAUSE
-            except HeadUnreachable as error:
-                pause = min(2 * pause, _LONGEST_PAUSE)
+                ended = await self._start(targets, timeout)
+            except (HeadUnreachable, OSError) as error:
                 debug_log.write("process", "%s", error)
                 await self._end()
 

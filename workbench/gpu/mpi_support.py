@@ -30,10 +30,11 @@ def is_gpu_aware(mpi: Any, environment: Mapping[str, str] = os.environ) -> bool 
         kinds = info.Get(_KEY)
     finally:
         info.Free()
-    if kinds:
-        return any(kind in kinds for kind in _KINDS)
-    # The symbols of the MPI library that mpi4py has loaded.
-    return reported(ctypes.CDLL(mpi.__file__), environment)
+    if kinds and any(kind in kinds for kind in _KINDS):
+        return True
+    # The symbols of the MPI library that mpi4py has loaded. Some MPICH list no kinds of GPUs, and have the functions.
+    found = reported(ctypes.CDLL(mpi.__file__), environment)
+    return False if found is None and kinds else found
 
 
 def reported(library: Any, environment: Mapping[str, str]) -> bool | None:

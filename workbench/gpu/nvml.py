@@ -21,7 +21,7 @@ class Gpu:
     name: str
     """Its model."""
     memory: int
-    """Bytes of its memory."""
+    """Bytes of the memory; 0 if the driver does not report them."""
 
 
 def visible_gpus(environment: Mapping[str, str] = os.environ) -> tuple[Gpu, ...]:
@@ -33,16 +33,15 @@ def visible_gpus(environment: Mapping[str, str] = os.environ) -> tuple[Gpu, ...]
     with ``CUDA_DEVICE_ORDER=PCI_BUS_ID``.
     """
     nvml = _loaded()
-    if nvml is None:
-        return ()
-    return tuple(
-        Gpu(
-            str(nvml.nvmlDeviceGetUUID(handle)),
-            str(nvml.nvmlDeviceGetName(handle)),
-            int(nvml.nvmlDeviceGetMemoryInfo(handle).total),
-        )
-        for handle in _handles(nvml, environment)
-    )
+    return () if nvml is None else tuple(_described(nvml, handle) for handle in _handles(nvml, environment))
+
+
+def _described(nvml: Any, handle: Any) -> Gpu:
+    memory = 0
+    # A container may not read the memory of a GPU that is divided (MIG), and some GPUs have no memory of their own.
+    with contextlib.suppress(nvml.NVMLError):
+        memory = int(nvml.nvmlDeviceGetMemoryInfo(handle).total)
+    return Gpu(str(nvml.nvmlDeviceGetUUID(handle)), str(nvml.nvmlDeviceGetName(handle)), memory)
 
 
 class GpuMeter:
@@ -56,10 +55,11 @@ class GpuMeter:
         """Return the mean load in percent, the bytes of memory that processes use, and all bytes; 0 without GPUs."""
         values = {"gpu": 0.0, "gpu_memory": 0.0, "gpu_memory_total": 0.0}
         for handle in self._handles:
-            memory = self._nvml.nvmlDeviceGetMemoryInfo(handle)
-            values["gpu_memory"] += memory.used
-            values["gpu_memory_total"] += memory.total
-            # A part of a GPU (MIG) has no load of its own.
+            with contextlib.suppress(self._nvml.NVMLError):
+                memory = self._nvml.nvmlDeviceGetMemoryInfo(handle)
+                values["gpu_memory"] += memory.used
+                values["gpu_memory_total"] += memory.total
+            # A part of a GPU (MIG) has no load.
             with contextlib.suppress(self._nvml.NVMLError):
                 values["gpu"] += self._nvml.nvmlDeviceGetUtilizationRates(handle).gpu / len(self._handles)
         return values
@@ -83,9 +83,9 @@ def _initialized(nvml: ModuleType) -> bool:
 
 
 def _handles(nvml: Any, environment: Mapping[str, str]) -> Iterator[Any]:
-    every = [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount())]
+    every = [_handle(nvml, index) for index in range(nvml.nvmlDeviceGetCount())]
     if CUDA not in environment:
-        yield from every
+        yield from (handle for handle in every if handle is not None)
         return
     for device in map(str.strip, environment[CUDA].split(",")):
         found = None
@@ -96,7 +96,15 @@ def _handles(nvml: Any, environment: Mapping[str, str]) -> Iterator[Any]:
                 found = nvml.nvmlDeviceGetHandleByUUID(device)
         elif device:
             # CUDA accepts the first letters of an identifier.
-            found = next((each for each in every if str(nvml.nvmlDeviceGetUUID(each)).startswith(device)), None)
+            known = (each for each in every if each is not None)
+            found = next((each for each in known if str(nvml.nvmlDeviceGetUUID(each)).startswith(device)), None)
         if found is None:
             return  # CUDA ignores the devices after the first that does not exist
         yield found
+
+
+def _handle(nvml: Any, index: int) -> Any:
+    """Return the handle of a GPU; None if the driver has lost the GPU."""
+    with contextlib.suppress(nvml.NVMLError):
+        return nvml.nvmlDeviceGetHandleByIndex(index)
+    return None

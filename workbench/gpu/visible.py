@@ -22,14 +22,15 @@ _NONE = "NoDevFiles"
 
 
 def installed(folder: Path = Path("/dev")) -> list[str]:
-    """Return the numbers of the NVIDIA GPUs of this host, from the files of the devices.
+    """Return the numbers that CUDA gives the NVIDIA GPUs of this host, from the files of the devices.
 
     Notes
     -----
-    The driver is not loaded: the launcher of a cluster, and a rank before CUDA, must not start it.
+    The driver is not loaded: the launcher of a cluster, and a rank before CUDA, must not start it. A container with
+    some GPUs of a host has their files, with any numbers; CUDA numbers these GPUs from 0.
     """
-    names = (re.fullmatch(r"nvidia(\d+)", path.name) for path in folder.glob("nvidia*"))
-    return sorted((name[1] for name in names if name), key=int)
+    files = [path for path in folder.glob("nvidia*") if re.fullmatch(r"nvidia\d+", path.name)]
+    return [str(number) for number in range(len(files))]
 
 
 def of_node(environment: Mapping[str, str], numbers: Iterable[str] = ()) -> dict[str, list[str]]:
@@ -44,8 +45,9 @@ def of_node(environment: Mapping[str, str], numbers: Iterable[str] = ()) -> dict
         The GPUs of the host, for a process without these variables.
     """
     devices = {name: _listed(environment[name]) for name in _VARIABLES if name in environment}
-    if not devices and (path := environment.get("PBS_GPUFILE")):
-        devices = {CUDA: _in_file(Path(path), socket.gethostname())}
+    path = environment.get("PBS_GPUFILE")
+    if not devices and path and (found := _in_file(Path(path), socket.gethostname())) is not None:
+        devices = {CUDA: found}
     return devices or {CUDA: list(numbers)}
 
 
@@ -73,11 +75,12 @@ def of_rank(environment: Mapping[str, str], per_rank: int, numbers: Iterable[str
 
     With ``--gpus-per-task``, ``srun`` itself has given each of its tasks a share:
 
-    >>> of_rank({"CUDA_VISIBLE_DEVICES": "1", "SLURM_LOCALID": "1"}, 1)
+    >>> of_rank({"CUDA_VISIBLE_DEVICES": "1", "SLURM_LOCALID": "1", "SLURM_GPUS_PER_TASK": "1"}, 1)
     {'CUDA_VISIBLE_DEVICES': '1'}
     """
     own = next((environment[name] for name in _LOCAL_RANKS if name in environment), None)
-    by_srun = own is None
+    # With --gpus-per-task; in an allocation of GPUs without it all tasks of a node see the same.
+    by_srun = own is None and not {"SLURM_GPUS_PER_TASK", "SLURM_TRES_PER_TASK"}.isdisjoint(environment)
     position = int(own or environment.get("SLURM_LOCALID", "0"))
     shares = {}
     for name, devices in of_node(environment, numbers).items():
@@ -105,11 +108,11 @@ def _listed(value: str) -> list[str]:
     return [device for each in value.split(",") if (device := each.strip()) and device != _NONE]
 
 
-def _in_file(path: Path, host: str) -> list[str]:
-    """Return the numbers in Torque's file, which has a line ``HOST-gpuNUMBER`` for each GPU of the job."""
+def _in_file(path: Path, host: str) -> list[str] | None:
+    """Return the numbers in Torque's file, with a line ``HOST-gpuNUMBER`` for each GPU of the job; None without it."""
     try:
         lines = path.read_text(encoding="utf-8").split()
     except OSError:
-        return []  # the first node of the job has the file
+        return None  # the first node of the job has the file
     found = (re.fullmatch(r"(.+)-gpu(\d+)", line) for line in lines)
     return [each[2] for each in found if each and each[1].partition(".")[0] == host.partition(".")[0]]

@@ -46,6 +46,8 @@ class Collectives(InterruptibleComm):
     def Allreduce(self, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM) -> None:
         # This is `operation` inlined, because the innermost loops of programs call Allreduce.
         watch = self.watch
+        if sendbuf is None:  # mpi4py treats None as in place
+            sendbuf = MPI.IN_PLACE
         watch.enter("Allreduce")
         try:
             if (size := nbytes(recvbuf)) >= LARGE_ON_NODE and (on_one_node(self) or size >= LARGE):

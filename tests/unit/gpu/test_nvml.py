@@ -70,3 +70,11 @@ def test_a_part_of_a_gpu_has_memory_and_no_load(nvml, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-known")
 
     assert GpuMeter().sample() == {"gpu": 0, "gpu_memory": 1 << 30, "gpu_memory_total": 80 << 30}
+
+
+def test_a_gpu_that_the_driver_has_lost_or_may_not_read_does_not_stop_a_rank(nvml):
+    nvml("GPU-divided", None, "GPU-b")
+
+    assert [(gpu.uuid, gpu.memory) for gpu in visible_gpus({})] == [("GPU-divided", 0), ("GPU-b", 80 << 30)]
+    assert [gpu.uuid for gpu in visible_gpus({"CUDA_VISIBLE_DEVICES": "GPU-b,1"})] == ["GPU-b"]
+    assert GpuMeter().sample() == {"gpu": 50, "gpu_memory": 1 << 30, "gpu_memory_total": 80 << 30}

@@ -30,7 +30,9 @@ def test_each_rank_of_a_node_gets_its_share_of_what_slurm_gave_the_job(launcher,
 def test_a_share_that_srun_gave_to_its_task_stays_and_mpiexec_gives_none():
     bound = {"CUDA_VISIBLE_DEVICES": "GPU-b", "SLURM_LOCALID": "1"}
 
-    assert of_rank(bound, 1) == {"CUDA_VISIBLE_DEVICES": "GPU-b"}
+    assert of_rank({**bound, "SLURM_GPUS_PER_TASK": "1"}, 1) == {"CUDA_VISIBLE_DEVICES": "GPU-b"}
+    with pytest.raises(LaunchError, match="the node has 1 GPU for this job"):
+        of_rank(bound, 1)  # in an allocation without --gpus-per-task rank 0 has this GPU
     with pytest.raises(LaunchError, match=r"needs 1 GPU .* the node has 1 GPU for this job"):
         of_rank({**bound, **openmpi(1)}, 1)
 
@@ -43,16 +45,17 @@ def test_pbs_names_them_in_a_variable_or_a_file(tmp_path):
 
     assert of_rank({**rank, "CUDA_VISIBLE_DEVICES": "GPU-a,GPU-b"}, 1) == {"CUDA_VISIBLE_DEVICES": "GPU-b"}
     assert of_rank({**rank, "PBS_GPUFILE": str(gpus)}, 1) == {"CUDA_VISIBLE_DEVICES": "1"}
-    # The file is on the first node alone: then the node's own numbers count.
-    assert of_node({"PBS_GPUFILE": "/nowhere"}, ["0"]) == {"CUDA_VISIBLE_DEVICES": []}
+    # The file is on the first node alone: on others the numbers of the node count.
+    assert of_node({"PBS_GPUFILE": "/nowhere"}, ["0"]) == {"CUDA_VISIBLE_DEVICES": ["0"]}
 
 
 def test_without_a_scheduler_the_gpus_of_the_host_are_divided(tmp_path):
     for name in ("nvidia10", "nvidia0", "nvidia2", "nvidiactl", "nvidia-uvm"):
         (tmp_path / name).touch()
 
-    assert installed(tmp_path) == ["0", "2", "10"]
-    assert of_rank({"MPI_LOCALRANKID": "2"}, 1, installed(tmp_path)) == {"CUDA_VISIBLE_DEVICES": "10"}
+    # In a container with some GPUs of a host CUDA numbers these from 0.
+    assert installed(tmp_path) == ["0", "1", "2"]
+    assert of_rank({"MPI_LOCALRANKID": "2"}, 1, installed(tmp_path)) == {"CUDA_VISIBLE_DEVICES": "2"}
 
 
 @pytest.mark.parametrize("hidden", ["", "NoDevFiles", " "])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _ctypes
 from types import SimpleNamespace
 
 import pytest
@@ -57,9 +58,18 @@ def test_the_library_reports_whether_it_can_send(answers, environment, aware):
     assert reported(library, environment) is aware
 
 
-@pytest.mark.parametrize(("kinds", "aware"), [("system,mpi,cuda:device", True), ("system,mpi", False)])
-def test_the_key_of_mpi_4_1_has_priority(kinds, aware):
+@pytest.mark.parametrize(
+    ("kinds", "environment", "aware"),
+    [
+        ("system,mpi,cuda:device", {}, True),
+        ("system,mpi", {}, False),
+        ("system,mpi", {"MPICH_GPU_SUPPORT_ENABLED": "1"}, True),
+        (None, {}, None),
+    ],
+)
+def test_the_key_of_mpi_4_1_and_then_the_library_report_it(kinds, environment, aware):
     info = SimpleNamespace(Get={"mpi_memory_alloc_kinds": kinds}.get, Free=lambda: None)
-    mpi = SimpleNamespace(COMM_WORLD=SimpleNamespace(Get_info=lambda: info))
+    # A library without functions for GPUs.
+    mpi = SimpleNamespace(COMM_WORLD=SimpleNamespace(Get_info=lambda: info), __file__=_ctypes.__file__)
 
-    assert is_gpu_aware(mpi, {}) is aware
+    assert is_gpu_aware(mpi, environment) is aware

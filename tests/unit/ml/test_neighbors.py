@@ -167,7 +167,7 @@ def test_many_queries_are_sent_in_several_calls(monkeypatch):
     X, queries = rows(300), rows(100, seed=2)
     model = NearestNeighbors(4).fit(X)
     expected = model.kneighbors(queries), model.kneighbors()
-    monkeypatch.setattr("workbench.ml.neighbors.estimator._CALL", 2000)
+    monkeypatch.setattr("workbench.ml.neighbors.estimator.RESULT", 2000)
 
     assert_found(model.kneighbors(queries), expected[0], rtol=0)
     assert_found(model.kneighbors(), expected[1], rtol=0)
@@ -288,7 +288,7 @@ def test_neighbours_of_own_rows_stay_on_the_ranks(client, n_neighbors, monkeypat
     X, passes = rows(203), []
     model = NearestNeighbors(n_neighbors, callback=passes.append).fit(da.from_array(X, chunks=(60, 6)))
     passes.clear()
-    monkeypatch.setattr("workbench.ml.neighbors.estimator._CALL", 8000)
+    monkeypatch.setattr("workbench.ml.neighbors.estimator.RESULT", 8000)
     distances, indices = model.kneighbors()
 
     assert distances.chunks == indices.chunks == ((51, 51, 51, 50), (n_neighbors,))
@@ -313,7 +313,7 @@ def test_neighbours_of_dask_queries_stay_with_these_on_the_ranks(client, form, m
     elif form == "placed":
         given = place(given)
     model = NearestNeighbors(3).fit(da.from_array(X, chunks=(60, 6)))
-    monkeypatch.setattr("workbench.ml.neighbors.estimator._CALL", 1000)
+    monkeypatch.setattr("workbench.ml.neighbors.estimator.RESULT", 1000)
     distances, indices = model.kneighbors(given)
 
     assert distances.chunks == indices.chunks == ((23, 23, 22, 22), (3,))
@@ -452,7 +452,7 @@ def test_rows_within_a_radius_of_dask_queries_are_found_lazily_by_an_array(empty
 def test_rows_within_a_radius_stay_on_the_ranks(client, given, monkeypatch):
     X, queries = rows(203), None if given == "own rows" else rows(2 if given == "two queries" else 90, seed=2)
     model = NearestNeighbors(radius=1.5).fit(da.from_array(X, chunks=(60, 6)))
-    monkeypatch.setattr("workbench.ml.neighbors.estimator._CALL", 1000)
+    monkeypatch.setattr("workbench.ml.neighbors.estimator.RESULT", 1000)
     lazy = None if queries is None else da.from_array(queries, chunks=(40, 6))
     distances, indices = model.radius_neighbors(lazy, sort_results=True)
 
@@ -470,3 +470,21 @@ def test_a_radius_that_is_none_is_refused(radius):
         NearestNeighbors().fit(rows(20)).radius_neighbors(radius=radius)
     with pytest.raises(ValueError, match="return_distance must be True"):
         NearestNeighbors().fit(rows(20)).radius_neighbors(return_distance=False, sort_results=True)
+
+
+def test_a_radius_may_be_larger_than_all_distances():
+    found = NearestNeighbors().fit(rows(20)).radius_neighbors(radius=1e200, return_distance=False)
+    assert [len(each) for each in found] == [19] * 20
+
+
+@pytest.mark.parametrize(
+    "search", [nearest(None, 3, step=7), Within(metric="euclidean", keywords={}, radius=2, step=7)]
+)
+def test_a_part_without_rows_has_no_neighbours(search, monkeypatch):
+    X = rows(50)
+    parts = LocalParts(
+        [NeighborsPart(X[start:stop], None, None, start) for start, stop in ((0, 25), (25, 25), (25, 50))]
+    )
+    monkeypatch.setattr("workbench.ml.neighbors.search.RESULT", 500)
+    find_each(parts, search)
+    assert [[len(each) for each in kept] for kept in parts.each("kept")] == [[25, 25], [0, 0], [25, 25]]

@@ -89,7 +89,7 @@ class Euclidean:
 
     def score(self, distance: float) -> float:
         """See `Measure.score`."""
-        return distance**2 * (1 + 4 * float(np.finfo(np.float64).eps))
+        return distance * distance * (1 + 4 * float(np.finfo(np.float64).eps))
 
     def distances(self, exact: _Array) -> _Array:
         """See `Measure.distances`."""

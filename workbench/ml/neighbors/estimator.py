@@ -24,7 +24,7 @@ from workbench.ml.engine.verbose import Callback, reporting
 from workbench.ml.estimator import Estimator, rows_together
 from workbench.ml.neighbors.graph import graph
 from workbench.ml.neighbors.part import NeighborsPart, QueriesPart, QueryChecks, RowsPart
-from workbench.ml.neighbors.search import Nearest, Search, Within, count, find, find_each
+from workbench.ml.neighbors.search import RESULT, Nearest, Search, Within, count, find, find_each
 from workbench.ml.placed import as_array, beside, counted, in_blocks, placed
 
 if TYPE_CHECKING:
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 
     from workbench.placement.layout import AlignedBlocks
 
-# Maximum number of bytes of queries and results in one call of all ranks.
-_CALL = 1 << 26
+# Rows within a radius that a first call expects for a query.
+_WITHIN = 1024
 # Metrics that need a statistic of all rows, and the name of the argument.
 _OF_ALL = {"seuclidean": "V", "mahalanobis": "VI"}
 
@@ -262,7 +262,7 @@ class NearestNeighbors(Estimator):
         if sort_results and not return_distance:
             raise ValueError("return_distance must be True if sort_results is True.")
         search = Within(radius=self._radius(radius), sort=sort_results, **self._options())
-        distances, indices = self._found(X, search, 0)
+        distances, indices = self._found(X, search, 16 * _WITHIN)
         return (distances, indices) if return_distance else indices
 
     def kneighbors_graph(self, X: Any = None, n_neighbors: int | None = None, mode: str = "connectivity") -> Any:
@@ -356,7 +356,7 @@ class NearestNeighbors(Estimator):
         size
             Bytes of the result for a query, for the number of queries in a call.
         """
-        search = replace(search, step=max(_CALL // (8 * self.n_features_in_ + size), 1))
+        search = replace(search, step=max(RESULT // (8 * self.n_features_in_ + size), 1))
         own_rows = X is None
         if own_rows:
             X = self._rows.X

@@ -74,11 +74,12 @@ class NeighborsPart(Keeps, FindsNonFinite):
 
     def queries(self, part: int, start: int, stop: int) -> Any:
         """Return some queries; None if the request is for another part."""
-        return self._queries[start:stop] if part == self._start else None
+        # A part without queries has the same first row as the next one.
+        return self._queries[start:stop] if part == self._start and self._queries.shape[0] else None
 
     def keep(self, part: int, start: int, search: Search, result: Result) -> None:
         """Keep the result for queries of this part, from a number on."""
-        if part == self._start:
+        if part == self._start and bool(len(result[0])) == bool(self._queries.shape[0]):
             self._results.append(search.arrays([self._found(search, result, start)]))
 
     def kept(self) -> tuple[Any, ...]:

@@ -15,6 +15,9 @@ from workbench.ml.engine.pass_counter import Passes
 
 _Array = NDArray[Any]
 
+RESULT = 1 << 26
+"""Bytes of the queries and results that one call of all ranks should have."""
+
 Result = tuple[_Array, ...]
 """The arrays of a search; the first axis of the first array has the queries."""
 
@@ -52,8 +55,12 @@ class Search(ABC):
         """Return distances and numbers of rows of several results, both with an element or a row for each query."""
 
     @abstractmethod
+    def nothing(self) -> Result:
+        """Return the result for no queries."""
+
     def empty(self) -> tuple[_Array, _Array]:
         """Return what `arrays` returns for no queries."""
+        return self.arrays([self.nothing()])
 
     @abstractmethod
     def pack(self, arrays: tuple[_Array, _Array]) -> _Array:
@@ -99,8 +106,8 @@ class Nearest(Search):
         distances, rows = (np.concatenate(each) for each in zip(*results, strict=True))
         return distances, rows
 
-    def empty(self) -> tuple[_Array, _Array]:
-        """See `Search.empty`."""
+    def nothing(self) -> Result:
+        """See `Search.nothing`."""
         return np.empty((0, self.n_neighbors)), np.empty((0, self.n_neighbors), np.int64)
 
     def pack(self, arrays: tuple[_Array, _Array]) -> _Array:
@@ -149,9 +156,9 @@ class Within(Search):
             distances, rows = distances[order], rows[order]
         return _split(distances, counts), _split(rows, counts)
 
-    def empty(self) -> tuple[_Array, _Array]:
-        """See `Search.empty`."""
-        return np.empty(0, object), np.empty(0, object)
+    def nothing(self) -> Result:
+        """See `Search.nothing`."""
+        return np.empty(0, np.int64), np.empty(0), np.empty(0, np.int64)
 
     def pack(self, arrays: tuple[_Array, _Array]) -> _Array:
         """See `Search.pack`."""
@@ -188,10 +195,16 @@ def find_each(parts: Parts, search: Search) -> None:
     Each request sends some queries of one part to all parts, and the results back.
     """
     for part, queries in parts.each("query_range"):
-        for start in range(0, queries, search.step):
-            request = replace(search, queries=parts.fold(_either, "queries", part, start, start + search.step))
+        start, step = 0, search.step
+        if not queries:
+            parts.each("keep", part, start, search, search.nothing())
+        while start < queries:
+            request = replace(search, queries=parts.fold(_either, "queries", part, start, start + step))
             result = parts.fold(search.join, search.method, request)
             parts.each("keep", part, start, search, result)
+            start += step
+            # The number of rows within a radius is not known before.
+            step = min(step, max(1, step * RESULT // max(1, sum(array.nbytes for array in result))))
 
 
 def _either(left: Any, right: Any) -> Any:
