@@ -79,6 +79,14 @@ def test_a_dropout_of_channels_drops_them_on_all_ranks(client4):
     assert {tuple(values) for _, values in found} == {(0.0, 2.0)}
 
 
+def test_ranks_draw_different_random_numbers_and_the_same_for_whole_tensors(client4):
+    found = run_on_ranks(stripped.random_numbers, client=client4)
+    for of_ranks in zip(*(rows for rows, _ in found), strict=True):
+        assert len({tuple(rows) for rows in of_ranks}) == 4
+    assert [whole for _, whole in found] == [found[0][1]] * 4
+    assert run_on_ranks(stripped.evaluated_dropout, client=client4) == [True] * 4
+
+
 def test_frozen_weights_and_evaluation_have_no_gradients(client4):
     assert run_on_ranks(stripped.without_gradients, client=client4) == [(True, True, True)] * 4
 

@@ -242,6 +242,29 @@ def dropped_channels(comm):
     return (found != 0).all((2, 3)).tolist(), sorted(set(found.flatten().tolist()))
 
 
+def random_numbers(comm):
+    """Return what random functions make of the first two rows of this rank, and of a whole tensor afterwards."""
+    import torch
+    from torch.nn import functional as F  # noqa: N812
+
+    torch.manual_seed(5)
+    model = strips(torch.nn.Identity(), comm)
+    strip = model(-torch.ones(1, 1, 11, 16)[:, :, model.rows(11)])
+    found = [F.dropout(strip), F.alpha_dropout(strip, training=True), F.rrelu(strip, training=True)]
+    found += [torch.rand_like(strip), torch.randn_like(strip)]
+    return [each.to_local()[:, :, :2].flatten().tolist() for each in found], F.dropout(torch.ones(64)).tolist()
+
+
+def evaluated_dropout(comm):
+    """Return whether a dropout in evaluation leaves the generator as it is."""
+    import torch
+
+    before = torch.get_rng_state()
+    model = strips(torch.nn.Sequential(torch.nn.Dropout(), torch.nn.RReLU()).eval(), comm)
+    model(torch.ones(1, 1, 2, 3))
+    return torch.equal(before, torch.get_rng_state())
+
+
 def without_gradients(comm):
     """Return whether weights without gradients and evaluation without a graph work."""
     import torch
