@@ -52,6 +52,15 @@ def test_functions_of_strips_have_the_results_and_gradients_of_whole_images(clie
         assert {name: apart for name, apart in of_rank.items() if not apart <= EXACT} == {}
 
 
+def test_layers_of_small_images_have_the_results_and_gradients_of_whole_images(client4):
+    for of_rank in run_on_ranks(stripped.compared_small, client=client4):
+        assert {name: apart for name, apart in of_rank.items() if not apart <= EXACT} == {}
+
+
+def test_a_result_that_is_changed_in_place_leaves_the_input_as_it_is(client4):
+    assert run_on_ranks(stripped.changed_in_place, client=client4) == [True] * 4
+
+
 @SIZES
 @pytest.mark.parametrize("image", [16, 20])
 def test_a_unet_on_strips_has_the_losses_of_one_process(client4, size, image):

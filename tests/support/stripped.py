@@ -125,6 +125,46 @@ def compared_functions(comm):
     return {name: compared(comm, Net(function), x, squares) for name, function in functions().items()}
 
 
+def compared_small(comm):
+    """Return how far layers on strips of small images, of which ranks have no row, are from those of whole images."""
+    import torch
+    from torch import nn
+
+    torch.manual_seed(4)
+    change = nn.ReLU(inplace=True)
+    layers = {
+        "reflect": nn.Conv2d(4, 2, (1, 3), padding=(0, 1), padding_mode="reflect"),
+        "replicate": nn.Conv2d(4, 2, (1, 3), padding=(0, 1), padding_mode="replicate"),
+        "ReflectionPad2d": nn.Sequential(nn.Conv2d(4, 4, 1), nn.ReflectionPad2d((2, 1, 0, 0))),
+        "ReplicationPad2d": nn.Sequential(nn.Conv2d(4, 4, 1), nn.ReplicationPad2d(1)),
+        "PixelShuffle": nn.Sequential(nn.Conv2d(4, 4, 1), nn.PixelShuffle(2), change),
+        "AvgPool1d": nn.Sequential(nn.Conv1d(4, 4, 1), nn.AvgPool1d(1), change),
+    }
+    found = {}
+    for height in range(1, 6):
+        x = torch.sin(torch.arange(2.0 * 4 * height * 6).double()).view(2, 4, height, 6)
+        for name, net in layers.items():
+            images = x[..., 0] if name == "AvgPool1d" else x
+            found[name, height] = compared(comm, copy.deepcopy(net).double(), images, squares)
+    return found
+
+
+def changed_in_place(comm):
+    """Return whether the input of a layer stays as it is when its result is changed."""
+    import torch
+
+    class Net(torch.nn.Module):
+        def forward(self, image):
+            image = image * 2
+            torch.nn.functional.pad(image, (0, 0, -1, 0)).relu_()
+            return image
+
+    model = strips(Net(), comm)
+    with torch.inference_mode():
+        x = -torch.ones(1, 1, 5, 2)[:, :, model.rows(5)]
+        return torch.equal(model(x).to_local(), x * 2)
+
+
 def in_other_parts(comm):
     """Return how far the result is from that of one process where ranks pass other rows than `rows`."""
     import torch
