@@ -62,6 +62,8 @@ def functions():
 
     torch.manual_seed(3)
     labels = torch.randint(0, 4, (2, 11, 6))
+    ignored = labels.clone()
+    ignored[:, :3] = -100
     shares, factors = torch.rand(2, 4, 11, 6).double().softmax(1), torch.rand(2, 4, 11, 6).double()
     weight, row = torch.tensor([0.5, 1.0, 2.0, 0.1]).double(), torch.rand(11, 1).double()
     return {
@@ -93,6 +95,7 @@ def functions():
         "batch norm in evaluation": lambda x: F.batch_norm(x, weight, weight),
         "conversion": lambda x: x.float().double().contiguous().to(torch.float64),
         "cross entropy": lambda x: F.cross_entropy(x, _rows(x, labels)),
+        "cross entropy of no class in the first rows": lambda x: F.cross_entropy(x, _rows(x, ignored)),
         "sum of cross entropies": lambda x: F.cross_entropy(x, _rows(x, labels), reduction="sum"),
         "cross entropies": lambda x: F.cross_entropy(x, _rows(x, labels), weight, reduction="none"),
         "weighted cross entropy": lambda x: F.cross_entropy(
@@ -100,6 +103,10 @@ def functions():
         ),
         "cross entropy of shares": lambda x: F.cross_entropy(x, shares),
         "likelihood": lambda x: F.nll_loss(F.log_softmax(x, 1), _rows(x, labels), weight),
+        "weighted cross entropy of sequences": lambda x: F.cross_entropy(x.mean(3), _rows(x, labels)[..., 0], weight),
+        "mean of more elements than float16 counts": lambda x: F.mse_loss(
+            F.pad(0 * x, (0, 1200)).half(), F.pad(0 * x + 2, (0, 1200), value=2.0).half()
+        ),
         "squared error": lambda x: F.mse_loss(x, factors) + F.l1_loss(x, factors * 0, reduction="sum"),
         "binary cross entropy": lambda x: F.binary_cross_entropy_with_logits(x, shares, pos_weight=1 + row[:1]),
         "Dice": lambda x: 1 - 2 * (x.sigmoid() * shares).sum() / (x.sigmoid().sum() + shares.sum()),
