@@ -52,6 +52,15 @@ def test_functions_of_strips_have_the_results_and_gradients_of_whole_images(clie
         assert {name: apart for name, apart in of_rank.items() if not apart <= EXACT} == {}
 
 
+def test_layers_of_small_images_have_the_results_and_gradients_of_whole_images(client4):
+    for of_rank in run_on_ranks(stripped.compared_small, client=client4):
+        assert {name: apart for name, apart in of_rank.items() if not apart <= EXACT} == {}
+
+
+def test_a_result_that_is_changed_in_place_leaves_the_input_as_it_is(client4):
+    assert run_on_ranks(stripped.changed_in_place, client=client4) == [True] * 4
+
+
 @SIZES
 @pytest.mark.parametrize("image", [16, 20])
 def test_a_unet_on_strips_has_the_losses_of_one_process(client4, size, image):
@@ -77,6 +86,14 @@ def test_a_dropout_of_channels_drops_them_on_all_ranks(client4):
     found = run_on_ranks(stripped.dropped_channels, client=client4)
     assert all(channels == found[0][0] for channels, _ in found)
     assert {tuple(values) for _, values in found} == {(0.0, 2.0)}
+
+
+def test_ranks_draw_different_random_numbers_and_the_same_for_whole_tensors(client4):
+    found = run_on_ranks(stripped.random_numbers, client=client4)
+    for of_ranks in zip(*(rows for rows, _ in found), strict=True):
+        assert len({tuple(rows) for rows in of_ranks}) == 4
+    assert [whole for _, whole in found] == [found[0][1]] * 4
+    assert run_on_ranks(stripped.evaluated_dropout, client=client4) == [True] * 4
 
 
 def test_frozen_weights_and_evaluation_have_no_gradients(client4):

@@ -62,6 +62,8 @@ def functions():
 
     torch.manual_seed(3)
     labels = torch.randint(0, 4, (2, 11, 6))
+    ignored = labels.clone()
+    ignored[:, :3] = -100
     shares, factors = torch.rand(2, 4, 11, 6).double().softmax(1), torch.rand(2, 4, 11, 6).double()
     weight, row = torch.tensor([0.5, 1.0, 2.0, 0.1]).double(), torch.rand(11, 1).double()
     return {
@@ -93,6 +95,7 @@ def functions():
         "batch norm in evaluation": lambda x: F.batch_norm(x, weight, weight),
         "conversion": lambda x: x.float().double().contiguous().to(torch.float64),
         "cross entropy": lambda x: F.cross_entropy(x, _rows(x, labels)),
+        "cross entropy of no class in the first rows": lambda x: F.cross_entropy(x, _rows(x, ignored)),
         "sum of cross entropies": lambda x: F.cross_entropy(x, _rows(x, labels), reduction="sum"),
         "cross entropies": lambda x: F.cross_entropy(x, _rows(x, labels), weight, reduction="none"),
         "weighted cross entropy": lambda x: F.cross_entropy(
@@ -100,6 +103,10 @@ def functions():
         ),
         "cross entropy of shares": lambda x: F.cross_entropy(x, shares),
         "likelihood": lambda x: F.nll_loss(F.log_softmax(x, 1), _rows(x, labels), weight),
+        "weighted cross entropy of sequences": lambda x: F.cross_entropy(x.mean(3), _rows(x, labels)[..., 0], weight),
+        "mean of more elements than float16 counts": lambda x: F.mse_loss(
+            F.pad(0 * x, (0, 1200)).half(), F.pad(0 * x + 2, (0, 1200), value=2.0).half()
+        ),
         "squared error": lambda x: F.mse_loss(x, factors) + F.l1_loss(x, factors * 0, reduction="sum"),
         "binary cross entropy": lambda x: F.binary_cross_entropy_with_logits(x, shares, pos_weight=1 + row[:1]),
         "Dice": lambda x: 1 - 2 * (x.sigmoid() * shares).sum() / (x.sigmoid().sum() + shares.sum()),
@@ -123,6 +130,46 @@ def compared_functions(comm):
     x = torch.randn(2, 4, 11, 6, dtype=torch.float64)
     comm.Bcast(x.numpy())
     return {name: compared(comm, Net(function), x, squares) for name, function in functions().items()}
+
+
+def compared_small(comm):
+    """Return how far layers on strips of small images, of which ranks have no row, are from those of whole images."""
+    import torch
+    from torch import nn
+
+    torch.manual_seed(4)
+    change = nn.ReLU(inplace=True)
+    layers = {
+        "reflect": nn.Conv2d(4, 2, (1, 3), padding=(0, 1), padding_mode="reflect"),
+        "replicate": nn.Conv2d(4, 2, (1, 3), padding=(0, 1), padding_mode="replicate"),
+        "ReflectionPad2d": nn.Sequential(nn.Conv2d(4, 4, 1), nn.ReflectionPad2d((2, 1, 0, 0))),
+        "ReplicationPad2d": nn.Sequential(nn.Conv2d(4, 4, 1), nn.ReplicationPad2d(1)),
+        "PixelShuffle": nn.Sequential(nn.Conv2d(4, 4, 1), nn.PixelShuffle(2), change),
+        "AvgPool1d": nn.Sequential(nn.Conv1d(4, 4, 1), nn.AvgPool1d(1), change),
+    }
+    found = {}
+    for height in range(1, 6):
+        x = torch.sin(torch.arange(2.0 * 4 * height * 6).double()).view(2, 4, height, 6)
+        for name, net in layers.items():
+            images = x[..., 0] if name == "AvgPool1d" else x
+            found[name, height] = compared(comm, copy.deepcopy(net).double(), images, squares)
+    return found
+
+
+def changed_in_place(comm):
+    """Return whether the input of a layer stays as it is when its result is changed."""
+    import torch
+
+    class Net(torch.nn.Module):
+        def forward(self, image):
+            image = image * 2
+            torch.nn.functional.pad(image, (0, 0, -1, 0)).relu_()
+            return image
+
+    model = strips(Net(), comm)
+    with torch.inference_mode():
+        x = -torch.ones(1, 1, 5, 2)[:, :, model.rows(5)]
+        return torch.equal(model(x).to_local(), x * 2)
 
 
 def in_other_parts(comm):
@@ -240,6 +287,29 @@ def dropped_channels(comm):
     model = strips(torch.nn.Dropout2d(), comm)
     found = model(torch.ones(2, 16, 2, 3)).to_local()
     return (found != 0).all((2, 3)).tolist(), sorted(set(found.flatten().tolist()))
+
+
+def random_numbers(comm):
+    """Return what random functions make of the first two rows of this rank, and of a whole tensor afterwards."""
+    import torch
+    from torch.nn import functional as F  # noqa: N812
+
+    torch.manual_seed(5)
+    model = strips(torch.nn.Identity(), comm)
+    strip = model(-torch.ones(1, 1, 11, 16)[:, :, model.rows(11)])
+    found = [F.dropout(strip), F.alpha_dropout(strip, training=True), F.rrelu(strip, training=True)]
+    found += [torch.rand_like(strip), torch.randn_like(strip)]
+    return [each.to_local()[:, :, :2].flatten().tolist() for each in found], F.dropout(torch.ones(64)).tolist()
+
+
+def evaluated_dropout(comm):
+    """Return whether a dropout in evaluation leaves the generator as it is."""
+    import torch
+
+    before = torch.get_rng_state()
+    model = strips(torch.nn.Sequential(torch.nn.Dropout(), torch.nn.RReLU()).eval(), comm)
+    model(torch.ones(1, 1, 2, 3))
+    return torch.equal(before, torch.get_rng_state())
 
 
 def without_gradients(comm):

@@ -11,16 +11,17 @@ from workbench.torch.spatial.strip import CannotSplitError, Strip, first_strip, 
 from workbench.torch.spatial.sums import total
 
 _ELEMENTWISE = (
-    "abs", "add", "addcdiv", "addcmul", "alpha_dropout", "bfloat16", "bitwise_and", "bitwise_not", "bitwise_or", "ceil",
-    "celu", "clamp", "clamp_max", "clamp_min", "clone", "contiguous", "cos", "detach", "div", "double", "dropout",
-    "elu", "empty_like", "eq", "erf", "exp", "expm1", "fill", "float", "floor", "ge", "gelu", "gt", "half",
-    "hardshrink", "hardsigmoid", "hardswish", "hardtanh", "isfinite", "isnan", "le", "leaky_relu", "lerp", "log",
-    "log1p", "logical_and", "logical_not", "logical_or", "logit", "logsigmoid", "lt", "masked_fill", "maximum",
-    "minimum", "mish", "mul", "ne", "neg", "ones_like", "pow", "rand_like", "randn_like", "__rdiv__", "reciprocal",
-    "relu", "relu6", "requires_grad", "round", "rrelu", "rsqrt", "rsub", "__rsub__", "selu", "sigmoid", "sign", "silu",
-    "sin", "softplus", "softshrink", "softsign", "sqrt", "square", "sub", "tan", "tanh", "tanhshrink", "threshold",
-    "_threshold", "to", "true_divide", "type_as", "where", "zeros_like",
+    "abs", "add", "addcdiv", "addcmul", "bfloat16", "bitwise_and", "bitwise_not", "bitwise_or", "ceil", "celu",
+    "clamp", "clamp_max", "clamp_min", "clone", "contiguous", "cos", "detach", "div", "double", "elu", "empty_like",
+    "eq", "erf", "exp", "expm1", "fill", "float", "floor", "ge", "gelu", "gt", "half", "hardshrink", "hardsigmoid",
+    "hardswish", "hardtanh", "isfinite", "isnan", "le", "leaky_relu", "lerp", "log", "log1p", "logical_and",
+    "logical_not", "logical_or", "logit", "logsigmoid", "lt", "masked_fill", "maximum", "minimum", "mish", "mul", "ne",
+    "neg", "ones_like", "pow", "__rdiv__", "reciprocal", "relu", "relu6", "requires_grad", "round", "rsqrt", "rsub",
+    "__rsub__", "selu", "sigmoid", "sign", "silu", "sin", "softplus", "softshrink", "softsign", "sqrt", "square",
+    "sub", "tan", "tanh", "tanhshrink", "threshold", "_threshold", "to", "true_divide", "type_as", "where",
+    "zeros_like",
 )  # fmt: skip
+_RANDOM = ("alpha_dropout", "dropout", "rand_like", "randn_like", "rrelu")
 
 
 @rule(*_ELEMENTWISE, *(f"{name}_" for name in _ELEMENTWISE))
@@ -29,6 +30,18 @@ def elementwise(function: Any, *args: Any, **options: Any) -> Any:
     given = [local(value, strip) for value in args]
     found = function(*given, **{name: local(value, strip) for name, value in options.items()})
     return strip.like(found, axis=found.dim() - strip.dim() + strip.axis)
+
+
+@rule(*_RANDOM, *(f"{name}_" for name in _RANDOM))
+def random(function: Any, *args: Any, **options: Any) -> Any:
+    strip = first_strip((*args, *options.values()))
+    if not options.get("training", True):
+        return elementwise(function, *args, **options)
+    # Ranks draw different numbers, as many as they have, and the generators of all ranks stay alike.
+    seed = int(torch.randint(2**62, ())) + strip.comm.rank
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)
+        return elementwise(function, *args, **options)
 
 
 @rule("prelu")

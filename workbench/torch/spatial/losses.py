@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -17,42 +18,39 @@ _LOSSES = (
 
 
 @rule(*_LOSSES)
-def of_elements(function: Any, *args: Any, **options: Any) -> Any:
-    reduction = options.pop("reduction", "mean")
+def of_elements(function: Any, *args: Any, reduction: str = "mean", **options: Any) -> Any:
     strip = first_strip((*args, *options.values()))
     if options.get("weight") is not None and "entropy" not in function.__name__:
         raise CannotSplitError("weights have no rule", "Multiply the losses of reduction='none' by the weights")
-    found = _local_loss(function, strip, args, options, reduction)
-    if reduction == "none":
-        return strip.like(found)
-    return _reduced(strip, found, torch.tensor(float(strip.to_local().numel())), reduction)
+    given = [local(value, strip) for value in args]
+    loss = partial(function, *given, **{name: local(value, strip) for name, value in options.items()})
+    return _of_image(loss, strip, reduction, strip.to_local().numel(), strip.axis)
 
 
 @rule("cross_entropy", "nll_loss")
-def of_classes(function: Any, strip: Strip, target: Any, weight: Any = None, **options: Any) -> Any:
-    reduction = options.pop("reduction", "mean")
-    indices = not target.is_floating_point()
+def of_classes(
+    function: Any, strip: Strip, target: Any, weight: Any = None, reduction: str = "mean", **options: Any
+) -> Any:
     target = local(target, strip)
-    found = _local_loss(function, strip, (strip, target, weight), options, reduction)
-    if reduction == "none":
-        return strip.like(found, axis=strip.axis - 1)
-    if not indices:
-        counted = torch.tensor(target.numel() / target.shape[1])
+    # Not `local` of the weights: they are those of classes, also where the length of a sequence is the last axis.
+    loss = partial(function, strip.to_local(), target, weight, **options)
+    if target.is_floating_point():
+        counted = target.numel() / target.shape[1]
     else:
         valid = target[target != options.get("ignore_index", -100)]
-        counted = torch.tensor(float(len(valid))) if weight is None else weight[valid].sum()
-    return _reduced(strip, found, counted, reduction)
+        counted = valid.numel() if weight is None else float(weight.double()[valid].sum())
+    return _of_image(loss, strip, reduction, counted, strip.axis - 1)
 
 
-def _local_loss(function: Any, strip: Strip, args: Any, options: dict[str, Any], reduction: str) -> Any:
+def _of_image(loss: Any, strip: Strip, reduction: str, counted: float, axis: int) -> Any:
+    """Return the loss of the whole image; `counted` is what a mean over the rows of this rank divides by."""
     if reduction not in {"none", "mean", "sum"}:
         raise CannotSplitError(f"reduction={reduction!r} has no rule", "Use 'mean', 'sum' or 'none'")
-    options = {name: local(value, strip) for name, value in options.items()}
-    # `mean` of the rows of a rank is not that of the image.
-    given = reduction if reduction == "none" else "sum"
-    return function(*(local(value, strip) for value in args), **options, reduction=given)
-
-
-def _reduced(strip: Strip, found: torch.Tensor, counted: torch.Tensor, reduction: str) -> torch.Tensor:
-    loss = total(strip.comm, found)
-    return loss / total(strip.comm, counted.to(loss.dtype)) if reduction == "mean" else loss
+    if reduction == "none":
+        return strip.like(loss(reduction="none"), axis=axis)
+    if reduction == "sum":
+        return total(strip.comm, loss(reduction="sum"))
+    # Means in proportion, because sums and counts may exceed float16. The mean of nothing is no number, its sum is 0.
+    mean = loss(reduction="mean" if counted else "sum")
+    share = counted / total(strip.comm, torch.tensor(counted, dtype=torch.float64))
+    return total(strip.comm, mean.double() * share).to(mean.dtype)

@@ -109,9 +109,14 @@ def interpolate(
     tensor = rows.to_local()
     if tensor.shape[AXIS]:
         return rows.like(resized(tensor, tensor.shape[AXIS] if size is not None else 1.0, None))
-    # PyTorch refuses tensors without rows; the sum of none keeps this rank in the exchange of the gradients.
+    # PyTorch refuses tensors without rows.
     width = resized(tensor.new_empty(1, 1, 1, *tensor.shape[AXIS + 1 :]), 1, None).shape[AXIS + 1 :]
-    return rows.like(tensor.new_zeros(*tensor.shape[:AXIS], 0, *width) + tensor.sum())
+    return rows.like(_no_rows(tensor, tensor.shape[1], *width))
+
+
+def _no_rows(tensor: torch.Tensor, channels: int, *width: int) -> torch.Tensor:
+    """Return a result without rows: the sum of none keeps this rank in the exchange of the gradients."""
+    return tensor.new_zeros(len(tensor), channels, 0, *width) + tensor.sum()
 
 
 @rule("pad")
@@ -125,6 +130,9 @@ def padded(function: Any, strip: Strip, pad: Any, mode: str = "constant", value:
         strip = _padded_rows(strip, before, after, mode, value or 0.0)
     if not any(others):
         return strip
+    if not strip.to_local().shape[strip.axis]:
+        # PyTorch refuses to reflect or repeat the columns of no rows.
+        mode, value = "constant", None
     if mode != "constant":
         others += [0] * (2 * (strip.dim() - AXIS) - len(others))
     return strip.like(function(strip.to_local(), others, mode, value))
@@ -153,5 +161,10 @@ def _padded_rows(strip: Strip, before: int, after: int, mode: str, fill: float) 
 @rule("pixel_shuffle")
 def pixel_shuffle(function: Any, strip: Strip, upscale_factor: int) -> Strip:
     of_images(strip)
-    have = [upscale_factor * row for row in strip.have]
-    return strip.like(redivided(strip.comm, function(strip.to_local(), upscale_factor), have), height=have[-1])
+    have, tensor = [upscale_factor * row for row in strip.have], strip.to_local()
+    if tensor.shape[AXIS]:
+        shuffled = function(tensor, upscale_factor)
+    else:
+        # PyTorch has a gradient of another shape.
+        shuffled = _no_rows(tensor, tensor.shape[1] // upscale_factor**2, tensor.shape[-1] * upscale_factor)
+    return strip.like(redivided(strip.comm, shuffled, have), height=have[-1])

@@ -100,8 +100,10 @@ class _Windowed(torch.autograd.Function):
         ctx.operation, ctx.exchange, ctx.fill = operation, exchange, fill
         ctx.taken, ctx.rows = taken, result.shape[exchange.axis]
         ctx.save_for_backward(*((strip, *halos) if operation.keeps else (None,) * 3), *weights)
-        # A copy of a part is smaller than the whole that a view would keep, and a result is no view of the input.
-        if taken == (0, ctx.rows) and result is not strip:
+        # A copy of a part is smaller than the whole that a view would keep. A result is no view, because later layers
+        # may change it in place.
+        shared = result.untyped_storage().data_ptr() == strip.untyped_storage().data_ptr()
+        if taken == (0, ctx.rows) and not shared and not result._is_view():  # noqa: SLF001  (PyTorch has no public name for it)
             return result
         return result.narrow(exchange.axis, *taken).clone(memory_format=torch.contiguous_format)
 
