@@ -28,6 +28,7 @@ FROM_MPI_TO_DASK = FOLDER / "02_from_mpi_to_dask.ipynb"
 SPMD_AND_C = FOLDER / "03_spmd_and_c.ipynb"
 FEATURE_ENGINEERING = FOLDER / "04_feature_engineering_to_training.ipynb"
 DEEP_LEARNING = FOLDER / "05_deep_learning.ipynb"
+LARGE_MODELS = FOLDER / "06_large_models.ipynb"
 # Seconds that a cell may take.
 CELL = 100
 
@@ -337,5 +338,27 @@ def test_the_deep_learning_notebook_reads_digits_and_goes_on_after_a_lost_rank()
         assert float(re.search(r"(\S+)% of 297 images", printed)[1]) > 85
         assert re.search(r"^12 trials, \d+ of them pruned; best: .*'rate'", printed, re.MULTILINE)
         assert len(figures(notebook)) == 5
+        assert "Warning" not in printed
+        assert registry.names() == before
+
+
+@pytest.mark.long
+def test_an_image_on_strips_and_a_pipeline_learn_what_one_rank_learns():
+    for notebook, before in execute(LARGE_MODELS):
+        printed = text(notebook)
+        alone = re.search(r"^losses of one rank: (\S+) (\S+)$", printed, re.MULTILINE).groups()
+        strips = re.search(r"^losses on strips: +(\S+) (\S+) \.\.\. (\S+)$", printed, re.MULTILINE).groups()
+        assert [float(loss) for loss in strips[:2]] == pytest.approx([float(loss) for loss in alone], abs=1e-5)
+        assert float(strips[2]) < 0.3
+        assert float(re.search(r"(\S+)% of the pixels are right", printed)[1]) > 95
+        assert "pipeline: 4 stages x 1 replica, 1f1b" in printed
+        begin, end = map(
+            float, re.search(r"^loss (\S+) at the begin, (\S+) at the end", printed, re.MULTILINE).groups()
+        )
+        assert end < begin / 2
+        found = re.search(r"^(\S+)% of \S+ tiles are recognized, (\S+)% by chance", printed, re.MULTILINE)
+        right, chance = map(float, found.groups())
+        assert right > (100 + chance) / 2
+        assert len(figures(notebook)) == 4
         assert "Warning" not in printed
         assert registry.names() == before
