@@ -28,7 +28,7 @@ def on_parts(client, size, function, *args):
     return run_on_ranks(torched.of_part, size, function, *args, client=client, timeout=4 * DEADLINE)
 
 
-@pytest.mark.parametrize("kind", ["resnet", "transformer"])
+@pytest.mark.parametrize("kind", ["resnet", "transformer", "in place"])
 @pytest.mark.parametrize("size", [2, 4])
 def test_losses_and_weights_of_every_layout_and_schedule_are_those_of_one_process(client4, size, kind):
     found = on_parts(client4, size, pipelined.compared, kind)

@@ -161,6 +161,38 @@ def test_costs_count_what_a_layer_saves_and_leave_running_means_unchanged():
     assert all(weight.grad is None for weight in module.parameters())
 
 
+class _ActsFirst(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.act, self.conv = nn.ReLU(inplace=True), nn.Conv2d(4, 4, 3, padding=1)
+
+    def forward(self, rows):
+        return self.conv(self.act(rows))
+
+
+def test_layers_that_work_in_place_are_measured_and_begin_stages_with_a_copy():
+    def block(channels):
+        return nn.Conv2d(channels, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(inplace=True)
+
+    module = nn.Sequential(nn.ReLU(inplace=True), *block(3), *block(4), _ActsFirst(), *block(4)).double()
+    layers, given = Layers(module), torch.randn(4, 3, 5, 5, dtype=torch.float64)
+    rows = given.clone()
+    costs = measured(layers, rows)
+    # As many stages as there can be: each layer with weights begins one.
+    its = Plan.of(layout(7, stages=7, size=28, microbatches=7), rows, costs)
+
+    assert [cost.in_place for cost in costs] == [True, *[False, False, True] * 2, True, False, False, True]
+    assert [stage for stage in range(7) if its.clones(stage)] == [0, 4]
+    passed = rows
+    for stage in range(7):
+        received = passed.detach().requires_grad_()
+        passed = layers.part(*its.layers(stage), cloned=its.clones(stage))(received)
+        passed.sum().backward()
+        assert received.grad is not None
+    assert torch.equal(rows, given)
+    torch.testing.assert_close(passed, module(given))
+
+
 def test_other_weights_are_released_and_those_on_the_meta_device_get_memory_layer_by_layer():
     with torch.device("meta"):
         module = resnet(11, 2)

@@ -63,11 +63,15 @@ class Layers:
     def __getitem__(self, index: int) -> Layer:
         return self._all[index]
 
-    def part(self, first: int, end: int) -> nn.Module:
-        """Return a module of the layers from `first` up to `end`, which shares the submodules and their names."""
+    def part(self, first: int, end: int, *, cloned: bool = False) -> nn.Module:
+        """Return a module of the layers from `first` up to `end`, which shares the submodules and their names.
+
+        With `cloned` the module does not change its input, and the first layer gets a copy.
+        """
         graph = fx.Graph()
         source = self._all[first - 1].output if first else self._input
-        copies = {source: graph.placeholder("rows")}
+        rows = graph.placeholder("rows")
+        copies = {source: graph.call_method("clone", (rows,)) if cloned else rows}
         for layer in self._all[first:end]:
             for node in layer.nodes:
                 copied = copies[node] = graph.node_copy(node, copies.__getitem__)

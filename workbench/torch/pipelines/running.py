@@ -47,7 +47,10 @@ class Pipeline:
         self._names = list(module.state_dict())
         indices = [layout.place(self._place, way) for way in range(layout.directions)]
         # The middle rank of an odd number has one stage of both directions.
-        self._parts = {index: initialize(layers.part(*plan.layers(index)), seed) for index in sorted(indices)}
+        self._parts = {
+            index: initialize(layers.part(*plan.layers(index), cloned=plan.clones(index)), seed)
+            for index in sorted(indices)
+        }
         used = layers.part(0, len(layers)).state_dict()
         # Weights that no layer uses belong to the state of the module nevertheless.
         rest = module.state_dict() if dist.get_rank() == 0 else {}
