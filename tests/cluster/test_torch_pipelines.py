@@ -71,7 +71,7 @@ def test_a_state_is_loaded_and_the_loss_without_gradients_is_that_of_the_module(
         ("layers", "stages=4 is not valid: the module can be cut into 2 stages at most; choose fewer stages"),
         ("branches", "Branches.forward cannot be cut .* torch.fx does not trace the code: .* into a submodule"),
         ("skips", "stages=4 is not valid: the module can be cut into 3 stages at most"),
-        ("dropout", "Drops.forward calls dropout with training=.*: use the submodule of torch.nn"),
+        ("dropout", "Drops.forward depends on self.training, .*: use the submodule of torch.nn"),
         ("tied", "at most; .* (words.weight is a weight of words and scores)".replace("(", r"\(").replace(")", r"\)")),
         ("fixed", "the layer 1 fails on a microbatch of 2 rows: .* The module must accept any number of rows"),
         ("meta", r"module 1 \(Linear\) is on the meta device and has .weight., and no method reset_parameters"),

@@ -147,6 +147,48 @@ def test_a_large_submodule_is_opened_and_arguments_with_defaults_are_kept():
     assert [layer.name for layer in layers] == [*(f"trunk.blocks.{number}" for number in range(4)), "head"]
 
 
+def _branches(net, rows):
+    return net.layer(rows).relu() if net.training else net.layer(rows)
+
+
+def _drops(net, rows):
+    return nn.functional.dropout(net.layer(rows), 0.5, net.training)
+
+
+def _attends(net, rows):
+    rows = net.layer(rows)
+    return nn.functional.scaled_dot_product_attention(rows, rows, rows, dropout_p=0.1 if net.training else 0.0)
+
+
+def _always_drops(net, rows):
+    return nn.functional.dropout(net.layer(rows), training=True)
+
+
+def net_of(function):
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer, self.frozen = nn.Linear(4, 4), nn.BatchNorm1d(4)
+            self.frozen.eval()
+
+        def forward(self, rows):
+            return function(self, rows)
+
+    return Net()
+
+
+@pytest.mark.parametrize("function", [_branches, _drops, _attends])
+def test_code_that_depends_on_the_mode_is_refused_and_the_modes_remain(function):
+    module = net_of(function)
+    with pytest.raises(InvalidRequest, match=r"Net.forward depends on self.training, .* for example nn.Dropout"):
+        Layers(module)
+    assert [child.training for child in module.modules()] == [True, True, False]
+
+
+def test_code_that_is_the_same_in_both_modes_is_cut():
+    assert [layer.name for layer in Layers(net_of(_always_drops))] == ["layer", "dropout"]
+
+
 def test_costs_count_what_a_layer_saves_and_leave_running_means_unchanged():
     module = nn.Sequential(nn.Linear(10, 20, bias=False), nn.BatchNorm1d(20), nn.ReLU(), nn.Linear(20, 5, bias=False))
     before = {name: value.clone() for name, value in module.state_dict().items()}

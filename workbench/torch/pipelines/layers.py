@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any
@@ -130,21 +131,35 @@ class _Tracer(fx.Tracer):
 def _traced(module: nn.Module, share: float) -> fx.Graph:
     kind = type(module).__name__
     smallest = share * sum(weight.numel() for weight in module.parameters())
+    graphs = []
     try:
-        graph = _Tracer(module, smallest).trace(_Root(module))
+        for training in (True, False):
+            with mode(module, training=training):
+                graphs.append(_Tracer(module, smallest).trace(_Root(module)))
     except Exception as error:
         raise InvalidRequest(
             f"{kind}.forward cannot be cut into stages, because torch.fx does not trace the code: {error}. Move the "
             "part that depends on values into a submodule, or pass an nn.Sequential of layers"
         ) from error
-    for node in graph.nodes:
-        # A trace keeps the value of `self.training`, which the stages would not change any more.
-        if node.op == "call_function" and "training" in node.kwargs:
-            raise InvalidRequest(
-                f"{kind}.forward calls {node.name} with training=..., which a trace would fix: use the submodule of "
-                "torch.nn, for example nn.Dropout"
-            )
-    return graph
+    # A trace keeps the value of `self.training`, which the stages would not change any more.
+    if str(graphs[0]) != str(graphs[1]):
+        raise InvalidRequest(
+            f"{kind}.forward depends on self.training, which a trace would fix: use the submodule of torch.nn, for "
+            "example nn.Dropout"
+        )
+    return graphs[0]
+
+
+@contextmanager
+def mode(module: nn.Module, *, training: bool) -> Iterator[None]:
+    """Set a module to training or evaluation, and restore the modes of all submodules at the end."""
+    before = {child: child.training for child in module.modules()}
+    try:
+        module.train(training)
+        yield
+    finally:
+        for child, its in before.items():
+            child.training = its
 
 
 def _layers(graph: fx.Graph, source: fx.Node) -> Iterator[Layer]:

@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from workbench.errors import InvalidRequest
-from workbench.torch.pipelines.layers import Layers, initialize, release
+from workbench.torch.pipelines.layers import Layers, initialize, mode, release
 from workbench.torch.pipelines.plan import Plan
 from workbench.torch.pipelines.rows import deliver
 from workbench.torch.pipelines.way import Loss, Way
@@ -146,9 +146,7 @@ class Pipeline:
         """
         inputs, targets = self._moved(rows, labels, 1)
         part, each, total = self._parts[self._place], self.plan.layout.rows, 0.0
-        training = {child: child.training for child in part.modules()}
-        part.eval()
-        with torch.no_grad():
+        with mode(part, training=False), torch.no_grad():
             for start in range(0, self.plan.layout.size // self.plan.layout.replicas, each):
                 passed = inputs[start : start + each] if self._place == 0 else self._received()
                 passed = part(passed)
@@ -156,8 +154,6 @@ class Pipeline:
                     total += float(self._loss(passed, targets[start : start + each]))
                 else:
                     dist.send(passed, group=self._group, group_dst=self._place + 1)
-        for child, mode in training.items():
-            child.training = mode
         return self._mean(total)
 
     def _received(self) -> torch.Tensor:
