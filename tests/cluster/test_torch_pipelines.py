@@ -57,6 +57,13 @@ def test_a_state_is_loaded_and_the_loss_without_gradients_is_that_of_the_module(
         assert re.search(r"the state has no .*weight.*: pass the state of the whole module", said)
 
 
+def test_the_loss_without_gradients_is_that_of_a_module_with_the_state_in_every_layout(client4):
+    for layouts in run_on_ranks(pipelined.evaluated, client=client4, timeout=4 * DEADLINE):
+        assert {layout: loss for layout, (loss, _) in layouts.items()} == pytest.approx(
+            {layout: loss for layout, (_, loss) in layouts.items()}, abs=1e-12
+        )
+
+
 @pytest.mark.parametrize(
     ("what", "said"),
     [

@@ -152,6 +152,24 @@ def restored(comm):
     return expected, after, again, said
 
 
+def evaluated(comm):
+    """Return for each layout the loss without gradients of a trained pipeline, and that of a module with its state."""
+    import torch
+
+    found = {}
+    for stages, schedule in layouts(comm.size):
+        net, rows, labels = make("resnet")
+        with distributed(comm):
+            _, its = train(comm, net, rows, labels, stages=stages, schedule=schedule)
+            state = comm.bcast(its.state_dict())
+            loss = its.evaluate(part(comm, rows), part(comm, labels))
+        whole, rows, labels = make("resnet")
+        whole.load_state_dict(state)
+        with torch.no_grad():
+            found[stages, schedule] = loss, cross_entropy(whole.eval()(rows), labels).item()
+    return found
+
+
 def modules():
     """Return modules that cannot be cut."""
     from torch import nn

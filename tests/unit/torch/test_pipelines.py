@@ -13,7 +13,7 @@ from workbench.bench.deep_nets import resnet, transformer
 from workbench.errors import InvalidRequest
 from workbench.torch.pipelines import balance
 from workbench.torch.pipelines.costs import Cost, measured
-from workbench.torch.pipelines.layers import Layers, initialize, release
+from workbench.torch.pipelines.layers import Layers, initialize, mode, release
 from workbench.torch.pipelines.plan import Layout, Plan
 
 
@@ -182,6 +182,14 @@ def test_code_that_depends_on_the_mode_is_refused_and_the_modes_remain(function)
     module = net_of(function)
     with pytest.raises(InvalidRequest, match=r"Net.forward depends on self.training, .* for example nn.Dropout"):
         Layers(module)
+    assert [child.training for child in module.modules()] == [True, True, False]
+
+
+def test_the_modes_are_restored_after_an_error():
+    module = net_of(_always_drops)
+    with pytest.raises(ZeroDivisionError), mode(module, training=False):
+        assert not any(child.training for child in module.modules())
+        raise ZeroDivisionError
     assert [child.training for child in module.modules()] == [True, True, False]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import chain
 from typing import Any
 
@@ -61,7 +61,7 @@ class Pipeline:
             group = dist.new_group([replica * layout.stages + place for place in range(layout.stages)])
             self._group = group if replica == self._replica else self._group
         self._copies = self._groups_of_copies()
-        self._share_weights()
+        self._share(lambda part: chain(part.parameters(), part.buffers()))
         self._ways = [
             Way(
                 layout,
@@ -90,10 +90,10 @@ class Pipeline:
                 groups[stage] = group
         return groups
 
-    def _share_weights(self) -> None:
-        """Give all copies of a stage the weights of the first one."""
+    def _share(self, values: Callable[[nn.Module], Iterable[torch.Tensor]]) -> None:
+        """Give all copies of a stage these values of the first one, which `state_dict` returns; collective."""
         for index, part in self._parts.items():
-            for each in chain(part.parameters(), part.buffers()) if self._copies[index] else ():
+            for each in values(part) if self._copies[index] else ():
                 dist.broadcast(each.detach(), index, self._copies[index])
 
     def __repr__(self) -> str:
@@ -143,7 +143,12 @@ class Pipeline:
         ----------
         rows, labels : block or tensor of shape (size / ranks, ...)
             As in `step`.
+
+        Notes
+        -----
+        All copies of a stage get the running means of the first one, so the loss is that of `state_dict`.
         """
+        self._share(nn.Module.buffers)
         inputs, targets = self._moved(rows, labels, 1)
         part, each, total = self._parts[self._place], self.plan.layout.rows, 0.0
         with mode(part, training=False), torch.no_grad():
