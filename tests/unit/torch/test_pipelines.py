@@ -188,7 +188,6 @@ def test_code_that_depends_on_the_mode_is_refused_and_the_modes_remain(function)
 def test_the_modes_are_restored_after_an_error():
     module = net_of(_always_drops)
     with pytest.raises(ZeroDivisionError), mode(module, training=False):
-        assert not any(child.training for child in module.modules())
         raise ZeroDivisionError
     assert [child.training for child in module.modules()] == [True, True, False]
 
