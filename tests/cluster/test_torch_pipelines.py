@@ -28,7 +28,7 @@ def on_parts(client, size, function, *args):
     return run_on_ranks(torched.of_part, size, function, *args, client=client, timeout=4 * DEADLINE)
 
 
-@pytest.mark.parametrize("kind", ["resnet", "transformer"])
+@pytest.mark.parametrize("kind", ["resnet", "transformer", "in place"])
 @pytest.mark.parametrize("size", [2, 4])
 def test_losses_and_weights_of_every_layout_and_schedule_are_those_of_one_process(client4, size, kind):
     found = on_parts(client4, size, pipelined.compared, kind)
@@ -57,6 +57,13 @@ def test_a_state_is_loaded_and_the_loss_without_gradients_is_that_of_the_module(
         assert re.search(r"the state has no .*weight.*: pass the state of the whole module", said)
 
 
+def test_the_loss_without_gradients_is_that_of_a_module_with_the_state_in_every_layout(client4):
+    for layouts in run_on_ranks(pipelined.evaluated, client=client4, timeout=4 * DEADLINE):
+        assert {layout: loss for layout, (loss, _) in layouts.items()} == pytest.approx(
+            {layout: loss for layout, (_, loss) in layouts.items()}, abs=1e-12
+        )
+
+
 @pytest.mark.parametrize(
     ("what", "said"),
     [
@@ -71,7 +78,7 @@ def test_a_state_is_loaded_and_the_loss_without_gradients_is_that_of_the_module(
         ("layers", "stages=4 is not valid: the module can be cut into 2 stages at most; choose fewer stages"),
         ("branches", "Branches.forward cannot be cut .* torch.fx does not trace the code: .* into a submodule"),
         ("skips", "stages=4 is not valid: the module can be cut into 3 stages at most"),
-        ("dropout", "Drops.forward calls dropout with training=.*: use the submodule of torch.nn"),
+        ("dropout", "Drops.forward depends on self.training, .*: use the submodule of torch.nn"),
         ("tied", "at most; .* (words.weight is a weight of words and scores)".replace("(", r"\(").replace(")", r"\)")),
         ("fixed", "the layer 1 fails on a microbatch of 2 rows: .* The module must accept any number of rows"),
         ("meta", r"module 1 \(Linear\) is on the meta device and has .weight., and no method reset_parameters"),

@@ -26,7 +26,27 @@ def make(kind, dtype="float64"):
     if kind == "transformer":
         return transformer().to(getattr(torch, dtype)), torch.from_numpy(source.integers(0, 64, (SIZE, 16))), labels
     images = torch.from_numpy(source.normal(size=(SIZE, 3, 8, 8))).to(getattr(torch, dtype))
-    return resnet(20, 4).to(getattr(torch, dtype)), images, labels
+    net = in_place() if kind == "in place" else resnet(20, 4)
+    return net.to(getattr(torch, dtype)), images, labels
+
+
+def in_place():
+    """Return a net of layers that change their inputs, in its blocks and at its beginning."""
+    from torch import nn
+
+    def block(channels):
+        return nn.Conv2d(channels, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(inplace=True)
+
+    class ActsFirst(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.act, self.layer = nn.ReLU(inplace=True), nn.Linear(8, 8)
+
+        def forward(self, rows):
+            return self.layer(self.act(rows))
+
+    first = nn.ReLU(inplace=True), *block(3), *block(8), nn.AdaptiveAvgPool2d(1), nn.Flatten()
+    return nn.Sequential(*first, ActsFirst(), ActsFirst(), nn.Linear(8, 10))
 
 
 def cross_entropy(outputs, labels):
@@ -130,6 +150,24 @@ def restored(comm):
             said = str(error)
     assert torch.is_grad_enabled()
     return expected, after, again, said
+
+
+def evaluated(comm):
+    """Return for each layout the loss without gradients of a trained pipeline, and that of a module with its state."""
+    import torch
+
+    found = {}
+    for stages, schedule in layouts(comm.size):
+        net, rows, labels = make("resnet")
+        with distributed(comm):
+            _, its = train(comm, net, rows, labels, stages=stages, schedule=schedule)
+            state = comm.bcast(its.state_dict())
+            loss = its.evaluate(part(comm, rows), part(comm, labels))
+        whole, rows, labels = make("resnet")
+        whole.load_state_dict(state)
+        with torch.no_grad():
+            found[stages, schedule] = loss, cross_entropy(whole.eval()(rows), labels).item()
+    return found
 
 
 def modules():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from workbench.collective.api import run_on_ranks
@@ -83,8 +83,8 @@ def fit(
     Raises
     ------
     InvalidRequest
-        If PyTorch is not installed in this process, an option is not valid, or the file of `checkpoint` is damaged or
-        has the state of another module or other options.
+        If PyTorch is not installed in this process, rows have no labels, an option is not valid, or the file of
+        `checkpoint` is damaged or has the state of another module or other options.
     PlacementError
         If `X` and `y` are not placed, or have different layouts.
 
@@ -102,6 +102,9 @@ def fit(
     require_torch()
     if epochs < 1 or (patience is not None and patience < 1):
         raise InvalidRequest(f"epochs={epochs}, patience={patience}: choose whole numbers above zero")
+    _require_labels("X", X.empty if isinstance(X, Stream) else (X, y))
+    if validation:
+        _require_labels("validation", validation.empty if isinstance(validation, Stream) else validation)
     from workbench.torch.epochs import Plan, train
 
     plan = Plan(loss, epochs, size, optimizer, schedule, patience, callback, checkpoint, seed, shuffle, name)
@@ -109,6 +112,13 @@ def fit(
     state, history = run_on_ranks(train, module, plan, X, y, *rows, result="root", client=client, limit=limit)
     module.load_state_dict(state)
     return list(history)
+
+
+def _require_labels(name: str, columns: Sequence[Any]) -> None:
+    if len(columns) < 2 or columns[1] is None:
+        raise InvalidRequest(
+            f"{name} has no labels: pass placed rows and their labels, or a result of stream(rows, labels)"
+        )
 
 
 def predict(module: Any, X: Any, *, size: int = 1024, client: Client | None = None) -> Any:

@@ -13,7 +13,7 @@ from workbench.bench.deep_nets import resnet, transformer
 from workbench.errors import InvalidRequest
 from workbench.torch.pipelines import balance
 from workbench.torch.pipelines.costs import Cost, measured
-from workbench.torch.pipelines.layers import Layers, initialize, release
+from workbench.torch.pipelines.layers import Layers, initialize, mode, release
 from workbench.torch.pipelines.plan import Layout, Plan
 
 
@@ -147,6 +147,55 @@ def test_a_large_submodule_is_opened_and_arguments_with_defaults_are_kept():
     assert [layer.name for layer in layers] == [*(f"trunk.blocks.{number}" for number in range(4)), "head"]
 
 
+def _branches(net, rows):
+    return net.layer(rows).relu() if net.training else net.layer(rows)
+
+
+def _drops(net, rows):
+    return nn.functional.dropout(net.layer(rows), 0.5, net.training)
+
+
+def _attends(net, rows):
+    rows = net.layer(rows)
+    return nn.functional.scaled_dot_product_attention(rows, rows, rows, dropout_p=0.1 if net.training else 0.0)
+
+
+def _always_drops(net, rows):
+    return nn.functional.dropout(net.layer(rows), training=True)
+
+
+def net_of(function):
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer, self.frozen = nn.Linear(4, 4), nn.BatchNorm1d(4)
+            self.frozen.eval()
+
+        def forward(self, rows):
+            return function(self, rows)
+
+    return Net()
+
+
+@pytest.mark.parametrize("function", [_branches, _drops, _attends])
+def test_code_that_depends_on_the_mode_is_refused_and_the_modes_remain(function):
+    module = net_of(function)
+    with pytest.raises(InvalidRequest, match=r"Net.forward depends on self.training, .* for example nn.Dropout"):
+        Layers(module)
+    assert [child.training for child in module.modules()] == [True, True, False]
+
+
+def test_the_modes_are_restored_after_an_error():
+    module = net_of(_always_drops)
+    with pytest.raises(ZeroDivisionError), mode(module, training=False):
+        raise ZeroDivisionError
+    assert [child.training for child in module.modules()] == [True, True, False]
+
+
+def test_code_that_is_the_same_in_both_modes_is_cut():
+    assert [layer.name for layer in Layers(net_of(_always_drops))] == ["layer", "dropout"]
+
+
 def test_costs_count_what_a_layer_saves_and_leave_running_means_unchanged():
     module = nn.Sequential(nn.Linear(10, 20, bias=False), nn.BatchNorm1d(20), nn.ReLU(), nn.Linear(20, 5, bias=False))
     before = {name: value.clone() for name, value in module.state_dict().items()}
@@ -159,6 +208,38 @@ def test_costs_count_what_a_layer_saves_and_leave_running_means_unchanged():
     assert min(each.seconds for each in (first, norm, relu, last)) > 0
     assert all(torch.equal(value, before[name]) for name, value in module.state_dict().items())
     assert all(weight.grad is None for weight in module.parameters())
+
+
+class _ActsFirst(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.act, self.conv = nn.ReLU(inplace=True), nn.Conv2d(4, 4, 3, padding=1)
+
+    def forward(self, rows):
+        return self.conv(self.act(rows))
+
+
+def test_layers_that_work_in_place_are_measured_and_begin_stages_with_a_copy():
+    def block(channels):
+        return nn.Conv2d(channels, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(inplace=True)
+
+    module = nn.Sequential(nn.ReLU(inplace=True), *block(3), *block(4), _ActsFirst(), *block(4)).double()
+    layers, given = Layers(module), torch.randn(4, 3, 5, 5, dtype=torch.float64)
+    rows = given.clone()
+    costs = measured(layers, rows)
+    # As many stages as there can be: each layer with weights begins one.
+    its = Plan.of(layout(7, stages=7, size=28, microbatches=7), rows, costs)
+
+    assert [cost.in_place for cost in costs] == [True, *[False, False, True] * 2, True, False, False, True]
+    assert [stage for stage in range(7) if its.clones(stage)] == [0, 4]
+    passed = rows
+    for stage in range(7):
+        received = passed.detach().requires_grad_()
+        passed = layers.part(*its.layers(stage), cloned=its.clones(stage))(received)
+        passed.sum().backward()
+        assert received.grad is not None
+    assert torch.equal(rows, given)
+    torch.testing.assert_close(passed, module(given))
 
 
 def test_other_weights_are_released_and_those_on_the_meta_device_get_memory_layer_by_layer():

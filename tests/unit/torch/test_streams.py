@@ -10,7 +10,7 @@ import pytest
 from support import streamed
 
 from workbench.errors import InvalidRequest
-from workbench.torch import stream
+from workbench.torch import fit, stream
 from workbench.torch.windows import rank_windows
 
 
@@ -69,3 +69,19 @@ def test_collections_that_are_no_stream_are_refused(columns, said):
 def test_a_window_has_a_chunk_at_least():
     with pytest.raises(InvalidRequest, match="window=0 is not valid: choose a whole number of chunks above zero"):
         stream(frame(), window=0)
+
+
+@pytest.mark.parametrize(
+    ("given", "name"),
+    [
+        ({"X": da.ones(8)}, "X"),
+        ({"X": stream(da.ones(8))}, "X"),
+        ({"X": stream(da.ones(8), da.ones(8)), "validation": stream(da.ones(8))}, "validation"),
+        ({"X": da.ones(8), "y": da.ones(8), "validation": (da.ones(8),)}, "validation"),
+    ],
+)
+def test_a_fit_without_labels_is_refused_in_a_sentence(given, name):
+    with pytest.raises(
+        InvalidRequest, match=rf"^{name} has no labels: pass placed rows and their labels, or .* stream"
+    ):
+        fit(None, None, **given)

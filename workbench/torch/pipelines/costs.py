@@ -38,6 +38,8 @@ class Cost:
     """Shape of the output for a microbatch."""
     dtype: torch.dtype | None
     """Type of the output; None if the output is not one tensor."""
+    in_place: bool = False
+    """Whether the layer changes its input."""
 
     @property
     def passes_gradients(self) -> bool:
@@ -85,7 +87,7 @@ def measured(layers: Layers, rows: torch.Tensor) -> list[Cost]:
 def _measured(name: str, part: nn.Module, given: Any) -> tuple[Cost, Any]:
     times = []
     for _ in range(_REPEATS):
-        inputs = tree.tree_map(_leaf, given)
+        inputs = tree.tree_map(_input, given)
         kept: list[torch.Tensor] = []
         begin = time.perf_counter()
         # The list keeps what autograd keeps, so that no memory is counted two times.
@@ -110,15 +112,17 @@ def _measured(name: str, part: nn.Module, given: Any) -> tuple[Cost, Any]:
         any(each.requires_grad for each in weights),
         tuple(output.shape) if one else (),
         output.dtype if one else None,
+        any(each._version for each in tree.tree_leaves(inputs) if isinstance(each, torch.Tensor)),  # noqa: SLF001  (no public name exists)
     )
     return cost, tree.tree_map(lambda each: each.detach() if isinstance(each, torch.Tensor) else each, output)
 
 
-def _leaf(value: Any) -> Any:
+def _input(value: Any) -> Any:
     """Return an input of a layer that gets a gradient, as the input of a stage does."""
     if not isinstance(value, torch.Tensor):
         return value
-    return value.detach().requires_grad_(value.is_floating_point())
+    # No operation in place can change a leaf that gets a gradient, so the layer gets a copy.
+    return value.detach().requires_grad_(value.is_floating_point()).clone()
 
 
 def _same(saved: Any) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any
@@ -63,11 +64,15 @@ class Layers:
     def __getitem__(self, index: int) -> Layer:
         return self._all[index]
 
-    def part(self, first: int, end: int) -> nn.Module:
-        """Return a module of the layers from `first` up to `end`, which shares the submodules and their names."""
+    def part(self, first: int, end: int, *, cloned: bool = False) -> nn.Module:
+        """Return a module of the layers from `first` up to `end`, which shares the submodules and their names.
+
+        With `cloned` the module does not change its input, and the first layer gets a copy.
+        """
         graph = fx.Graph()
         source = self._all[first - 1].output if first else self._input
-        copies = {source: graph.placeholder("rows")}
+        rows = graph.placeholder("rows")
+        copies = {source: graph.call_method("clone", (rows,)) if cloned else rows}
         for layer in self._all[first:end]:
             for node in layer.nodes:
                 copied = copies[node] = graph.node_copy(node, copies.__getitem__)
@@ -126,21 +131,35 @@ class _Tracer(fx.Tracer):
 def _traced(module: nn.Module, share: float) -> fx.Graph:
     kind = type(module).__name__
     smallest = share * sum(weight.numel() for weight in module.parameters())
+    graphs = []
     try:
-        graph = _Tracer(module, smallest).trace(_Root(module))
+        for training in (True, False):
+            with mode(module, training=training):
+                graphs.append(_Tracer(module, smallest).trace(_Root(module)))
     except Exception as error:
         raise InvalidRequest(
             f"{kind}.forward cannot be cut into stages, because torch.fx does not trace the code: {error}. Move the "
             "part that depends on values into a submodule, or pass an nn.Sequential of layers"
         ) from error
-    for node in graph.nodes:
-        # A trace keeps the value of `self.training`, which the stages would not change any more.
-        if node.op == "call_function" and "training" in node.kwargs:
-            raise InvalidRequest(
-                f"{kind}.forward calls {node.name} with training=..., which a trace would fix: use the submodule of "
-                "torch.nn, for example nn.Dropout"
-            )
-    return graph
+    # A trace keeps the value of `self.training`, which the stages would not change any more.
+    if str(graphs[0]) != str(graphs[1]):
+        raise InvalidRequest(
+            f"{kind}.forward depends on self.training, which a trace would fix: use the submodule of torch.nn, for "
+            "example nn.Dropout"
+        )
+    return graphs[0]
+
+
+@contextmanager
+def mode(module: nn.Module, *, training: bool) -> Iterator[None]:
+    """Set a module to training or evaluation, and restore the modes of all submodules at the end."""
+    before = {child: child.training for child in module.modules()}
+    try:
+        module.train(training)
+        yield
+    finally:
+        for child, its in before.items():
+            child.training = its
 
 
 def _layers(graph: fx.Graph, source: fx.Node) -> Iterator[Layer]:

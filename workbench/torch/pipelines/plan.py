@@ -156,6 +156,10 @@ class Plan:
         ends = (*self.firsts[1:], len(self.costs))
         return self.firsts[stage], ends[stage]
 
+    def clones(self, stage: int) -> bool:
+        """Return whether a stage needs a copy of its input, which torch keeps as a leaf for the gradient."""
+        return self.costs[self.firsts[stage]].in_place
+
     def passed(self, stage: int) -> torch.Tensor:
         """Return the input of a stage for a microbatch, or the output of the last one, on the meta device."""
         if stage == 0:

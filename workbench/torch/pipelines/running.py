@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import chain
 from typing import Any
 
@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from workbench.errors import InvalidRequest
-from workbench.torch.pipelines.layers import Layers, initialize, release
+from workbench.torch.pipelines.layers import Layers, initialize, mode, release
 from workbench.torch.pipelines.plan import Plan
 from workbench.torch.pipelines.rows import deliver
 from workbench.torch.pipelines.way import Loss, Way
@@ -47,7 +47,10 @@ class Pipeline:
         self._names = list(module.state_dict())
         indices = [layout.place(self._place, way) for way in range(layout.directions)]
         # The middle rank of an odd number has one stage of both directions.
-        self._parts = {index: initialize(layers.part(*plan.layers(index)), seed) for index in sorted(indices)}
+        self._parts = {
+            index: initialize(layers.part(*plan.layers(index), cloned=plan.clones(index)), seed)
+            for index in sorted(indices)
+        }
         used = layers.part(0, len(layers)).state_dict()
         # Weights that no layer uses belong to the state of the module nevertheless.
         rest = module.state_dict() if dist.get_rank() == 0 else {}
@@ -58,7 +61,7 @@ class Pipeline:
             group = dist.new_group([replica * layout.stages + place for place in range(layout.stages)])
             self._group = group if replica == self._replica else self._group
         self._copies = self._groups_of_copies()
-        self._share_weights()
+        self._share(lambda part: chain(part.parameters(), part.buffers()))
         self._ways = [
             Way(
                 layout,
@@ -87,10 +90,10 @@ class Pipeline:
                 groups[stage] = group
         return groups
 
-    def _share_weights(self) -> None:
-        """Give all copies of a stage the weights of the first one."""
+    def _share(self, values: Callable[[nn.Module], Iterable[torch.Tensor]]) -> None:
+        """Give all copies of a stage these values of the first one, which `state_dict` returns; collective."""
         for index, part in self._parts.items():
-            for each in chain(part.parameters(), part.buffers()) if self._copies[index] else ():
+            for each in values(part) if self._copies[index] else ():
                 dist.broadcast(each.detach(), index, self._copies[index])
 
     def __repr__(self) -> str:
@@ -140,12 +143,15 @@ class Pipeline:
         ----------
         rows, labels : block or tensor of shape (size / ranks, ...)
             As in `step`.
+
+        Notes
+        -----
+        All copies of a stage get the running means of the first one, so the loss is that of `state_dict`.
         """
+        self._share(nn.Module.buffers)
         inputs, targets = self._moved(rows, labels, 1)
         part, each, total = self._parts[self._place], self.plan.layout.rows, 0.0
-        training = {child: child.training for child in part.modules()}
-        part.eval()
-        with torch.no_grad():
+        with mode(part, training=False), torch.no_grad():
             for start in range(0, self.plan.layout.size // self.plan.layout.replicas, each):
                 passed = inputs[start : start + each] if self._place == 0 else self._received()
                 passed = part(passed)
@@ -153,8 +159,6 @@ class Pipeline:
                     total += float(self._loss(passed, targets[start : start + each]))
                 else:
                     dist.send(passed, group=self._group, group_dst=self._place + 1)
-        for child, mode in training.items():
-            child.training = mode
         return self._mean(total)
 
     def _received(self) -> torch.Tensor:
