@@ -48,7 +48,8 @@ def save_sharded(path: str | os.PathLike[str], model: Any, optimizer: Any = (), 
     Raises
     ------
     InvalidRequest
-        If the folder or a file cannot be written, or a value is not plain. The former checkpoint is kept.
+        If the folder or a file cannot be written, other users can change the folder, or a value is not plain. The
+        former checkpoint is kept.
 
     Notes
     -----
@@ -70,8 +71,12 @@ def save_sharded(path: str | os.PathLike[str], model: Any, optimizer: Any = (), 
         saved: Any = dcp.save(_state(model, optimizer), checkpoint_id=shards, no_dist=isinstance(comm, Alone))
         # The list of a folder may be out of date on another node.
         names = sorted({manifest.METADATA, *(its.relative_path for its in saved.storage_data.values())})
-        mine = manifest.described(shards / name for name in names[comm.rank :: comm.size])
-    files = {name: its for part in comm.allgather(mine) for name, its in part.items()}
+        mine = [shards / name for name in names[comm.rank :: comm.size]]
+        for file in mine:
+            # DCP creates files with the umask, which may let a group write, and load_sharded() would refuse them.
+            file.chmod(0o600)
+        described = manifest.described(mine)
+    files = {name: its for part in comm.allgather(described) for name, its in part.items()}
     if comm.rank == 0:
         with _worded(folder, *_UNWRITTEN):
             manifest.commit(shards, files, plain)
@@ -105,10 +110,10 @@ def load_sharded(path: str | os.PathLike[str], model: Any, optimizer: Any = ()) 
 
     Notes
     -----
-    The files of DCP contain pickled objects, which can run code when they are loaded. So each file must belong to
-    the user, other users must not be able to change it, and its size and SHA-256 must be those of the manifest. Each
-    rank checks a part of the files, and no rank loads before all are checked. A checkpoint that another user has
-    written, and the user has copied, passes these checks: load only what you trust.
+    The files of DCP contain pickled objects, which can run code when they are loaded. So the folder and each file must
+    belong to the user, other users must not be able to change them, and size and SHA-256 of a file must be those of
+    the manifest. Each rank checks the metadata and a part of the other files, and no rank loads before all are checked.
+    A checkpoint that another user has written, and the user has copied, passes these checks: load only what you trust.
 
     Outside of a `distributed` block this process loads everything, for example in a notebook.
 
@@ -119,14 +124,12 @@ def load_sharded(path: str | os.PathLike[str], model: Any, optimizer: Any = ()) 
     """
     comm, folder = _communicator(), Path(path).expanduser()
     found: dict[str, Any] = comm.bcast(manifest.read(folder) if comm.rank == 0 else None)
-    shards = folder / found["shards"]
-    for name in sorted(found["files"])[comm.rank :: comm.size]:
-        manifest.check(shards / name, found["files"][name])
+    manifest.check(folder, found, comm.rank, comm.size)
     # No rank loads before all files are checked.
     comm.allgather(None)
     state = _state(model, optimizer)
     with _worded(folder, *_UNFIT):
-        dcp.load(state, checkpoint_id=shards, no_dist=isinstance(comm, Alone))
+        dcp.load(state, checkpoint_id=folder / found["shards"], no_dist=isinstance(comm, Alone))
     set_state_dict(model, optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
     values: dict[str, Any] = found["values"]
     return values

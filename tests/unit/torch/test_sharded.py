@@ -16,7 +16,8 @@ import torch
 from support import torched
 
 from workbench.errors import InvalidRequest
-from workbench.torch import load_sharded, materialize, save_sharded
+from workbench.torch import load_sharded, manifest, materialize, save_sharded, sharded
+from workbench.torch.epochs import Alone
 from workbench.torch.manifest import MANIFEST, METADATA
 
 # Prints for each child the write at which it was killed, its exit code and the epoch that is loaded after it.
@@ -117,8 +118,13 @@ def flip(file):
     file.write_bytes(content)
 
 
-def edit(manifest, **changes):
-    manifest.write_text(json.dumps(json.loads(manifest.read_text()) | changes))
+def edit(file, **changes):
+    file.write_text(json.dumps(json.loads(file.read_text()) | changes))
+
+
+def link(file):
+    file.rename(file.with_name("elsewhere")).chmod(0o600)
+    file.symlink_to("elsewhere")
 
 
 @pytest.mark.parametrize(
@@ -132,6 +138,12 @@ def edit(manifest, **changes):
             lambda folder: folder.chmod(0o770),
             "other users can change .*shards-.* .mode 770.* can run code.* chmod go-w",
         ),
+        (
+            MANIFEST,
+            lambda file: file.parent.chmod(0o775),
+            "other users can change .*run .mode 775.* chmod go-w '.*run'",
+        ),
+        (MANIFEST, link, "manifest.json must be a file that you can read, and no link"),
         (MANIFEST, lambda file: file.chmod(0o666), "other users can change .*manifest.json .mode 666."),
         (MANIFEST, lambda file: edit(file, files={}), "manifest.json is damaged"),
         (MANIFEST, lambda file: edit(file, shards="../run"), "manifest.json is damaged"),
@@ -150,24 +162,74 @@ def test_a_spoiled_checkpoint_is_refused_before_its_pickles_are_loaded(folder, n
 
 def test_a_checkpoint_of_another_user_is_refused(folder, monkeypatch):
     monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
-    with pytest.raises(InvalidRequest, match=r"manifest.json belongs to user \d+, not to you .* copy the folder"):
+    with pytest.raises(InvalidRequest, match=r"run belongs to user \d+, not to you .* copy the folder"):
         loaded(folder)
+
+
+class LastOfFour(Alone):
+    """The communicator of a rank that checks no file but the metadata."""
+
+    rank, size = 3, 4
+
+    def __init__(self, found):
+        self.bcast = lambda _: found
+
+
+@pytest.mark.parametrize(
+    ("name", "spoil", "said"),
+    [
+        (METADATA, lambda file: file.write_bytes(pickle.dumps(Runs(file.with_name("ran")))), r"\.metadata has changed"),
+        (METADATA, lambda file: file.chmod(0o622), r"other users can change .*\.metadata"),
+        ("", lambda inner: inner.chmod(0o770), "other users can change .*shards-"),
+        ("", lambda inner: inner.parent.rename(inner.parents[1] / "away"), r"has no file \.metadata on this node"),
+        ("", lambda inner: inner.parent.chmod(0o770), "other users can change .*run"),
+    ],
+)
+def test_each_rank_checks_what_it_unpickles_and_the_folders(folder, monkeypatch, name, spoil, said):
+    [inner] = shards(folder)
+    comm = LastOfFour(manifest.read(folder))
+    monkeypatch.setattr(sharded, "_communicator", lambda: comm)
+    assert loaded(folder) == {"epoch": 1}
+    spoil(inner / name)
+    with pytest.raises(InvalidRequest, match=said):
+        loaded(folder)
+    assert not (inner / "ran").exists()
+
+
+def test_a_group_that_may_write_by_the_umask_cannot_change_a_checkpoint(tmp_path):
+    former = os.umask(0o002)
+    try:
+        saved(tmp_path / "run", 1)
+        assert loaded(tmp_path / "run") == {"epoch": 1}
+        (tmp_path / "shared").mkdir()
+        with pytest.raises(InvalidRequest, match=r"other users can change .*shared .mode 775.* chmod go-w"):
+            saved(tmp_path / "shared", 1)
+    finally:
+        os.umask(former)
+    assert [*(tmp_path / "shared").iterdir()] == []
+
+
+def test_a_folder_keeps_what_is_not_of_a_checkpoint(folder):
+    (folder / "shards-of-data").mkdir()
+    (folder / f".{MANIFEST}.swp").touch()
+    saved(folder, 2)
+    assert {file.name for file in shards(folder)} > {"shards-of-data", f".{MANIFEST}.swp"}
 
 
 @pytest.mark.parametrize("target", ["file", "shards"])
 def test_a_link_of_another_user_is_refused(folder, target, monkeypatch):
     [inner] = shards(folder)
-    link = next(inner.glob("*.distcp")) if target == "file" else inner
-    link.rename(folder.parent / "elsewhere")
-    link.symlink_to(folder.parent / "elsewhere")
+    linked = next(inner.glob("*.distcp")) if target == "file" else inner
+    linked.rename(folder.parent / "elsewhere")
+    linked.symlink_to(folder.parent / "elsewhere")
     lstat = Path.lstat
 
     def foreign(path):
         status = lstat(path)
-        return os.stat_result([*status[:4], status.st_uid + (path == link), *status[5:]])
+        return os.stat_result([*status[:4], status.st_uid + (path == linked), *status[5:]])
 
     monkeypatch.setattr(Path, "lstat", foreign)
-    with pytest.raises(InvalidRequest, match=f"{link.name} belongs to user"):
+    with pytest.raises(InvalidRequest, match=f"{linked.name} belongs to user"):
         loaded(folder)
 
 
