@@ -64,9 +64,9 @@ def described(files: Iterable[Path]) -> dict[str, dict[str, Any]]:
     return found
 
 
-def commit(shards: Path, files: dict[str, dict[str, Any]], values: str) -> None:
-    """Make the files of an inner folder the current checkpoint, and remove former ones."""
-    content = {"format": _FORMAT, "shards": shards.name, "files": files, "values": json.loads(values)}
+def commit(shards: Path, **entries: Any) -> None:
+    """Make an inner folder the current checkpoint, with the entries of its manifest, and remove former ones."""
+    content = {"format": _FORMAT, "shards": shards.name, **entries}
     atomic_file.replace(shards.parent / MANIFEST, json.dumps(content, indent=1).encode(), 0o644)
     for former in shards.parent.glob(f"{_INNER}{_UUID}"):
         if former != shards:
@@ -97,7 +97,7 @@ def read(folder: Path) -> dict[str, Any]:
     try:
         manifest: dict[str, Any] = json.loads(text)
         names = {manifest["shards"], *manifest["files"]}
-        whole = manifest["format"] == _FORMAT and "values" in manifest
+        whole = manifest["format"] == _FORMAT and manifest.keys() >= {"model", "stepped", "values"}
         whole = whole and METADATA in manifest["files"] and all(Path(name).name == name for name in names)
     except (ValueError, KeyError, TypeError):
         whole = False

@@ -9,6 +9,7 @@ import signal
 import stat
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -233,17 +234,71 @@ def test_a_link_of_another_user_is_refused(folder, target, monkeypatch):
         loaded(folder)
 
 
+def wide():
+    model = torched.net()
+    model[0] = torch.nn.Linear(2, 16)
+    return model
+
+
 @pytest.mark.parametrize(
     ("other", "said"),
     [
-        (lambda: torch.nn.Linear(6, 3), "do not fit the model or the optimizer .Missing key .*weight.. Pass those"),
-        (lambda: torch.nn.Sequential(torch.nn.Linear(2, 3)), "do not fit .*Size mismatch between saved"),
+        (
+            lambda: torch.nn.Linear(6, 3),
+            r"Only the checkpoint has: 0.bias, 0.weight, 2.bias, \.{3}\. Only the model has: bias, weight",
+        ),
+        (
+            lambda: torched.net()[:3],
+            "is of another model. Only the checkpoint has: 4.bias, 4.weight. .* model has: none",
+        ),
+        (wide, "do not fit the model or the optimizer .*Size mismatch between saved.* Pass those"),
     ],
-    ids=["names", "sizes"],
+    ids=["names", "part", "sizes"],
 )
 def test_a_checkpoint_of_another_model_is_refused(folder, other, said):
     with pytest.raises(InvalidRequest, match=said):
         load_sharded(folder, other())
+
+
+@pytest.mark.parametrize("early", [False, True], ids=["before_backward", "after_backward"])
+@pytest.mark.parametrize("kind", [torch.optim.Adam, partial(torch.optim.SGD, momentum=0.9, dampening=0.5)])
+def test_a_checkpoint_before_the_first_step_keeps_the_optimizer_and_the_gradients(tmp_path, kind, early):
+    def made():
+        model = torched.net(dtype="float32")
+        return model, kind(model.parameters(), lr=0.1)
+
+    def backward(model):
+        model(torch.ones(2, 6)).sum().backward()
+
+    (straight, at_once), (model, optimizer), (other, resumed) = made(), made(), made()
+    if early:
+        backward(model)
+    save_sharded(tmp_path / "run", model, optimizer)
+    load_sharded(tmp_path / "run", other, resumed)
+    assert not optimizer.state
+    assert not resumed.state
+    for each in (straight, other) if early else (straight, other, model):
+        backward(each)
+    for each in (at_once, optimizer, resumed):
+        each.step()
+        assert str(each.state_dict()) == str(at_once.state_dict())
+    for each in (model, other):
+        assert all(map(torch.equal, each.parameters(), straight.parameters()))
+
+
+def test_a_load_that_is_refused_leaves_the_optimizer(folder):
+    model = torch.nn.Linear(6, 3)
+    optimizer = torch.optim.Adam(model.parameters())
+    with pytest.raises(InvalidRequest):
+        load_sharded(folder, model, optimizer)
+    assert not optimizer.state
+
+
+def test_another_number_of_optimizers_is_refused(folder):
+    model = torched.net()
+    parts = [torch.optim.Adam(layer.parameters()) for layer in (model[0], model[2])]
+    with pytest.raises(InvalidRequest, match=r"optimizers is 2, and was 1 when .* pass the same number"):
+        load_sharded(folder, model, parts)
 
 
 def test_the_model_is_loaded_without_its_optimizer(folder):
