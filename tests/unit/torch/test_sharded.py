@@ -330,6 +330,46 @@ def test_a_model_without_memory_gets_the_values_of_one_that_is_made_at_once():
     assert all(map(torch.equal, model.parameters(), torched.net(3, "float32").parameters()))
 
 
+class Tied(torch.nn.Module):
+    """Has one weight in three modules, of which the last one has another weight."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.same = torch.nn.Embedding(5, 3), torch.nn.Linear(3, 5, bias=False)
+        self.last = torch.nn.Linear(3, 5)
+        self.same.weight = self.last.weight = self.first.weight
+
+    def reset_parameters(self):
+        raise AssertionError("the module has no weight of its own")
+
+
+def test_a_weight_that_modules_share_remains_one_with_the_values_of_the_first():
+    with torch.device("meta"):
+        model = Tied()
+    materialize(model, seed=3)
+    torch.manual_seed(3)
+    expected = torch.nn.Embedding(5, 3).weight, torch.nn.Linear(3, 5).bias
+
+    assert model.first.weight is model.same.weight is model.last.weight
+    assert torch.equal(model.first.weight, expected[0])
+    assert torch.equal(model.last.bias, expected[1])
+    assert [name for name, _ in model.named_parameters()] == ["first.weight", "last.bias"]
+
+
+def test_what_has_memory_keeps_its_values():
+    first, second = torch.nn.Linear(3, 3), torch.nn.BatchNorm1d(3, device="meta")
+    second.running_mean, second.bias = torch.arange(3.0), torch.nn.Parameter(torch.full((3,), 7.0), requires_grad=False)
+    model = torch.nn.Sequential(first, second)
+    kept = {name: (its, its.clone()) for name, its in model.state_dict(keep_vars=True).items() if not its.is_meta}
+    materialize(model)
+
+    assert [*kept] == ["0.weight", "0.bias", "1.bias", "1.running_mean"]
+    for name, its in model.state_dict(keep_vars=True).items():
+        assert name not in kept or (its is kept[name][0] and torch.equal(its, kept[name][1]))
+    assert second.weight.tolist() == second.running_var.tolist() == [1] * 3
+    assert second.weight.requires_grad
+
+
 def test_a_module_that_sets_no_values_is_named():
     class Scaled(torch.nn.Module):
         def __init__(self):
