@@ -35,6 +35,15 @@ def test_no_rank_has_the_whole_model_while_it_is_made(client4):
         assert of_rank < 0.5 * of_all
 
 
+def test_a_weight_that_layers_share_is_divided_and_remains_one(client4):
+    torch.manual_seed(3)
+    expected = torch.nn.Embedding(5, 3).weight.detach().numpy()
+    for first, shared, change in run_on_ranks(divided.tied, client=client4):
+        np.testing.assert_array_equal(first, expected)
+        assert shared == [True, True]
+        assert change > 0.05  # of both uses, by the first step of Adam
+
+
 @pytest.mark.parametrize(("way", "ways"), [("fsdp", ("fsdp", "fsdp")), ("both", ("tp", "ddp"))], ids=["fsdp", "both"])
 def test_weights_divided_among_four_ranks_are_loaded_by_two_by_one_and_here(client4, tmp_path, way, ways):
     def trained(ranks, how, folder, steps):

@@ -90,6 +90,26 @@ def trained(comm, way):
         return curve, [nbytes(weights), nbytes(weight.grad for weight in weights), nbytes(states)]
 
 
+def tied(comm):
+    """Train a divided model with a shared weight; return its first value, and whether it is shared before and after."""
+    import torch
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    with distributed(comm):
+        with torch.device("meta"):
+            model = torch.nn.Sequential(torch.nn.Embedding(5, 3), torch.nn.Tanh(), torch.nn.Linear(3, 5))
+            model[2].weight = model[0].weight
+        fully_shard(model, mesh=init_device_mesh("cpu", (comm.size,)))
+        materialize(model, seed=3)
+        first, shared = model[0].weight.full_tensor().detach().numpy(), [model[0].weight is model[2].weight]
+        optimizer = torch.optim.Adam(model.parameters(), 0.1)
+        model(torch.arange(5)).square().mean().backward()
+        optimizer.step()
+        shared += [model[0].weight is model[2].weight]
+        return first, shared, abs(model[2].weight.full_tensor().detach().numpy() - first).min()
+
+
 def peaks(comm):
     """Return the bytes that a model of some MiB adds to the largest memory of a rank: divided, and in full."""
     import torch

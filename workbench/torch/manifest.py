@@ -22,13 +22,21 @@ from workbench.files import atomic_file
 MANIFEST = "manifest.json"
 _FORMAT = 1
 _INNER = "shards-"
+_UUID = "[0-9a-f]" * 32
 # DCP's description of all other files, a pickle.
 METADATA = ".metadata"
 
 
 def new_shards(folder: Path) -> Path:
-    """Create an inner folder for the files of a new checkpoint, and the folder if it is missing."""
-    folder.mkdir(exist_ok=True)
+    """Create an inner folder for the files of a new checkpoint, and the folder if it is missing.
+
+    Raises
+    ------
+    InvalidRequest
+        If another user owns the folder, or can change it.
+    """
+    folder.mkdir(mode=0o755, exist_ok=True)
+    _check_owner(folder.resolve())
     shards = folder / f"{_INNER}{uuid.uuid4().hex}"
     # Other users cannot change what they cannot enter.
     shards.mkdir(mode=0o700)
@@ -56,31 +64,41 @@ def described(files: Iterable[Path]) -> dict[str, dict[str, Any]]:
     return found
 
 
-def commit(shards: Path, files: dict[str, dict[str, Any]], values: str) -> None:
-    """Make the files of an inner folder the current checkpoint, and remove former ones."""
-    content = {"format": _FORMAT, "shards": shards.name, "files": files, "values": json.loads(values)}
+def commit(shards: Path, **entries: Any) -> None:
+    """Make an inner folder the current checkpoint, with the entries of its manifest, and remove former ones."""
+    content = {"format": _FORMAT, "shards": shards.name, **entries}
     atomic_file.replace(shards.parent / MANIFEST, json.dumps(content, indent=1).encode(), 0o644)
-    for former in shards.parent.glob(f"{_INNER}*"):
+    for former in shards.parent.glob(f"{_INNER}{_UUID}"):
         if former != shards:
             shutil.rmtree(former, ignore_errors=True)
-    for part in shards.parent.glob(f".{MANIFEST}.*"):
+    for part in shards.parent.glob(f".{MANIFEST}.{_UUID}"):
         part.unlink()
 
 
 def read(folder: Path) -> dict[str, Any]:
     """Return the manifest of a folder; raise InvalidRequest if it is missing, damaged, or of another user."""
     file = folder / MANIFEST
-    if not file.exists():
+    try:
+        _check_owner(folder.resolve())
+        # The file that is checked is the one that is read, although its name may change.
+        with open(os.open(file, os.O_RDONLY | os.O_NOFOLLOW), "rb") as content:
+            _check_owner(file, os.fstat(content.fileno()))
+            text = content.read()
+    except FileNotFoundError as error:
         raise InvalidRequest(
             f"checkpoint {folder}: the folder has no {MANIFEST}, so save_sharded() has completed no checkpoint there; "
             "choose another folder"
-        )
-    _check_owner(file)
+        ) from error
+    except OSError as error:
+        raise InvalidRequest(
+            f"checkpoint {folder}: {MANIFEST} must be a file that you can read, and no link ({error.strerror}); "
+            "restore the file, or load another checkpoint"
+        ) from error
     try:
-        manifest: dict[str, Any] = json.loads(file.read_bytes())
+        manifest: dict[str, Any] = json.loads(text)
         names = {manifest["shards"], *manifest["files"]}
-        whole = manifest["format"] == _FORMAT and "values" in manifest
-        whole = whole and METADATA in names and all(Path(name).name == name for name in names)
+        whole = manifest["format"] == _FORMAT and manifest.keys() >= {"model", "stepped", "values"}
+        whole = whole and METADATA in manifest["files"] and all(Path(name).name == name for name in names)
     except (ValueError, KeyError, TypeError):
         whole = False
     if not whole:
@@ -88,12 +106,24 @@ def read(folder: Path) -> dict[str, Any]:
             f"checkpoint {folder}: {MANIFEST} is damaged, or was written by another version of the workbench; restore "
             "the file, or load another checkpoint"
         )
-    if (shards := folder / manifest["shards"]).exists():
-        _check_owner(shards)
     return manifest
 
 
-def check(file: Path, expected: Any) -> None:
+def check(folder: Path, manifest: dict[str, Any], rank: int, size: int) -> None:
+    """Raise InvalidRequest if the folders, DCP's metadata or the part of a rank of the other files are not as written.
+
+    Each rank loads the metadata, a pickle, so each rank checks the metadata and the folders.
+    """
+    shards, files = folder / manifest["shards"], manifest["files"]
+    for part in (folder.resolve(), shards):
+        # Without them the metadata is missing, and the error names the metadata.
+        if part.exists():
+            _check_owner(part)
+    for name in (METADATA, *sorted({*files} - {METADATA})[rank::size]):
+        _check_file(shards / name, files[name])
+
+
+def _check_file(file: Path, expected: Any) -> None:
     """Raise InvalidRequest unless a file belongs to the user and has the expected size and SHA-256."""
     if not file.exists():
         raise InvalidRequest(
@@ -108,9 +138,9 @@ def check(file: Path, expected: Any) -> None:
         )
 
 
-def _check_owner(path: Path) -> None:
+def _check_owner(path: Path, status: os.stat_result | None = None) -> None:
     """Raise InvalidRequest if another user owns a file or a folder, or can change it."""
-    status, user = path.lstat(), os.geteuid()
+    status, user = status or path.lstat(), os.geteuid()
     if status.st_uid != user:
         raise InvalidRequest(
             f"checkpoint: {path} belongs to user {status.st_uid}, not to you ({user}), and a checkpoint can run code "

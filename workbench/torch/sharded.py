@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import warnings
 from collections.abc import Iterator
@@ -9,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.api import CheckpointException
@@ -48,7 +50,8 @@ def save_sharded(path: str | os.PathLike[str], model: Any, optimizer: Any = (), 
     Raises
     ------
     InvalidRequest
-        If the folder or a file cannot be written, or a value is not plain. The former checkpoint is kept.
+        If the folder or a file cannot be written, other users can change the folder, or a value is not plain. The
+        former checkpoint is kept.
 
     Notes
     -----
@@ -60,21 +63,28 @@ def save_sharded(path: str | os.PathLike[str], model: Any, optimizer: Any = (), 
     --------
     >>> save_sharded("run", model, optimizer, epoch=epoch)  # doctest: +SKIP
     """
-    comm, folder = _communicator(), Path(path).expanduser()
+    comm, folder, optimizers = _communicator(), Path(path).expanduser(), _listed(optimizer)
     plain, shards = manifest.plain(folder, values), None
     if comm.rank == 0:
         with _worded(folder, *_UNWRITTEN):
             shards = manifest.new_shards(folder)
     shards = comm.bcast(shards)
+    with _initialized(optimizers) as stepped:
+        state = _state(model, optimizers)
     with _worded(folder, *_UNWRITTEN):
-        saved: Any = dcp.save(_state(model, optimizer), checkpoint_id=shards, no_dist=isinstance(comm, Alone))
+        saved: Any = dcp.save(state, checkpoint_id=shards, no_dist=isinstance(comm, Alone))
         # The list of a folder may be out of date on another node.
         names = sorted({manifest.METADATA, *(its.relative_path for its in saved.storage_data.values())})
-        mine = manifest.described(shards / name for name in names[comm.rank :: comm.size])
-    files = {name: its for part in comm.allgather(mine) for name, its in part.items()}
+        mine = [shards / name for name in names[comm.rank :: comm.size]]
+        for file in mine:
+            # DCP creates files with the umask, which may let a group write, and load_sharded() would refuse them.
+            file.chmod(0o600)
+        described = manifest.described(mine)
+    files = {name: its for part in comm.allgather(described) for name, its in part.items()}
     if comm.rank == 0:
         with _worded(folder, *_UNWRITTEN):
-            manifest.commit(shards, files, plain)
+            keys = sorted(state["model"])
+            manifest.commit(shards, files=files, model=keys, stepped=stepped, values=json.loads(plain))
     # No rank returns before the checkpoint is complete.
     comm.bcast(None)
 
@@ -105,10 +115,12 @@ def load_sharded(path: str | os.PathLike[str], model: Any, optimizer: Any = ()) 
 
     Notes
     -----
-    The files of DCP contain pickled objects, which can run code when they are loaded. So each file must belong to
-    the user, other users must not be able to change it, and its size and SHA-256 must be those of the manifest. Each
-    rank checks a part of the files, and no rank loads before all are checked. A checkpoint that another user has
-    written, and the user has copied, passes these checks: load only what you trust.
+    The files of DCP contain pickled objects, which can run code when they are loaded. So the folder and each file must
+    belong to the user, other users must not be able to change them, and size and SHA-256 of a file must be those of
+    the manifest. Each rank checks the metadata and a part of the other files, and no rank loads before all are checked.
+    A checkpoint that another user has written, and the user has copied, passes these checks: load only what you trust.
+
+    An optimizer that had made no step when it was written has made none afterwards. Gradients are kept.
 
     Outside of a `distributed` block this process loads everything, for example in a notebook.
 
@@ -117,17 +129,23 @@ def load_sharded(path: str | os.PathLike[str], model: Any, optimizer: Any = ()) 
     >>> load_sharded("run", model, optimizer)  # doctest: +SKIP
     {'epoch': 3}
     """
-    comm, folder = _communicator(), Path(path).expanduser()
+    comm, folder, optimizers = _communicator(), Path(path).expanduser(), _listed(optimizer)
     found: dict[str, Any] = comm.bcast(manifest.read(folder) if comm.rank == 0 else None)
-    shards = folder / found["shards"]
-    for name in sorted(found["files"])[comm.rank :: comm.size]:
-        manifest.check(shards / name, found["files"][name])
+    manifest.check(folder, found, comm.rank, comm.size)
     # No rank loads before all files are checked.
     comm.allgather(None)
-    state = _state(model, optimizer)
-    with _worded(folder, *_UNFIT):
-        dcp.load(state, checkpoint_id=shards, no_dist=isinstance(comm, Alone))
-    set_state_dict(model, optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
+    with _initialized(optimizers) as stepped:
+        state = _state(model, optimizers)
+        _check_model(folder, {*found["model"]}, {*state["model"]})
+        if len(optimizers) not in {0, len(found["stepped"])}:
+            raise InvalidRequest(
+                f"checkpoint {folder}: the number of optimizers is {len(optimizers)}, and was {len(found['stepped'])} "
+                "when the checkpoint was written; pass the same number, or none"
+            )
+        with _worded(folder, *_UNFIT):
+            dcp.load(state, checkpoint_id=folder / found["shards"], no_dist=isinstance(comm, Alone))
+        set_state_dict(model, optimizers, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
+        stepped[:] = found["stepped"]
     values: dict[str, Any] = found["values"]
     return values
 
@@ -146,8 +164,47 @@ def _communicator() -> MPI.Intracomm | Alone:
     return comm
 
 
-def _state(model: Any, optimizer: Any) -> dict[str, Any]:
-    return dict(zip(("model", "optimizer"), get_state_dict(model, optimizer), strict=True))
+def _listed(optimizer: Any) -> list[torch.optim.Optimizer]:
+    return [optimizer] if isinstance(optimizer, torch.optim.Optimizer) else list(optimizer)
+
+
+def _state(model: Any, optimizers: list[torch.optim.Optimizer]) -> dict[str, Any]:
+    return dict(zip(("model", "optimizer"), get_state_dict(model, optimizers), strict=True))
+
+
+@contextmanager
+def _initialized(optimizers: list[torch.optim.Optimizer]) -> Iterator[list[bool]]:
+    """Let PyTorch make missing states of optimizers; yield for each optimizer whether its state is kept afterwards.
+
+    PyTorch makes them by a step without gradients, which counts as a step, and removes existing gradients.
+    """
+    stepped = [bool(each.state) for each in optimizers]
+    weights = [weight for each in optimizers for group in each.param_groups for weight in group["params"]]
+    gradients = [weight.grad for weight in weights]
+    for weight in weights:
+        weight.grad = None
+    try:
+        yield stepped
+    finally:
+        for weight, gradient in zip(weights, gradients, strict=True):
+            weight.grad = gradient
+        for each, kept in zip(optimizers, stepped, strict=False):
+            if not kept:
+                each.state.clear()
+
+
+def _check_model(folder: Path, written: set[str], keys: set[str]) -> None:
+    """Raise InvalidRequest if a checkpoint has other weights and buffers than a model."""
+    if written == keys:
+        return
+    only = [
+        ", ".join([*sorted(some - others)[:3], *["..."] * (len(some - others) > 3)]) or "none"
+        for some, others in ((written, keys), (keys, written))
+    ]
+    raise InvalidRequest(
+        f"checkpoint {folder}: the checkpoint is of another model. Only the checkpoint has: {only[0]}. Only the model "
+        f"has: {only[1]}. Pass the model that was written"
+    )
 
 
 @contextmanager

@@ -9,6 +9,7 @@ import signal
 import stat
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,8 @@ import torch
 from support import torched
 
 from workbench.errors import InvalidRequest
-from workbench.torch import load_sharded, materialize, save_sharded
+from workbench.torch import load_sharded, manifest, materialize, save_sharded, sharded
+from workbench.torch.epochs import Alone
 from workbench.torch.manifest import MANIFEST, METADATA
 
 # Prints for each child the write at which it was killed, its exit code and the epoch that is loaded after it.
@@ -117,8 +119,13 @@ def flip(file):
     file.write_bytes(content)
 
 
-def edit(manifest, **changes):
-    manifest.write_text(json.dumps(json.loads(manifest.read_text()) | changes))
+def edit(file, **changes):
+    file.write_text(json.dumps(json.loads(file.read_text()) | changes))
+
+
+def link(file):
+    file.rename(file.with_name("elsewhere")).chmod(0o600)
+    file.symlink_to("elsewhere")
 
 
 @pytest.mark.parametrize(
@@ -132,6 +139,12 @@ def edit(manifest, **changes):
             lambda folder: folder.chmod(0o770),
             "other users can change .*shards-.* .mode 770.* can run code.* chmod go-w",
         ),
+        (
+            MANIFEST,
+            lambda file: file.parent.chmod(0o775),
+            "other users can change .*run .mode 775.* chmod go-w '.*run'",
+        ),
+        (MANIFEST, link, "manifest.json must be a file that you can read, and no link"),
         (MANIFEST, lambda file: file.chmod(0o666), "other users can change .*manifest.json .mode 666."),
         (MANIFEST, lambda file: edit(file, files={}), "manifest.json is damaged"),
         (MANIFEST, lambda file: edit(file, shards="../run"), "manifest.json is damaged"),
@@ -150,38 +163,142 @@ def test_a_spoiled_checkpoint_is_refused_before_its_pickles_are_loaded(folder, n
 
 def test_a_checkpoint_of_another_user_is_refused(folder, monkeypatch):
     monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
-    with pytest.raises(InvalidRequest, match=r"manifest.json belongs to user \d+, not to you .* copy the folder"):
+    with pytest.raises(InvalidRequest, match=r"run belongs to user \d+, not to you .* copy the folder"):
         loaded(folder)
+
+
+class LastOfFour(Alone):
+    """The communicator of a rank that checks no file but the metadata."""
+
+    rank, size = 3, 4
+
+    def __init__(self, found):
+        self.bcast = lambda _: found
+
+
+@pytest.mark.parametrize(
+    ("name", "spoil", "said"),
+    [
+        (METADATA, lambda file: file.write_bytes(pickle.dumps(Runs(file.with_name("ran")))), r"\.metadata has changed"),
+        (METADATA, lambda file: file.chmod(0o622), r"other users can change .*\.metadata"),
+        ("", lambda inner: inner.chmod(0o770), "other users can change .*shards-"),
+        ("", lambda inner: inner.parent.rename(inner.parents[1] / "away"), r"has no file \.metadata on this node"),
+        ("", lambda inner: inner.parent.chmod(0o770), "other users can change .*run"),
+    ],
+)
+def test_each_rank_checks_what_it_unpickles_and_the_folders(folder, monkeypatch, name, spoil, said):
+    [inner] = shards(folder)
+    comm = LastOfFour(manifest.read(folder))
+    monkeypatch.setattr(sharded, "_communicator", lambda: comm)
+    assert loaded(folder) == {"epoch": 1}
+    spoil(inner / name)
+    with pytest.raises(InvalidRequest, match=said):
+        loaded(folder)
+    assert not (inner / "ran").exists()
+
+
+def test_a_group_that_may_write_by_the_umask_cannot_change_a_checkpoint(tmp_path):
+    former = os.umask(0o002)
+    try:
+        saved(tmp_path / "run", 1)
+        assert loaded(tmp_path / "run") == {"epoch": 1}
+        (tmp_path / "shared").mkdir()
+        with pytest.raises(InvalidRequest, match=r"other users can change .*shared .mode 775.* chmod go-w"):
+            saved(tmp_path / "shared", 1)
+    finally:
+        os.umask(former)
+    assert [*(tmp_path / "shared").iterdir()] == []
+
+
+def test_a_folder_keeps_what_is_not_of_a_checkpoint(folder):
+    (folder / "shards-of-data").mkdir()
+    (folder / f".{MANIFEST}.swp").touch()
+    saved(folder, 2)
+    assert {file.name for file in shards(folder)} > {"shards-of-data", f".{MANIFEST}.swp"}
 
 
 @pytest.mark.parametrize("target", ["file", "shards"])
 def test_a_link_of_another_user_is_refused(folder, target, monkeypatch):
     [inner] = shards(folder)
-    link = next(inner.glob("*.distcp")) if target == "file" else inner
-    link.rename(folder.parent / "elsewhere")
-    link.symlink_to(folder.parent / "elsewhere")
+    linked = next(inner.glob("*.distcp")) if target == "file" else inner
+    linked.rename(folder.parent / "elsewhere")
+    linked.symlink_to(folder.parent / "elsewhere")
     lstat = Path.lstat
 
     def foreign(path):
         status = lstat(path)
-        return os.stat_result([*status[:4], status.st_uid + (path == link), *status[5:]])
+        return os.stat_result([*status[:4], status.st_uid + (path == linked), *status[5:]])
 
     monkeypatch.setattr(Path, "lstat", foreign)
-    with pytest.raises(InvalidRequest, match=f"{link.name} belongs to user"):
+    with pytest.raises(InvalidRequest, match=f"{linked.name} belongs to user"):
         loaded(folder)
+
+
+def wide():
+    model = torched.net()
+    model[0] = torch.nn.Linear(2, 16)
+    return model
 
 
 @pytest.mark.parametrize(
     ("other", "said"),
     [
-        (lambda: torch.nn.Linear(6, 3), "do not fit the model or the optimizer .Missing key .*weight.. Pass those"),
-        (lambda: torch.nn.Sequential(torch.nn.Linear(2, 3)), "do not fit .*Size mismatch between saved"),
+        (
+            lambda: torch.nn.Linear(6, 3),
+            r"Only the checkpoint has: 0.bias, 0.weight, 2.bias, \.{3}\. Only the model has: bias, weight",
+        ),
+        (
+            lambda: torched.net()[:3],
+            "is of another model. Only the checkpoint has: 4.bias, 4.weight. .* model has: none",
+        ),
+        (wide, "do not fit the model or the optimizer .*Size mismatch between saved.* Pass those"),
     ],
-    ids=["names", "sizes"],
+    ids=["names", "part", "sizes"],
 )
 def test_a_checkpoint_of_another_model_is_refused(folder, other, said):
     with pytest.raises(InvalidRequest, match=said):
         load_sharded(folder, other())
+
+
+@pytest.mark.parametrize("early", [False, True], ids=["before_backward", "after_backward"])
+@pytest.mark.parametrize("kind", [torch.optim.Adam, partial(torch.optim.SGD, momentum=0.9, dampening=0.5)])
+def test_a_checkpoint_before_the_first_step_keeps_the_optimizer_and_the_gradients(tmp_path, kind, early):
+    def made():
+        model = torched.net(dtype="float32")
+        return model, kind(model.parameters(), lr=0.1)
+
+    def backward(model):
+        model(torch.ones(2, 6)).sum().backward()
+
+    (straight, at_once), (model, optimizer), (other, resumed) = made(), made(), made()
+    if early:
+        backward(model)
+    save_sharded(tmp_path / "run", model, optimizer)
+    load_sharded(tmp_path / "run", other, resumed)
+    assert not optimizer.state
+    assert not resumed.state
+    for each in (straight, other) if early else (straight, other, model):
+        backward(each)
+    for each in (at_once, optimizer, resumed):
+        each.step()
+        assert str(each.state_dict()) == str(at_once.state_dict())
+    for each in (model, other):
+        assert all(map(torch.equal, each.parameters(), straight.parameters()))
+
+
+def test_a_load_that_is_refused_leaves_the_optimizer(folder):
+    model = torch.nn.Linear(6, 3)
+    optimizer = torch.optim.Adam(model.parameters())
+    with pytest.raises(InvalidRequest):
+        load_sharded(folder, model, optimizer)
+    assert not optimizer.state
+
+
+def test_another_number_of_optimizers_is_refused(folder):
+    model = torched.net()
+    parts = [torch.optim.Adam(layer.parameters()) for layer in (model[0], model[2])]
+    with pytest.raises(InvalidRequest, match=r"optimizers is 2, and was 1 when .* pass the same number"):
+        load_sharded(folder, model, parts)
 
 
 def test_the_model_is_loaded_without_its_optimizer(folder):
@@ -211,6 +328,46 @@ def test_a_model_without_memory_gets_the_values_of_one_that_is_made_at_once():
 
     assert torch.equal(torch.get_rng_state(), state)
     assert all(map(torch.equal, model.parameters(), torched.net(3, "float32").parameters()))
+
+
+class Tied(torch.nn.Module):
+    """Has one weight in three modules, of which the last one has another weight."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.same = torch.nn.Embedding(5, 3), torch.nn.Linear(3, 5, bias=False)
+        self.last = torch.nn.Linear(3, 5)
+        self.same.weight = self.last.weight = self.first.weight
+
+    def reset_parameters(self):
+        raise AssertionError("the module has no weight of its own")
+
+
+def test_a_weight_that_modules_share_remains_one_with_the_values_of_the_first():
+    with torch.device("meta"):
+        model = Tied()
+    materialize(model, seed=3)
+    torch.manual_seed(3)
+    expected = torch.nn.Embedding(5, 3).weight, torch.nn.Linear(3, 5).bias
+
+    assert model.first.weight is model.same.weight is model.last.weight
+    assert torch.equal(model.first.weight, expected[0])
+    assert torch.equal(model.last.bias, expected[1])
+    assert [name for name, _ in model.named_parameters()] == ["first.weight", "last.bias"]
+
+
+def test_what_has_memory_keeps_its_values():
+    first, second = torch.nn.Linear(3, 3), torch.nn.BatchNorm1d(3, device="meta")
+    second.running_mean, second.bias = torch.arange(3.0), torch.nn.Parameter(torch.full((3,), 7.0), requires_grad=False)
+    model = torch.nn.Sequential(first, second)
+    kept = {name: (its, its.clone()) for name, its in model.state_dict(keep_vars=True).items() if not its.is_meta}
+    materialize(model)
+
+    assert [*kept] == ["0.weight", "0.bias", "1.bias", "1.running_mean"]
+    for name, its in model.state_dict(keep_vars=True).items():
+        assert name not in kept or (its is kept[name][0] and torch.equal(its, kept[name][1]))
+    assert second.weight.tolist() == second.running_var.tolist() == [1] * 3
+    assert second.weight.requires_grad
 
 
 def test_a_module_that_sets_no_values_is_named():

@@ -13,7 +13,7 @@ import torch
 from torch import fx, nn
 
 from workbench.errors import InvalidRequest
-from workbench.torch.initialization import children_first, initializer
+from workbench.torch.initialization import draw, without_memory
 
 # `_Root` has the module of the user under this name.
 _PREFIX = "module."
@@ -203,14 +203,12 @@ def initialize(module: nn.Module, seed: int) -> nn.Module:
     -----
     Other than `workbench.torch.materialize`, which draws the numbers of all modules one after the other.
     """
+    made: dict[torch.Tensor, torch.Tensor] = {}
     with torch.random.fork_rng(devices=[]):
-        for name, child in children_first(module):
-            own = [*child.parameters(recurse=False), *child.buffers(recurse=False)]
-            if any(each.is_meta for each in own) and (reset := initializer(name, child)):
-                child.to_empty(device="cpu", recurse=False)
-                # The values do not depend on the layers, whose number differs between layouts.
-                torch.manual_seed(seed + zlib.crc32(name.encode()))
-                reset()
+        for name, child, reset in without_memory(module):
+            # The values do not depend on the layers, whose number differs between layouts.
+            torch.manual_seed(seed + zlib.crc32(name.encode()))
+            draw(child, reset, made)
     return module
 
 
