@@ -36,8 +36,8 @@ def materialize(model: Any, *, seed: int = 0) -> None:
     without memory, none share a weight, and only `reset_parameters` draws values.
 
     Only modules with weights of their own are initialized. What constructors do beside is not repeated, for example
-    ``torch.nn.init`` of the weights of a child, and the Xavier initialization of ``torch.nn.Transformer``: call such functions
-    afterwards. A weight that several modules share remains one, with the values that the first module draws.
+    ``torch.nn.init`` of the weights of a child, and the Xavier initialization of ``torch.nn.Transformer``: call such
+    functions afterwards. A weight that several modules share remains one, with the values that the first module draws.
 
     On CPUs torch warns of random operations on divided parameters: each rank draws its own part, so with one seed for
     all ranks the parts have equal values.
