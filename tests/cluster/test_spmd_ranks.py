@@ -181,11 +181,17 @@ def test_ranks_that_do_not_exist_or_hold_no_blocks_are_refused(client4):
 @pytest.mark.mpi_flavour
 def test_a_rank_that_dies_in_one_call_leaves_the_other_where_the_mpi_can(tmp_path):
     go = tmp_path / "go"
+
+    def enter(comm, name, *args):
+        (tmp_path / f"{name} {comm.rank}").touch()
+        hang(comm, *args)
+
     with MPICluster(4, quiet=True) as cluster, Client(cluster) as client:
         client.run_on_scheduler(be_patient)
-        one = spmd(client=client, ranks=[0, 2])(hang).submit("Allreduce", 0, "/never")
-        other = spmd(client=client, ranks=[1, 3])(hang).submit("Allreduce", 1, str(go))
-        until("both to run", lambda: at_work(client, 0, 1, 2, 3))
+        one = spmd(client=client, ranks=[0, 2])(enter).submit("one", "Allreduce", 0, "/never")
+        other = spmd(client=client, ranks=[1, 3])(enter).submit("other", "Allreduce", 1, str(go))
+        # Not earlier: ranks make communicators together, also with a rank of the other call.
+        until("all to have their communicators", lambda: len([*tmp_path.iterdir()]) == 4)
         os.kill(cluster.ranks[2]["pid"], signal.SIGKILL)
         with pytest.raises(RankLost):
             one.result(DEADLINE)
