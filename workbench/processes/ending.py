@@ -22,7 +22,7 @@ async def end(process: Process, timeout: float, name: str, request: Callable[[],
     -----
     Before CPython 3.12 `asyncio.subprocess.Process.wait` also waits until nobody has the pipes of the process, which a
     process that was started by the process may keep, as ``ssh`` does with ``ControlPersist``. So no wait is without a
-    deadline.
+    deadline, and the pipes are closed here.
     """
     if process.returncode is None:
         with contextlib.suppress(ProcessLookupError):
@@ -36,4 +36,5 @@ async def end(process: Process, timeout: float, name: str, request: Callable[[],
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_KILLED):
                     await process.wait()
+    process._transport.close()  # type: ignore[attr-defined]  # noqa: SLF001  (asyncio has no public way)
     debug_log.ended(process.pid, process.returncode, "%s", name)

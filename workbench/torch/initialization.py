@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -129,8 +130,14 @@ def _memory(weight: torch.Tensor) -> torch.Tensor:
 def _whole(weight: torch.Tensor, *, kept: bool) -> torch.Tensor:
     """Return a weight whose values may be drawn, or another one with its shape if it is divided or keeps its values."""
     if isinstance(weight, DTensor):
-        return _alike(weight, torch.empty(weight.shape, dtype=weight.dtype))
+        return _alike(weight, _mapped(weight.shape, weight.dtype))
     return _alike(weight, weight.detach().clone()) if kept else weight
+
+
+def _mapped(shape: torch.Size, dtype: torch.dtype) -> torch.Tensor:
+    """Return memory that the system gets back, since an allocator keeps holes between the parts that remain."""
+    memory = mmap.mmap(-1, max(1, shape.numel() * dtype.itemsize))
+    return torch.frombuffer(memory, dtype=torch.uint8)[: shape.numel() * dtype.itemsize].view(dtype).view(shape)
 
 
 def _alike(weight: torch.Tensor, values: torch.Tensor, requires_grad: bool = False) -> torch.Tensor:

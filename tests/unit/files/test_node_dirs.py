@@ -184,63 +184,49 @@ def test_removing_takes_everything_and_can_be_repeated(cluster_id):
     assert [folder.exists() for folder in folders] == [False] * 3
 
 
-def test_segments_that_killed_ranks_of_mpich_left_are_removed_unless_they_are_used():
-    folder = Path("/dev/shm")  # noqa: S108  (where MPICH puts them)
-    orphan, used, fresh = (folder / f"mpich_shm_test{os.getpid()}_{number}" for number in range(3))
-    for path in (orphan, used, fresh):
+@pytest.fixture
+def segment(monkeypatch, tmp_path):
+    """Return a function that makes a segment as of MPICH, of an age in seconds, which ends of other clusters leave."""
+    monkeypatch.setattr(node_dirs, "_MPICH_FILES", ((tmp_path, "mpich_shm_*"),))
+
+    def make(age):
+        path = tmp_path / f"mpich_shm_{uuid.uuid4().hex}"
         path.write_bytes(bytes(4096))
-    for path in (orphan, used):
-        os.utime(path, (0, 0))
-    os.utime(fresh, (time.time() + 60, time.time() + 60))
-    try:
-        with open(used, "r+b") as file, mmap.mmap(file.fileno(), 0):
-            node_dirs.remove("0" * 32)
-            assert not orphan.exists()
-            assert used.exists()
-            assert fresh.exists()
-    finally:
-        for path in (orphan, used, fresh):
-            path.unlink(missing_ok=True)
+        os.utime(path, (time.time() - age,) * 2)
+        return path
+
+    return make
 
 
-def test_in_a_container_young_segments_stay_since_their_ranks_may_be_out_of_sight(monkeypatch):
-    young, old = (Path(f"/dev/shm/mpich_shm_test{os.getpid()}_{age}") for age in (1, 1000))  # noqa: S108
-    for path in (young, old):
-        path.write_bytes(bytes(4096))
-        age = int(path.name.rpartition("_")[2])
-        os.utime(path, (time.time() - age, time.time() - age))
-    try:
-        with monkeypatch.context() as container:
-            container.setattr(node_dirs, "_sees_all_processes", lambda: False)
-            node_dirs.remove("0" * 32)
-            assert young.exists()
-            assert not old.exists()
+def test_segments_that_killed_ranks_of_mpich_left_are_removed_unless_they_are_used(segment):
+    orphan, used, fresh = segment(1000), segment(1000), segment(-60)
+    with open(used, "r+b") as file, mmap.mmap(file.fileno(), 0):
         node_dirs.remove("0" * 32)
-        assert young.exists() != node_dirs._sees_all_processes()
-    finally:
-        young.unlink(missing_ok=True)
-        old.unlink(missing_ok=True)
+    assert [path.exists() for path in (orphan, used, fresh)] == [False, True, True]
 
 
-def test_segments_of_ranks_that_are_about_to_end_are_waited_for():
-    segment = Path(f"/dev/shm/mpich_shm_test{os.getpid()}_dying")  # noqa: S108  (where MPICH puts them)
-    segment.write_bytes(bytes(4096))
-    os.utime(segment, (0, 0))
+def test_in_a_container_young_segments_stay_since_their_ranks_may_be_out_of_sight(segment, monkeypatch):
+    young, old = segment(1), segment(1000)
+    for all_are_seen in (False, True):
+        monkeypatch.setattr(node_dirs, "_sees_all_processes", lambda seen=all_are_seen: seen)
+        node_dirs.remove("0" * 32)
+        assert [path.exists() for path in (young, old)] == [not all_are_seen, False]
+
+
+def test_segments_of_ranks_that_are_about_to_end_are_waited_for(segment):
+    path = segment(1000)
     maps = (
         "import mmap, sys, time; file = open(sys.argv[1], 'r+b'); held = mmap.mmap(file.fileno(), 0);"
         "print('mapped', flush=True); sys.stdin.read(); time.sleep(0.3)"
     )
-    words = [sys.executable, "-c", maps, str(segment), "workbench.rank", "1" * 32]
-    try:
-        with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as rank:
-            assert rank.stdout.readline() == b"mapped\n"
-            node_dirs.remove("0" * 32)
-            assert segment.exists()
-            rank.stdin.close()
-            node_dirs.remove("1" * 32)
-            assert not segment.exists()
-    finally:
-        segment.unlink(missing_ok=True)
+    words = [sys.executable, "-c", maps, str(path), "workbench.rank", "1" * 32]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as rank:
+        assert rank.stdout.readline() == b"mapped\n"
+        node_dirs.remove("0" * 32)
+        assert path.exists()
+        rank.stdin.close()
+        node_dirs.remove("1" * 32)
+        assert not path.exists()
 
 
 HOLD = """

@@ -22,8 +22,11 @@ async def test_a_process_ends_though_another_one_keeps_its_pipes():
     process = await asyncio.create_subprocess_exec(sys.executable, "-c", KEEPS, stdin=PIPE, stdout=PIPE)
     keeper = int(await process.stdout.readline())
 
-    await end(process, 0.1, "a process")
+    try:
+        await end(process, 0.1, "a process")
 
-    assert process.returncode == -signal.SIGTERM
-    os.kill(keeper, signal.SIGKILL)
-    await process.wait()
+        assert process.returncode == -signal.SIGTERM
+        assert await process.stdout.read() == b""  # nobody else ends the output
+        assert process.stdin.is_closing()
+    finally:
+        os.kill(keeper, signal.SIGKILL)
