@@ -24,6 +24,7 @@ from support.processes import DEADLINE, kill, until
 from support.spmd import WAYS, be_patient, doing, fail, hang, in_c, in_plain_mpi, loop, raise_on, total
 
 from workbench import MPICluster, place, run_on_ranks
+from workbench.collective.client import PendingCall
 from workbench.errors import CollectiveFailed, CollectiveTimeout, InvalidRequest, PlacementError, RankLost
 from workbench.launch import mpi_library
 
@@ -123,6 +124,22 @@ def test_ctrl_c_ends_the_call_on_all_ranks_50_times_of_50(client4, notebook, rec
         assert notebook.stdout.readline() == "6.0\n"
     record_property("slowest", slowest)
     assert slowest < TOLD_WITHIN
+    assert works(client4)
+
+
+def test_ctrl_c_while_the_call_is_handed_over_ends_the_call(client4, monkeypatch):
+    start = PendingCall.start
+
+    def interrupted(call):
+        start(call)
+        until("all ranks to wait", lambda: waiting(client4))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(PendingCall, "start", interrupted)
+    with pytest.raises(KeyboardInterrupt) as caught:
+        run_on_ranks(hang, "Allreduce", 1, "/never", client=client4)
+    monkeypatch.undo()
+    assert caught.value.__notes__ == ["hang was cancelled."]
     assert works(client4)
 
 

@@ -137,7 +137,7 @@ class SpmdFunction:
             Future of the results. Calls of one client run in their order; with `ranks`, calls without a common rank run
             at the same time.
         """
-        return _call(self, args, kwargs, **self._options).future
+        return _call(self, args, kwargs, **self._options).start()
 
     def __reduce__(self) -> str | tuple[Any, ...]:
         # Like functions: by name if the ranks can import the name.

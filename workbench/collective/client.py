@@ -37,7 +37,7 @@ _turns: WeakKeyDictionary[Client, DisjointLock] = WeakKeyDictionary()
 
 
 class PendingCall:
-    """A call whose result has not arrived.
+    """A call whose result has not arrived. `start` or `result` begins the call.
 
     Attributes
     ----------
@@ -46,14 +46,44 @@ class PendingCall:
     """
 
     def __init__(self, request: Request) -> None:
+        self.future: Future[Any] = Future()
         self._request = request
         self._head = ClientHead(request.client, request.name)
         self._loop: asyncio.AbstractEventLoop = request.client.loop.asyncio_loop  # type: ignore[union-attr]
-        self._sent = False
+        self._started = self._sent = False
         self._news: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
         news = self._news  # a reference to this object would be a cycle, and would keep the broadcast arguments
-        self.future: Future[Any] = asyncio.run_coroutine_threadsafe(self._run(), self._loop)
         self.future.add_done_callback(lambda _: news.put(None))
+
+    def start(self) -> Future[Any]:
+        """Begin the call without a wait, and return the future of the result."""
+        # The future exists before: Ctrl-C can arrive while this thread hands the call to the event loop.
+        self._started = True
+        self._loop.call_soon_threadsafe(self._start)
+        return self.future
+
+    def _start(self) -> None:
+        if self.future.cancelled():
+            return
+        task = self._loop.create_task(self._run())
+
+        def cancel(future: Future[Any]) -> None:
+            if future.cancelled() and not self._loop.is_closed():
+                self._loop.call_soon_threadsafe(task.cancel)
+
+        self.future.add_done_callback(cancel)
+        task.add_done_callback(self._end)
+
+    def _end(self, task: asyncio.Task[Any]) -> None:
+        error = None if task.cancelled() else task.exception()
+        if task.cancelled():
+            self.future.cancel()
+        if not self.future.set_running_or_notify_cancel():
+            return
+        if error is not None:
+            self.future.set_exception(error)
+        else:
+            self.future.set_result(task.result())
 
     def tell(self, news: Callable[[], object]) -> None:
         """Have the thread that waits for the result call `news`. Thread-safe."""
@@ -65,6 +95,8 @@ class PendingCall:
         Ctrl-C and an error of such a function end the call on all ranks.
         """
         try:
+            if not self._started:
+                self.start()
             while (news := self._next()) is not None:
                 news()
         except HeadUnreachable:

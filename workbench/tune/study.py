@@ -234,12 +234,12 @@ class _Tuning:
         given = [objective, self._topic, trial.number, self._study.study_name, *args]
         try:
             call = self._call(f"trial {trial.number}", group, run, *given, **kwargs)
-            self._running[trial.number] = _Running(trial, group, call)
         except BaseException:
             self._study.tell(trial, state=TrialState.FAIL)
             raise
+        self._running[trial.number] = _Running(trial, group, call)
         over = functools.partial(self._over, trial.number)
-        call.future.add_done_callback(lambda _: self._news.put(over))
+        call.start().add_done_callback(lambda _: self._news.put(over))
 
     def _call(
         self, name: str, group: Mapping[int, str], function: Callable[..., Any], /, *args: Any, **kwargs: Any
@@ -269,7 +269,7 @@ class _Tuning:
                     self._lost = RankLost(f"ranks {ranges(group)} were lost while trials ran.")
             self._busy.remove(group)
 
-        call.future.add_done_callback(lambda _: self._news.put(returned))
+        call.start().add_done_callback(lambda _: self._news.put(returned))
 
     def _question(self, number: int, contents: bytes) -> None:
         """Answer a request of a trial."""
