@@ -42,7 +42,7 @@ def resolve(app: Sphinx, _: BuildEnvironment, node: pending_xref, shown: nodes.N
     target = node["reftarget"]
     if node["reftype"] == "obj" and "." not in target:
         # Single backquotes are for parameters and attributes, too. Each other word of a type is one for numpydoc.
-        return nodes.Text(shown.astext()) if isinstance(node.parent, nodes.classifier) else shown
+        return nodes.Text(shown.astext()) if isinstance(node.parent, nodes.classifier | nodes.term) else shown
     if target.partition(".")[0] in app.config.intersphinx_mapping:
         return None
     return shown if exists(target) or exists(f"workbench.{target}") else None

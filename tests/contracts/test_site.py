@@ -98,6 +98,17 @@ def test_the_names_of_other_projects_exist():
     assert done.stdout.split() == ["None"], "the only name whose value is None"
 
 
+def test_a_picture_is_in_a_page_and_in_both_themes_and_a_test_takes_the_picture():
+    pages = "".join(page.read_text(encoding="utf-8") for page in DOCS.rglob("*.md"))
+    tests = "".join(file.read_text(encoding="utf-8") for file in DOCS.parent.glob("tests/*/test_*.py"))
+    shown = set(re.findall(r"images/([\w-]+)-light\.png", pages))
+
+    # `workbench bench transport` draws the plot.
+    files = {file.stem for file in (DOCS / "images").iterdir()} - {"transport"}
+    assert files == {f"{name}-{theme}" for name in shown for theme in ("light", "dark")}
+    assert [name for name in shown if f'"{name}"' not in tests] == []
+
+
 def test_the_page_of_tasks_is_one_click_from_the_home_page():
     assert TASKS in clicks(HOME)
     assert len(tasks()) >= 20
