@@ -54,9 +54,11 @@ autodoc_mock_imports = ["torch"]
 numpydoc_show_class_members = False
 # The list of a page names its methods without their class.
 toc_object_entries_show_parents = "hide"
-# Types lead to their pages. Some lead to sections and terms with numpydoc, which are in no inventory here.
+# Types lead to their pages. Some lead to sections and terms with numpydoc, which are in no inventory here; an array may
+# be one of Dask.
 numpydoc_xref_param_type = True
 numpydoc_xref_aliases = {
+    "array": "array",
     "array-like": "numpy.typing.ArrayLike",
     "bool": "bool",
     "iterable": "collections.abc.Iterable",

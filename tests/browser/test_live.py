@@ -83,9 +83,8 @@ def train_and_hang(comm, steps, file):
 
 
 def send_around(comm, messages):
-    """Send arrays of many sizes to the next rank, and reduce them; later ranks compute longer, so that others wait."""
+    """Send arrays of many sizes to the next rank, and reduce them."""
     for number in range(messages):
-        sum(range(20_000 * comm.rank))
         sent = np.zeros(1 << (number % 16))
         comm.Sendrecv(
             sent, (comm.rank + 1) % comm.size, recvbuf=np.empty_like(sent), source=(comm.rank - 1) % comm.size
