@@ -52,6 +52,7 @@ help:
 	@echo 'make test-distributed  the tests of distributed with mpi:// and with ranks as workers, against tcp'
 	@echo 'make lint           format, lint, types and layers only, and the unit tests of the JupyterLab extension'
 	@echo 'make docs           set up, build the documentation site into build/docs'
+	@echo 'make man            set up, write the manual page of the command into packaging/man'
 	@echo 'make bench-NAME     measure: startup, transport, collectives, apps, broadcast, idle, overhead, metrics, scaling, tune or submit'
 	@echo 'make bench-training  set up, measure training with PyTorch against gloo and a parameter server of Dask'
 	@echo 'make bench-hybrid   set up, measure layouts of pipeline stages and replicas'
@@ -125,6 +126,12 @@ lint: .venv/.test
 docs: .venv-docs/.docs
 	.venv-docs/bin/sphinx-build -W -n --keep-going --quiet -b dirhtml -d build/doctrees docs build/docs
 	@echo 'the site is in build/docs: python3 -m http.server -d build/docs'
+
+# The wheel installs the stored page, so that no build needs Sphinx. A test compares the page with the subcommands.
+.PHONY: man
+man: .venv-docs/.docs
+	.venv-docs/bin/sphinx-build -W -n --keep-going --quiet -b man -d build/doctrees docs build/man
+	cp build/man/workbench.1 packaging/man/workbench.1
 
 # On MPICH: daal4py loads no other MPI.
 .PHONY: bench-peers

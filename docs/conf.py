@@ -8,7 +8,8 @@ from pathlib import Path
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE / "_ext"))
 
-from workbench.config import __version__  # noqa: E402  (behind the path)
+from workbench import errors  # noqa: E402  (behind the path)
+from workbench.config import __version__  # noqa: E402
 
 project = "MPI Workbench"
 author = "MPI Workbench developers"
@@ -20,14 +21,16 @@ extensions = [
     "numpydoc",
     "sphinx.ext.autodoc",
     "sphinx.ext.autosummary",
+    "sphinx.ext.intersphinx",
     "sphinx_copybutton",
     "sphinx_design",
     "from_code",
+    "manpage",
     "names",
     "notebooks",
     "pictures",
 ]
-exclude_patterns = ["_ext", "_static", "_templates", "images"]
+exclude_patterns = ["_ext", "_inventories", "_static", "_templates", "images"]
 templates_path = ["_templates"]
 
 # -- Markdown and notebooks
@@ -51,12 +54,41 @@ autodoc_mock_imports = ["torch"]
 numpydoc_show_class_members = False
 # The list of a page names its methods without their class.
 toc_object_entries_show_parents = "hide"
-numpydoc_xref_param_type = False
+# Types lead to their pages. Some lead to sections and terms with numpydoc, which are in no inventory here; an array may
+# be one of Dask.
+numpydoc_xref_param_type = True
+numpydoc_xref_aliases = {
+    "array": "array",
+    "array-like": "numpy.typing.ArrayLike",
+    "bool": "bool",
+    "iterable": "collections.abc.Iterable",
+    "sequence": "collections.abc.Sequence",
+} | {name: f"workbench.errors.{name}" for name, each in vars(errors).items() if isinstance(each, type)}
+
+# A build downloads nothing: docs/_inventories has the names of other projects that docstrings have.
+intersphinx_mapping = {
+    name: (address, f"_inventories/{name}.inv")
+    for name, address in {
+        "dask": "https://docs.dask.org/en/stable",
+        "distributed": "https://distributed.dask.org/en/stable",
+        "heat": "https://heat.readthedocs.io/en/stable",
+        "mpi4py": "https://mpi4py.readthedocs.io/en/stable",
+        "numpy": "https://numpy.org/doc/stable",
+        "optuna": "https://optuna.readthedocs.io/en/stable",
+        "pandas": "https://pandas.pydata.org/docs",
+        "python": "https://docs.python.org/3",
+        "scipy": "https://docs.scipy.org/doc/scipy",
+        "sklearn": "https://scikit-learn.org/stable",
+        "torch": "https://docs.pytorch.org/docs/stable",
+    }.items()
+}
 
 # -- pages
 
 # A block without a language has commands or output.
 highlight_language = "none"
+# Quotes of commands in the text are copied, too.
+smartquotes = False
 
 html_theme = "pydata_sphinx_theme"
 html_title = "MPI Workbench"
@@ -81,3 +113,9 @@ html_sidebars = {"index": [], "changelog": []}
 copybutton_prompt_text = r">>> |\.\.\. |\$ "
 copybutton_prompt_is_regexp = True
 copybutton_exclude = ".linenos, .go, .gt"
+
+# -- the manual page, which `make man` writes
+
+man_pages = [("reference/subcommands", "workbench", "start and use MPI worlds that are Dask clusters", author, 1)]
+# A page without a date is the same at each build.
+today = " "

@@ -1,7 +1,7 @@
 """What docstrings name, and which members pages show.
 
-A build downloads no inventory of another project, so names of other projects and of private modules lead nowhere. A
-name with a dot is checked all the same: an import has to find it.
+Names of the projects that have an inventory must be in that inventory. Other names without a page lead nowhere, for
+example those of private modules. An import must find each of them that has a dot.
 """
 
 from __future__ import annotations
@@ -35,14 +35,17 @@ def exists(name: str) -> bool:
     return False
 
 
-def resolve(_: Sphinx, __: BuildEnvironment, node: pending_xref, shown: nodes.Node) -> nodes.Node | None:
+def resolve(app: Sphinx, _: BuildEnvironment, node: pending_xref, shown: nodes.Node) -> nodes.Node | None:
     """Return what stands for a name without a page of its own, None for one that is wrong."""
     if node.get("refdomain") != "py":
         return None
     target = node["reftarget"]
-    # Single backquotes are for parameters and attributes, too, which numpydoc asks for.
-    known = node["reftype"] == "obj" and "." not in target
-    return shown if known or exists(target) or exists(f"workbench.{target}") else None
+    if node["reftype"] == "obj" and "." not in target:
+        # Single backquotes are for parameters and attributes, too. Each other word of a type is one for numpydoc.
+        return nodes.Text(shown.astext()) if isinstance(node.parent, nodes.classifier | nodes.term) else shown
+    if target.partition(".")[0] in app.config.intersphinx_mapping:
+        return None
+    return shown if exists(target) or exists(f"workbench.{target}") else None
 
 
 def skip(_: Sphinx, __: str, name: str, member: Any, *others: Any) -> bool | None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import dask.array as da
+import numpy as np
 import pytest
 from distributed import Client
 from support.processes import DEADLINE
@@ -81,6 +82,23 @@ def train_and_hang(comm, steps, file):
     return comm.allreduce(1)
 
 
+def send_around(comm, messages):
+    """Send arrays of many sizes to the next rank, and reduce them."""
+    for number in range(messages):
+        sent = np.zeros(1 << (number % 16))
+        comm.Sendrecv(
+            sent, (comm.rank + 1) % comm.size, recvbuf=np.empty_like(sent), source=(comm.rank - 1) % comm.size
+        )
+        comm.Allreduce(sent, np.empty_like(sent))
+
+
+def exchange(client):
+    """Have Dask send columns of placed rows between the ranks, and the ranks send arrays over MPI."""
+    X = place(da.random.default_rng(0).random((40_000, 64), chunks=(10_000, 64)), client=client)
+    X.rechunk((40_000, 16)).sum().compute()
+    run_on_ranks(send_around, 64, client=client)
+
+
 def in_both_themes(viewer, shot, name):
     """Keep pictures of a dashboard, one in each theme; the light one is first and last."""
     for theme, other in (("light", "Dark"), ("dark", "Light")):
@@ -98,9 +116,14 @@ def test_a_call_that_hangs_is_explained_and_its_training_is_drawn(viewer, shot, 
         ThreadPoolExecutor(1) as pool,
         dashboard(cluster) as address,
     ):
+        exchange(client)
         call = pool.submit(run_on_ranks, train_and_hang, 60, str(go), client=client, result="root")
         try:
             viewer.open(address)
+            viewer.turn_to("Communication")
+            viewer.page.get_by_text("Since the start", exact=True).click()
+            viewer.sees("Sent bytes since the start, Dask and MPI")
+            in_both_themes(viewer, shot, "communication")
             viewer.turn_to("Waiting")
             viewer.sees("Ranks 0-2 have been in allreduce")
             viewer.sees("wait for rank 3, which is in")

@@ -66,7 +66,7 @@ def sdist(wheel, tmp_path_factory):
 def project(wheel, tmp_path):
     """Return a copy of what a build needs, with the bundle, that a test may change."""
     folder = tmp_path / "project"
-    for name in ("extension", "etc", "notebooks"):
+    for name in ("extension", "etc", "notebooks", "packaging"):
         shutil.copytree(ROOT / name, folder / name, ignore=MADE)
     for name in ("pyproject.toml", "README.md", "LICENSE", ".gitignore"):
         shutil.copy(ROOT / name, folder)
@@ -83,7 +83,7 @@ def no_tools(tmp_path):
     return str(empty)
 
 
-def test_a_wheel_has_the_whole_extension_once_and_is_smaller_than_1_25_mb(wheel):
+def test_a_wheel_has_the_whole_extension_once_and_the_manual_page_and_is_smaller_than_1_25_mb(wheel):
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
         (package,) = [name for name in names if name.endswith(f"{BUNDLE}/package.json")]
@@ -91,6 +91,7 @@ def test_a_wheel_has_the_whole_extension_once_and_is_smaller_than_1_25_mb(wheel)
 
     assert package.replace("package.json", load) in names
     assert [name for name in names if name.startswith(("workbench/labextension", "extension"))] == []
+    assert [name for name in names if name.endswith(".data/data/share/man/man1/workbench.1")] != []
     assert wheel.stat().st_size < 1_250_000
 
 

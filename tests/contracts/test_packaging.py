@@ -11,6 +11,8 @@ import yaml
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
+from workbench.commands.table import NOTEBOOK, TERMINAL, verbs
+
 ROOT = Path(__file__).parents[2]
 PACKAGING = ROOT / "packaging"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -98,3 +100,17 @@ def test_the_containers_install_extras_that_there_are():
         assert set(named.split(",")) <= extras
     (named,) = re.findall(r"'\.\[([\w,]+)\]'", (ROOT / "binder" / "postBuild").read_text(encoding="utf-8"))
     assert set(named.split(",")) <= extras
+
+
+def test_the_manual_page_has_every_subcommand_of_a_terminal_with_its_options():
+    page = (PACKAGING / "man" / "workbench.1").read_text(encoding="utf-8")
+    page = re.sub(r"\\(f[BIP]|&)", "", page).replace(r"\-", "-").replace(r"\(aq", "'")
+    sections = dict(re.findall(r"^\.SS (\S+)\n(.*?)(?=^\.S[SH] )", page, re.MULTILINE | re.DOTALL))
+
+    assert f'"{PROJECT["version"]}" "MPI Workbench"' in page
+    assert set(sections) == set(verbs(TERMINAL)) | set(verbs(NOTEBOOK))
+    for verb in verbs(TERMINAL).values():
+        texts = [verb.help, *(each.help for each in verb.arguments)]
+        assert [text for text in texts if text[1:] not in sections[verb.name]] == []
+        named = {each.split(",")[0].split()[0] for each in re.findall(r"^\.B (.+)$", sections[verb.name], re.MULTILINE)}
+        assert named == {each.name if each.is_option else each.metavar for each in verb.at(TERMINAL)}

@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+from support.patience import DEADLINE
 
 from workbench import errors
 
 DOCS = Path(__file__).parents[2] / "docs"
 HOME = DOCS / "index.md"
 TASKS = DOCS / "reference" / "tasks.md"
+
+# Prints the names that an import does not find. This process gets no MPI.
+UNKNOWN = """
+import pydoc, sys
+import mpi4py
+mpi4py.rc.initialize = False
+print(*(name for name in sys.argv[1:] if pydoc.locate(name) is None))
+"""
 
 SECTION = re.DOTALL | re.MULTILINE
 LINK = re.compile(r"\]\((?!https?://)([^)\s]+)\)")
@@ -71,6 +82,31 @@ def test_every_family_of_messages_belongs_to_an_error():
     named = {kind.docs for kind in KINDS}
 
     assert {f"troubleshooting#{slug(title)}" for title in re.findall(r"^### (.+)$", families[1], re.MULTILINE)} <= named
+
+
+def test_the_names_of_other_projects_exist():
+    # Heat has its own environment.
+    inventories = [file for file in (DOCS / "_inventories").iterdir() if file.name != "heat.inv"]
+    lines = [line for file in inventories for line in file.read_text(encoding="utf-8").splitlines()]
+    names = [line.split()[0] for line in lines if line[0] != "#"]
+
+    done = subprocess.run(
+        [sys.executable, "-c", UNKNOWN, *names], check=True, capture_output=True, text=True, timeout=DEADLINE
+    )
+
+    assert len(names) > 40
+    assert done.stdout.split() == ["None"], "the only name whose value is None"
+
+
+def test_a_picture_is_in_a_page_and_in_both_themes_and_a_test_takes_the_picture():
+    pages = "".join(page.read_text(encoding="utf-8") for page in DOCS.rglob("*.md"))
+    tests = "".join(file.read_text(encoding="utf-8") for file in DOCS.parent.glob("tests/*/test_*.py"))
+    shown = set(re.findall(r"images/([\w-]+)-light\.png", pages))
+
+    # `workbench bench transport` draws the plot.
+    files = {file.stem for file in (DOCS / "images").iterdir()} - {"transport"}
+    assert files == {f"{name}-{theme}" for name in shown for theme in ("light", "dark")}
+    assert [name for name in shown if f'"{name}"' not in tests] == []
 
 
 def test_the_page_of_tasks_is_one_click_from_the_home_page():

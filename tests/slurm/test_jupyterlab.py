@@ -35,8 +35,8 @@ def worker(lab):
 
 @pytest.fixture(scope="module")
 def before(slurm):
-    """Submit a job that has all nodes."""
-    job = slurm.submit("sleep 4711", "--nodes=4", "--exclusive")
+    """Submit a job that has all nodes, for so long that Slurm expects the cluster on this day."""
+    job = slurm.submit("sleep 4711", "--nodes=4", "--exclusive", "--time=40")
     yield job
     if job in slurm.jobs():
         slurm.run("scancel", job)
