@@ -152,7 +152,7 @@ class NetPart:
         self._settings, self._X, self._y, self._weight, self._start = settings, X, y, weight, start
 
     def training(self) -> Callable[..., Trained]:
-        """Return the function that trains on all ranks, as `workbench.ml.engine.parts.LocalParts.together` takes it."""
+        """Return the function that trains on all ranks, for `workbench.ml.engine.parts.ConnectedParts.together`."""
         return self._train
 
     def _train(self, comm: MPI.Intracomm | None, report: _Report | None) -> Trained:

@@ -27,6 +27,8 @@ from workbench.ml.decomposition.part import DecompositionPart
 from workbench.ml.engine.parts import LocalParts
 from workbench.ml.linear import fit as linear_fit
 from workbench.ml.linear.part import LinearPart
+from workbench.ml.logistic import fit as logistic_fit
+from workbench.ml.logistic.part import LogisticPart
 from workbench.ml.neighbors.part import NeighborsPart
 
 ROWS = np.arange(12.0).reshape(4, 3)
@@ -195,6 +197,26 @@ def test_a_linear_model_finds_what_is_not_finite_in_its_first_sums(value, fit_in
     monkeypatch.setattr(checks, "_is_finite", lambda array, ndim: ndim == 1 and plain(array, ndim))
     monkeypatch.setattr(Checks, "apply", lambda *_: pytest.fail("the rows were searched"))
     assert np.isfinite(fit(ROWS).coef).all()
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("solver", ["lbfgs", "newton-cholesky"])
+@pytest.mark.parametrize("start", [None, np.array([3.0, -2.0, 1.0, 0.5])])
+def test_a_logistic_regression_finds_what_is_not_finite_in_its_first_gradient(value, solver, start, monkeypatch):
+    settings = logistic_fit.Settings(1.0, 1e-4, 9, 3, True, None, solver, 1e-16, start)
+
+    def fit(rows):
+        columns = [(rows[at:][:2], LABELS[at:][:2], None) for at in (0, 2)]
+        made = [make(LogisticPart, Checks("Model", "labels"), at, *columns[at // 2]) for at in (0, 2)]
+        return logistic_fit.fit(LocalParts(made), settings)
+
+    for number in ROWS.ravel():
+        with pytest.raises(ValueError, match=f"Input X contains {'NaN' if np.isnan(value) else 'infinity'}"):
+            fit(np.where(number == ROWS, value, ROWS))
+    plain = checks._is_finite
+    monkeypatch.setattr(checks, "_is_finite", lambda array, ndim: ndim == 1 and plain(array, ndim))
+    monkeypatch.setattr(Checks, "apply", lambda *_: pytest.fail("the rows were searched"))
+    assert np.isfinite(fit(ROWS).weights).all()
 
 
 @pytest.mark.filterwarnings("ignore:overflow encountered")

@@ -14,7 +14,7 @@ from distributed.core import ConnectionPool, PooledRPCCall
 from workbench import place
 from workbench.errors import HeadUnreachable
 from workbench.ml.checks import Checks
-from workbench.ml.engine import dask_parts
+from workbench.ml.engine import dask_parts, fitting
 from workbench.ml.engine.dask_parts import ActorParts, group_size
 from workbench.ml.placed import whereabouts
 from workbench.placement import layout
@@ -122,3 +122,10 @@ def test_messages_of_steps_alone_are_filtered():
     record = logging.LogRecord("distributed.worker", logging.INFO, "", 1, "%s", (dask_parts.ask_part.__name__,), None)
     other = logging.LogRecord("distributed.worker", logging.ERROR, "", 1, "%s", (["key"],), None)
     assert [dask_parts._is_no_step(each) for each in (record, other)] == [False, True]
+
+
+def test_the_thread_pools_of_the_notebook_are_searched_again_only_after_an_import():
+    pools = fitting._thread_pools(1)
+
+    assert fitting._thread_pools(1) is pools
+    assert fitting._thread_pools(2) is not pools

@@ -175,6 +175,8 @@ class ActorParts:
         The error of `workbench.ml.checks.Checks.apply` for the first block that is not valid.
     """
 
+    direct = False
+
     def __init__(
         self,
         client: Client,
@@ -228,8 +230,8 @@ class ActorParts:
         results = self._client.sync(self._ask, method, args)
         return [results[address] for address in self._addresses]
 
-    def together(self, method: str) -> Any:
-        """See `workbench.ml.engine.parts.LocalParts.together`; there is no communicator between these parts."""
+    def together(self, method: str, *args: Any) -> Any:
+        """See `workbench.ml.engine.parts.ConnectedParts.together`; there is no communicator between these parts."""
         raise InvalidRequest(
             f"{method} needs the ranks of one MPI world, and this fit runs on Dask: place the rows in one world of a "
             "cluster of the workbench, and leave the setting workbench.ml.engine at 'auto'"

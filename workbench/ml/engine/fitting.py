@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
+import sys
 import uuid
 from collections.abc import Mapping
 from typing import Any
 
-from threadpoolctl import threadpool_limits
+from threadpoolctl import ThreadpoolController
 
 from workbench.ml.data import Data
 from workbench.ml.engine import kept_arrays
@@ -84,7 +86,7 @@ def _by_dask(task: Task, data: Data, fit: str, report: Report | None) -> Any:
     parts = ActorParts(client, task.part, task.checks, blocks, report=send)
     try:
         # The vectors of this process are small: idle threads of BLAS would take a core from the ranks.
-        with threadpool_limits(1, user_api="blas"):
+        with _thread_pools(len(sys.modules)).limit(limits=1, user_api="blas"):
             result = task.algorithm(parts, task.settings)
         if task.kept:
             parts.sum("leave", fit)
@@ -92,6 +94,12 @@ def _by_dask(task: Task, data: Data, fit: str, report: Report | None) -> Any:
         parts.end()
     sender.flush()
     return result
+
+
+@functools.lru_cache(maxsize=1)
+def _thread_pools(modules: int) -> ThreadpoolController:  # noqa: ARG001  (the key of the cache)
+    """Return the thread pools of this process; they are searched again only after an import, as that takes 3 ms."""
+    return ThreadpoolController()
 
 
 def _by_mpi(task: Task, data: Data, fit: str, report: Report | None) -> Any:

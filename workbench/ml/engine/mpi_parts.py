@@ -35,6 +35,8 @@ class RankParts:
         Receives each record of `Parts.report`.
     """
 
+    direct = True
+
     def __init__(self, comm: Intracomm, part: Any, report: _Report) -> None:
         self._comm, self._part = comm, part
         self.report = report
@@ -52,10 +54,10 @@ class RankParts:
         """See `workbench.ml.engine.parts.Parts.fold`."""
         return self._ask(functools.partial(_fold, join=join), method, args)
 
-    def together(self, method: str) -> Any:
-        """See `workbench.ml.engine.parts.LocalParts.together`."""
-        self._comm.bcast(_pickled((_together, method, ())))
-        return _together(self._comm, getattr(self._part, method)(), self.report)
+    def together(self, method: str, *args: Any) -> Any:
+        """See `workbench.ml.engine.parts.ConnectedParts.together`."""
+        self._comm.bcast(_pickled((_together, method, args)))
+        return _together(self._comm, getattr(self._part, method)(*args), self.report)
 
     def _ask(self, collect: Callable[..., Any], method: str, args: tuple[Any, ...]) -> Any:
         self._comm.bcast(_pickled((collect, method, args)))

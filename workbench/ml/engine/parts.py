@@ -50,6 +50,30 @@ class Parts(Protocol):
         """Report the progress of a fit: numbers by name, once per iteration or per pass over the data."""
 
 
+class ConnectedParts(Parts, Protocol):
+    """All parts, as an algorithm receives them."""
+
+    direct: bool
+    """Whether the parts share a communicator, with which `together` sends messages between them."""
+
+    def together(self, method: str, *args: Any) -> Any:
+        """Run a function on the ranks of all parts at the same time, and return what it returns on rank 0.
+
+        Parameters
+        ----------
+        method
+            Name of the method that returns the function. Its arguments are the communicator, None in one process,
+            and the function that reports the progress of the fit, None on other ranks than 0.
+        *args
+            The arguments of the method.
+
+        Raises
+        ------
+        InvalidRequest
+            If the parts are in several processes and not `direct`.
+        """
+
+
 def weighed(total: float) -> float:
     """Return the weight of all rows; raise the ValueError of scikit-learn if the weight is 0."""
     if total <= 0:
@@ -75,6 +99,8 @@ class LocalParts:
         Receives each record of `Parts.report`.
     """
 
+    direct = False
+
     def __init__(self, parts: Sequence[Any], report: Callable[[Mapping[str, Any]], None] | None = None) -> None:
         self._parts = parts
         self._report = report
@@ -96,14 +122,7 @@ class LocalParts:
         """See `Parts.fold`."""
         return functools.reduce(join, self.each(method, *args))
 
-    def together(self, method: str) -> Any:
-        """Run a function on the ranks of all parts at the same time, and return what it returns on rank 0.
-
-        Parameters
-        ----------
-        method
-            Name of the method that returns the function. Its arguments are the communicator, None in one process,
-            and the function that reports the progress of the fit, None on other ranks than 0.
-        """
-        (function,) = self.each(method)
+    def together(self, method: str, *args: Any) -> Any:
+        """See `ConnectedParts.together`."""
+        (function,) = self.each(method, *args)
         return function(None, self.report)

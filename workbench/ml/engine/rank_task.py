@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from workbench.metrics import report
 from workbench.ml.checks import Checks, make
 from workbench.ml.engine.mpi_parts import RankParts, serve
-from workbench.ml.engine.parts import Parts
+from workbench.ml.engine.parts import ConnectedParts
 from workbench.ml.engine.progress import Sender
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 class Task:
     """A fit without its data."""
 
-    algorithm: Callable[[Parts, Any], Any]
+    algorithm: Callable[[ConnectedParts, Any], Any]
     """Returns the result for the parts and the settings."""
     settings: Any
     part: Callable[..., Any]

@@ -12,7 +12,7 @@ from scipy import sparse
 from scipy.special import log_softmax
 
 from workbench.ml.algebra.row_slices import Products
-from workbench.ml.checks import checked
+from workbench.ml.checks import FindsNonFinite, checked
 
 _Array = NDArray[Any]
 
@@ -20,7 +20,7 @@ _Array = NDArray[Any]
 _CACHED, _LEAST = 256 << 10, 256
 
 
-class LogisticPart:
+class LogisticPart(FindsNonFinite):
     """A block with its labels.
 
     Parameters
@@ -87,6 +87,7 @@ class LogisticPart:
             codes = np.searchsorted(classes, self._y)
         self._codes = codes.astype(np.int32)
 
+    @np.errstate(over="ignore", invalid="ignore")
     def loss_and_gradient(self, weights: _Array) -> tuple[float, _Array]:
         """Return the loss, and its gradient in the shape of the weights."""
         loss, gradient = 0.0, np.zeros(weights.shape)
@@ -98,8 +99,16 @@ class LogisticPart:
                 derivatives *= weight if weights.ndim == 1 else weight[:, None]
             loss += float(losses.sum(dtype=np.float64))
             _add_gradient(X, derivatives, gradient)
+        self._search_once(gradient)
         return loss, gradient
 
+    def _search_once(self, gradient: _Array) -> None:
+        """Refuse rows that are not finite, after the first pass: each of their numbers makes a gradient not finite."""
+        if not np.isfinite(gradient).all():
+            self.refuse_non_finite()
+        self._check = None
+
+    @np.errstate(over="ignore", invalid="ignore")
     def curvature(self, weights: _Array) -> tuple[float, _Array, _Array]:
         """Return the loss, its gradient, and sums of products of rows for its second derivatives.
 
@@ -131,6 +140,7 @@ class LogisticPart:
                 other = 1 - probability if binary or left == right else probabilities[:, right]
                 factor = np.clip(probability * other, 0, None) * row_weights
                 product.add(np.sqrt(factor)[:, None] * rows)
+        self._search_once(gradient)
         return loss, gradient, np.stack([product.packed for product in products])
 
     def _slices(self, weights: _Array) -> Iterator[tuple[Any, _Array, _Array | None, _Array]]:

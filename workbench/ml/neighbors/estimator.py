@@ -90,7 +90,8 @@ class NearestNeighbors(Estimator):
     `sklearn.metrics.pairwise_distances`.
 
     A search needs up to 20 MiB of work space on each rank, or more with more than some ten thousand features, in
-    addition to the queries and the results. Many queries are sent in messages of 64 MiB.
+    addition to the queries and the results. Many queries are sent in messages of 64 MiB, and queries that are on ranks
+    with ``engine="mpi"`` in messages of 8 MiB, from each rank to the next one until they have visited all ranks.
 
     A model that was fitted on an array can be pickled, with its rows. A model whose rows are on ranks cannot, since it
     only refers to the rows: pickling raises TypeError.

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import functools
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +14,7 @@ from scipy import sparse
 from workbench.ml.checks import Checks, FindsNonFinite
 from workbench.ml.engine.kept_arrays import Keeps
 from workbench.ml.neighbors.distances import Measure, measure
+from workbench.ml.neighbors.ring import find_in_ring
 from workbench.ml.neighbors.search import Nearest, Result, Search, Within
 
 _Array = NDArray[Any]
@@ -75,12 +77,29 @@ class NeighborsPart(Keeps, FindsNonFinite):
     def queries(self, part: int, start: int, stop: int) -> Any:
         """Return some queries; None if the request is for another part."""
         # A part without queries has the same first row as the next one.
-        return self._queries[start:stop] if part == self._start and self._queries.shape[0] else None
+        return self.own_queries(start, stop) if part == self._start and self._queries.shape[0] else None
+
+    def own_queries(self, start: int, stop: int) -> Any:
+        """Return some queries of this part."""
+        return self._queries[start:stop]
 
     def keep(self, part: int, start: int, search: Search, result: Result) -> None:
-        """Keep the result for queries of this part, from a number on."""
+        """Keep the result for some queries, if these are of this part."""
         if part == self._start and bool(len(result[0])) == bool(self._queries.shape[0]):
-            self._results.append(search.arrays([self._found(search, result, start)]))
+            self.add(start, search, result)
+
+    def add(self, start: int, search: Search, result: Result) -> None:
+        """Keep the result for queries of this part, from a number on."""
+        self._results.append(search.arrays([self._found(search, result, start)]))
+
+    def ring(self, search: Search) -> Callable[..., None]:
+        """Return `find_in_ring` of this part, for `workbench.ml.engine.parts.ConnectedParts.together`."""
+        return functools.partial(find_in_ring, self, search)
+
+    def find(self, search: Search) -> Result:
+        """Return the result for the queries of a search and the rows of this part."""
+        result: Result = getattr(self, search.method)(search)
+        return result
 
     def kept(self) -> tuple[Any, ...]:
         """See `Keeps.kept`: the results for all queries of this part."""

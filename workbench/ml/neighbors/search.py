@@ -10,7 +10,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from workbench.ml.engine.parts import Parts
+from workbench.ml.engine.parts import ConnectedParts, Parts
 from workbench.ml.engine.pass_counter import Passes
 
 _Array = NDArray[Any]
@@ -187,13 +187,17 @@ def find(parts: Parts, search: Search) -> Result:
     return result
 
 
-def find_each(parts: Parts, search: Search) -> None:
+def find_each(parts: ConnectedParts, search: Search) -> None:
     """Find rows for the queries of each part, and keep the results in the part.
 
     Notes
     -----
-    Each request sends some queries of one part to all parts, and the results back.
+    Parts with a communicator send their queries around: see `workbench.ml.neighbors.ring`. Otherwise each request sends
+    some queries of one part to all parts, and the results back.
     """
+    if parts.direct:
+        parts.together("ring", search)
+        return
     for part, queries in parts.each("query_range"):
         start, step = 0, search.step
         if not queries:
