@@ -24,10 +24,8 @@ if TYPE_CHECKING:
 def place(X: Any, *others: Any, per: str = "rank", world: int | None = None, client: Client | None = None) -> Any:
     """Make one block per rank of a collection, pinned to its rank, in rank order.
 
-    Rows are split evenly, like by `numpy.array_split`; all columns stay together. Blocks of a SciPy matrix have
-    different numbers of rows if even blocks would take 10 % more time than the mean, where a row counts as much as 64
-    nonzeros. Blocks of arrays are C-contiguous and 64-byte aligned NumPy arrays; blocks of sparse matrices are in CSR
-    format.
+    Rows are split evenly, like by `numpy.array_split`; all columns stay together. Blocks of arrays are C-contiguous and
+    64-byte aligned NumPy arrays; blocks of sparse matrices are in CSR format.
 
     Parameters
     ----------
@@ -75,7 +73,7 @@ def place(X: Any, *others: Any, per: str = "rank", world: int | None = None, cli
     sources.check(inspected, ranks)
     inspected = sources.persist(client, inspected)
     sources.check(inspected, ranks)
-    sizes = sources.block_sizes(inspected, len(ranks))
+    sizes = rows.split(inspected[0].rows or 0, len(ranks))
     pins = [Pin(rank.address, size) for rank, size in zip(ranks, sizes, strict=True)]
     placed = tuple(sources.build_blocks(client, source, pins, per) for source in inspected)
     return placed if others else placed[0]

@@ -9,9 +9,6 @@ import numpy as np
 
 from workbench.placement.alignment import Array, aligned, alignment_of, join_arrays, ready
 
-# The largest weight of a part may be this multiple of the mean before parts get different numbers of rows.
-_UNEVEN = 1.1
-
 
 class Cut(NamedTuple):
     """The rows ``start:stop`` of chunk number ``chunk``."""
@@ -31,31 +28,6 @@ def split(rows: int, parts: int) -> list[int]:
     """
     size, larger = divmod(rows, parts)
     return [size + (part < larger) for part in range(parts)]
-
-
-def split_by(weights: Array, parts: int) -> list[int]:
-    """Return the number of rows of each part: that of `split`, or if weights would differ, parts of similar weight.
-
-    Parameters
-    ----------
-    weights
-        Shape (rows,): the weight of each row, above 0; at least one row for each part.
-
-    Examples
-    --------
-    >>> split_by(np.array([1, 1, 1, 1]), 2), split_by(np.array([3, 1, 1, 1]), 2)
-    ([2, 2], [1, 3])
-    """
-    ends, even = np.cumsum(weights), split(len(weights), parts)
-    loads = np.diff(ends[np.cumsum(even) - 1], prepend=0)
-    if loads.max() * parts <= _UNEVEN * ends[-1]:
-        return even
-    numbers = np.arange(1, parts)
-    borders = np.searchsorted(ends - weights / 2, ends[-1] / parts * numbers)
-    # Each part has a row.
-    borders = np.maximum.accumulate(np.clip(borders - numbers, 0, len(weights) - parts)) + numbers
-    sizes: list[int] = np.diff(borders, prepend=0, append=len(weights)).tolist()
-    return sizes
 
 
 def cuts(chunks: Sequence[int], sizes: Sequence[int]) -> list[list[Cut]]:

@@ -104,11 +104,8 @@ def inspect_collection(name: str, collection: Any) -> Source:
 
 def _inspect_matrix(name: str, collection: Any, meta: Any) -> Source:
     _refuse_unknown(name, collection)
-    nbytes = 0
     # The bytes of a chunk are known only when the chunk is computed.
-    if collection is meta:
-        collection = meta.tocsr()
-        nbytes = sparse.nbytes(collection)
+    nbytes = sparse.nbytes(collection) if collection is meta else 0
     empty = sparse.empty_matrix(meta)
     empty.resize((0, collection.shape[1]))
     return Source(name, collection, empty, collection.shape[0], nbytes)
@@ -142,27 +139,13 @@ def check(sources: Sequence[Source], ranks: Sequence[Rank]) -> None:
                 f"{source.name} has {length} rows for {len(ranks)} blocks, each needs one at least: use fewer ranks "
                 "(or per='node'), or compute without placing"
             )
-    if not counted:
-        return
-    sizes = block_sizes([source for source, _ in counted], len(ranks))
     for number, rank in enumerate(ranks):
-        nbytes = sum(
-            source.nbytes // len(ranks)
-            if sparse.is_matrix(source.collection)
-            else source.nbytes * sizes[number] // length
-            for source, length in counted
-        )
+        nbytes = sum(source.nbytes * rows.split(length, len(ranks))[number] // length for source, length in counted)
         if rank.memory_limit and nbytes > rank.memory_limit:
             raise PlacementError(
                 f"the block of rank {rank.name} would have {format_bytes(nbytes)}, its memory limit is "
                 f"{format_bytes(rank.memory_limit)}: use more ranks, a higher memory limit or fewer columns"
             )
-
-
-def block_sizes(sources: Sequence[Source], parts: int) -> list[int]:
-    """Return the number of rows of each block; blocks of SciPy matrices take similar times in a fit."""
-    weights = [sparse.row_weights(source.collection) for source in sources if sparse.is_matrix(source.collection)]
-    return rows.split_by(sum(weights), parts) if weights else rows.split(sources[0].rows or 0, parts)
 
 
 def persist(client: Client, sources: Sequence[Source]) -> list[Source]:

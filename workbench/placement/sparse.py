@@ -6,9 +6,6 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-# A row takes as long as this number of nonzeros: measured were 23 in K-means and 120 in logistic regression.
-_ROW = 64
-
 
 def is_matrix(value: Any) -> bool:
     """Return whether a value is a sparse matrix or array of SciPy."""
@@ -40,10 +37,3 @@ def nbytes(matrix: Any) -> int:
     """Return the bytes of a matrix in CSR format."""
     matrix = matrix.tocsr()
     return int(matrix.data.nbytes + matrix.indices.nbytes + matrix.indptr.nbytes)
-
-
-def row_weights(matrix: Any) -> Any:
-    """Return the relative time that each row of a matrix takes in a fit, shape (rows,)."""
-    import numpy as np
-
-    return np.diff(matrix.tocsr().indptr).astype(np.int64) + _ROW

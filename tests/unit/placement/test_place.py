@@ -75,19 +75,6 @@ def test_a_frame_gets_one_block_per_rank_with_all_its_rows(client, frame):
     assert int((placed["delay"] == delay).sum().compute()) == ROWS
 
 
-def test_blocks_of_a_matrix_with_many_nonzeros_have_fewer_rows(client):
-    # The first rows are full, and the others have one number.
-    dense = np.zeros((ROWS, 400))
-    dense[:, 0], dense[: ROWS // 4] = 1, 1
-    X, y = place(sparse.csr_array(dense), np.arange(ROWS))
-
-    times = client.gather(map_blocks(lambda block: block.nnz + 64 * block.shape[0], X))
-    assert max(times) <= sum(times) / 4 + 464
-    assert X.chunks[0] == y.chunks[0]
-    np.testing.assert_array_equal(sparse.vstack(client.gather(blocks(X))).toarray(), dense)
-    np.testing.assert_array_equal(y.compute(), np.arange(ROWS))
-
-
 @pytest.mark.parametrize("kind", ["array", "view", "frame", "matrix"])
 def test_what_is_written_to_blocks_does_not_reach_what_was_persisted_before(client, kind):
     whole = {"frame": FRAME[["delay"]] + 1.0, "matrix": sparse.csr_matrix(TABLE + 1)}.get(kind, TABLE + 1)

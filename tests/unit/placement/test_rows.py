@@ -18,23 +18,6 @@ def test_rows_are_split_as_numpy_splits_them(length, parts):
     assert rows.split(length, parts) == [len(part) for part in np.array_split(np.empty(length), parts)]
 
 
-@given(hnp.arrays(np.int64, st.integers(1, 60), elements=st.integers(1, 50)), st.integers(1, 12))
-def test_parts_by_weight_have_rows_and_no_more_than_a_row_above_the_mean(weights, parts):
-    parts = min(parts, len(weights))
-    sizes = rows.split_by(weights, parts)
-    loads = [part.sum() for part in np.split(weights, np.cumsum(sizes)[:-1])]
-
-    assert sum(sizes) == len(weights)
-    assert min(sizes) >= 1
-    assert max(loads) <= weights.sum() / parts + weights.max()
-
-
-def test_parts_of_similar_weight_have_the_rows_of_an_even_split():
-    weights = np.random.default_rng(0).integers(90, 110, size=1003)
-
-    assert rows.split_by(weights, 4) == rows.split(1003, 4)
-
-
 @given(st.lists(st.integers(0, 20), min_size=1, max_size=12).filter(any), st.integers(1, 8))
 def test_cuts_of_chunks_make_up_the_blocks_in_order(chunks, parts):
     values = np.arange(sum(chunks))
