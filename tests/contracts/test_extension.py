@@ -15,7 +15,6 @@ import pytest
 
 from workbench.dashboard.view_state import PAGES
 from workbench.launch.options import GROUPS
-from workbench.server.form_fields import Field, arguments
 
 ROOT = Path(__file__).parents[2]
 BUNDLE = "share/jupyter/labextensions/mpi-workbench"
@@ -263,12 +262,3 @@ def test_every_group_of_options_has_a_title_in_the_form():
     titles = (ROOT / "extension" / "src" / "format.ts").read_text(encoding="utf-8").partition("formatGroup")[2]
 
     assert [group for group in GROUPS if not re.search(rf"^    '?{group}'?: trans", titles, re.MULTILINE)] == []
-
-
-def test_the_texts_of_options_that_can_be_translated_are_those_of_the_server():
-    source = (ROOT / "extension" / "src" / "cluster-form" / "optionTexts.ts").read_text(encoding="utf-8")
-    entry = r"""(\w+): \{\s+label: trans\.__\((['"])(.*?)\2\),\s+help: trans\.__\(\s*(['"])(.*?)\4\s*\)\s+\}"""
-    fields = [Field.of(argument) for argument in arguments()]
-
-    texts = {name: (label, text) for name, _, label, _, text in re.findall(entry, source)}
-    assert texts == {field.name: (field.label, field.help) for field in fields}

@@ -4,7 +4,6 @@ import * as React from 'react';
 import { CopyButton } from '../components';
 import type { IField, IFormDescription } from '../contract';
 import type { FormModel } from './formModel';
-import { optionTexts } from './optionTexts';
 import { KERNEL } from './values';
 
 /** What all components of the form use. */
@@ -68,8 +67,7 @@ export function LabeledControl(props: {
 
 /** An option of a start. */
 export function OptionField({ field }: { field: IField }): React.JSX.Element {
-  const { name, kind } = field;
-  const { label, help } = optionTexts(field, useForm().trans);
+  const { name, label, help, kind } = field;
   return (
     <LabeledControl name={name} label={label} help={help} isWide={kind === 'list'}>
       {control => <OptionInput field={field} control={control} />}
@@ -155,11 +153,7 @@ export function SchedulerField({
     }
   }, []);
   return (
-    <LabeledControl
-      name={field.name}
-      label={optionTexts(field, trans).label}
-      help={trans.__('what starts the job')}
-    >
+    <LabeledControl name={field.name} label={field.label} help={trans.__('what starts the job')}>
       {control => (
         <select
           {...control}
