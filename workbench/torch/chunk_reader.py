@@ -28,6 +28,15 @@ Arrays = Sequence["npt.NDArray[Any]"]
 Rows = list[torch.Tensor]
 """Rows, labels and weights of a rank."""
 
+# The streams that are read in this process, by the prefix of the keys of their tasks.
+_streams: dict[str, Stream] = {}
+
+
+def _compute_chunk(name: str, number: int) -> Arrays | None:
+    """Compute a chunk in a task on the worker of this process; None if the stream is not read any more."""
+    stream = _streams.get(name)
+    return None if stream is None else stream.chunks[number]({})
+
 
 class ChunkReader:
     """Reads the windows of a rank, one after the other.
@@ -61,7 +70,10 @@ class ChunkReader:
                 "a stream is read by the Dask worker of a rank, and this process is no rank of a cluster: call the "
                 "function by run_on_ranks()"
             )
-        self._worker, self._stream, self._windows = worker, stream, iter(windows)
+        self._worker, self._windows = worker, iter(windows)
+        # Another rank may read the same chunk at the same time, as in two trials of a study.
+        self._name = f"chunk-{uuid.uuid4().hex}"
+        _streams[self._name] = stream
         self._watch: CallState = getattr(comm, "watch", None) or CallState()
         self._client: Future[Client] = self._start(self._connect())
         self._next = self._begin()
@@ -81,6 +93,7 @@ class ChunkReader:
 
     def __exit__(self, *_: object) -> None:
         """Forget the tasks that are left."""
+        del _streams[self._name]
         self._start(self._disconnect())
 
     def _begin(self) -> Future[list[Arrays]] | None:
@@ -106,21 +119,18 @@ class ChunkReader:
 
     async def _compute(self, window: Sequence[int]) -> list[Arrays]:
         """Compute chunks on the worker of this rank, and take them from its data."""
-        from dask.task_spec import GraphNode
         from distributed.client import _wait
 
         client = await asyncio.wrap_future(self._client)
-        # Another rank may read the same chunk at the same time, as in two trials of a study.
-        name = f"chunk-{uuid.uuid4().hex}"
-        tasks = {(name, number): GraphNode.fuse(self._stream.chunks[number], key=(name, number)) for number in window}
-        futures = client.get(
-            tasks,
-            [*tasks],
-            sync=False,
+        # The stream is in this process already, so the messages of a task have no more than its number.
+        futures = client.map(
+            _compute_chunk,
+            [self._name] * len(window),
+            window,
+            key=[(self._name, number) for number in window],
             workers=[self._worker.address],
             # Before tasks that wait already: a whole training waits for these.
             priority=1,
-            fifo_timeout="100 ms",
         )
         await _wait(futures)
         return [await self._value(future, number) for future, number in zip(futures, window, strict=True)]

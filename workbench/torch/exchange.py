@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
     from mpi4py import MPI
+
+# Batches that are cut at once: a view has some hundred bytes of memory beside its rows.
+_VIEWS = 256
 
 
 def wanted_rows(
@@ -66,6 +69,17 @@ def exchange(comm: MPI.Intracomm, parts: list[Any], lengths: Sequence[int], rows
         comm.Alltoallv(*messages)
         exchanged.append(select(received, back))
     return exchanged
+
+
+def cut(parts: Sequence[Any], lengths: Sequence[int]) -> Iterator[tuple[Any, ...]]:
+    """Yield the first rows of each part, then the next ones, with these lengths."""
+    start = 0
+    for number in range(0, len(lengths), _VIEWS):
+        some = lengths[number : number + _VIEWS]
+        end = start + sum(some)
+        # A split takes half of the time of as many slices.
+        yield from zip(*(part[start:end].split(some) for part in parts), strict=True)
+        start = end
 
 
 def select(part: Any, places: Any) -> Any:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from workbench.errors import InvalidRequest, did_you_mean
 from workbench.torch.context import require_torch
-from workbench.torch.exchange import exchange, select, wanted_rows
+from workbench.torch.exchange import cut, exchange, select, wanted_rows
 from workbench.torch.streams import Stream
 from workbench.torch.tensors import tensor
 
@@ -112,11 +112,8 @@ def _yielded(
     exchanged = shuffle == "exchange" and comm.size > 1
     if exchanged:
         parts = exchange(comm, parts, lengths, np.concatenate(wanted))
-    ends = np.cumsum([len(rows) for rows in wanted]).tolist()
-    for rows, end in zip(wanted, ends, strict=True):
-        if exchanged or shuffle is None:
-            taken = tuple(part[end - len(rows) : end] for part in parts)
-        else:
-            places = torch.from_numpy(rows)
-            taken = tuple(select(part, places) for part in parts)
-        yield taken if len(taken) > 1 else taken[0]
+    if exchanged or shuffle is None:
+        taken = cut(parts, [len(rows) for rows in wanted])
+    else:
+        taken = (tuple(select(part, torch.from_numpy(rows)) for part in parts) for rows in wanted)
+    yield from taken if len(parts) > 1 else (rows for (rows,) in taken)

@@ -13,7 +13,7 @@ import torch
 
 from workbench.errors import InvalidRequest
 from workbench.torch.chunk_reader import ChunkReader, Rows
-from workbench.torch.exchange import exchange, wanted_rows
+from workbench.torch.exchange import cut, exchange, wanted_rows
 from workbench.torch.tensors import tensor
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def rank_windows(order: Any, window: int, rank: int, ranks: int, *, together: bo
 
 def _exchanged(
     comm: MPI.Intracomm, reader: ChunkReader, left: Rows, size: int, seed: int, *, drop_last: bool
-) -> Iterator[Rows]:
+) -> Iterator[Sequence[torch.Tensor]]:
     """Yield batches that are drawn from the rows of all ranks in a window, and from those left of the one before."""
     for number in itertools.count():
         before = len(left[0])
@@ -71,7 +71,7 @@ def _exchanged(
         wanted = wanted_rows(lengths, comm.rank, size, [seed, number], "exchange", drop_last=False)
         rows = exchange(comm, rows, lengths, places[np.concatenate([places[:0], *wanted])])
         full = [len(batch) for batch in wanted[: sum(lengths) // size]]
-        yield from _cut(rows, full)
+        yield from cut(rows, full)
         # Copies, so that the memory of the window is freed before the next one is joined.
         left = [part[sum(full) :].clone() for part in rows]
         del rows
@@ -81,7 +81,7 @@ def _exchanged(
 
 def _own(
     comm: MPI.Intracomm, reader: ChunkReader, left: Rows, size: int, seed: int, *, shuffled: bool, drop_last: bool
-) -> Iterator[Rows]:
+) -> Iterator[Sequence[torch.Tensor]]:
     """Yield batches of the chunks of this rank."""
     each = size // comm.size + (comm.rank < size % comm.size)
     random = np.random.default_rng([seed, comm.rank])
@@ -99,11 +99,6 @@ def _own(
         ready = min(comm.allgather(math.inf if ended and not drop_last else len(left[0]) // each))
         if ready == math.inf:
             ready = max(comm.allgather(math.ceil(len(left[0]) / each)))
-        yield from _cut(left, [each] * int(ready))
+        starts = range(0, int(ready) * each, each)
+        yield from cut(left, [max(0, min(each, len(left[0]) - start)) for start in starts])
         left = [part[int(ready) * each :] for part in left]
-
-
-def _cut(rows: Rows, lengths: Sequence[int]) -> Iterator[Rows]:
-    """Yield so many rows in each batch."""
-    for start, end in itertools.pairwise(itertools.accumulate(lengths, initial=0)):
-        yield [part[start:end] for part in rows]
