@@ -38,6 +38,13 @@ export function formatGroup(group: string, trans: TranslationBundle): string {
   return titles[group] ?? group;
 }
 
+/** Return a text of the server in the language of the page, if a language pack has the text. */
+export function translate(text: string, trans: TranslationBundle): string {
+  // The texts are those of the help of `workbench start`: the table of options is on the server.
+  // eslint-disable-next-line jupyter/no-dynamic-translation
+  return text && trans.__(text);
+}
+
 /** Return the label of the state of a cluster. */
 export function formatState(cluster: ICluster, trans: TranslationBundle): string {
   const labels: Record<string, string> = {

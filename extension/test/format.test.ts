@@ -6,11 +6,21 @@ import {
   formatDuration,
   formatState,
   stateCategory,
+  translate,
   unavailableReason
 } from '../src/format';
 import { clientCode } from '../src/notebooks/clientCode';
 import { cluster } from './support/fakes';
 import { trans } from './support/trans';
+
+test('a text of the server is in the language of the page', () => {
+  const upper = { ...trans, __: (text: string) => text.toUpperCase() || 'header' };
+
+  assert.deepEqual(
+    ['queue or partition', ''].map(text => translate(text, upper)),
+    ['QUEUE OR PARTITION', '']
+  );
+});
 
 test('a time is told in two units at most', () => {
   const texts = [-3, 0, 59.9, 60, 3599, 3600, 3 * 3600 + 5 * 60, 26 * 3600].map(seconds =>

@@ -3,6 +3,7 @@ import * as React from 'react';
 
 import { CopyButton } from '../components';
 import type { IField, IFormDescription } from '../contract';
+import { translate } from '../format';
 import type { FormModel } from './formModel';
 import { KERNEL } from './values';
 
@@ -67,9 +68,15 @@ export function LabeledControl(props: {
 
 /** An option of a start. */
 export function OptionField({ field }: { field: IField }): React.JSX.Element {
+  const { trans } = useForm();
   const { name, label, help, kind } = field;
   return (
-    <LabeledControl name={name} label={label} help={help} isWide={kind === 'list'}>
+    <LabeledControl
+      name={name}
+      label={translate(label, trans)}
+      help={translate(help, trans)}
+      isWide={kind === 'list'}
+    >
       {control => <OptionInput field={field} control={control} />}
     </LabeledControl>
   );
@@ -153,7 +160,11 @@ export function SchedulerField({
     }
   }, []);
   return (
-    <LabeledControl name={field.name} label={field.label} help={trans.__('what starts the job')}>
+    <LabeledControl
+      name={field.name}
+      label={translate(field.label, trans)}
+      help={trans.__('what starts the job')}
+    >
       {control => (
         <select
           {...control}
