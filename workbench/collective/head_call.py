@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 _FURTHER = 4
 # Seconds for a rank to report where it is; and for ranks that have not returned.
 _WHERE, _WHERE_STUCK = 2.0, 0.3
+# Seconds for the ranks to return from an import, which they do not interrupt; see `workbench.collective.rank_call`.
+_IMPORT = 10.0
 
 
 class CollectiveCall:
@@ -214,8 +216,10 @@ class CollectiveCall:
         """Block further calls until all ranks have returned."""
         members = {rank: self._members.ranks[rank] for rank in outcomes.running}
         places = await whereabouts(self._scheduler, self._world.index, members, _WHERE_STUCK)
-        if idle := [outcomes.futures[rank] for rank, place in places.items() if place is None]:
-            await asyncio.wait(idle, timeout=self.grace)  # these ranks have left the call, and are about to answer
+        # Ranks that have left the call are about to answer, and an import leaves the call at its end.
+        importing = {rank for rank, place in places.items() if place and place.get("importing")}
+        if leaving := [outcomes.futures[rank] for rank, place in places.items() if place is None or rank in importing]:
+            await asyncio.wait(leaving, timeout=_IMPORT if importing else self.grace)
         if stuck := outcomes.running:
             places = {rank: places.get(rank) for rank in stuck}
             reason = f"{rank_locations.words(places)}, and cannot be ended from outside"
