@@ -12,7 +12,7 @@ from dask.utils import format_bytes
 from workbench.collective import protocol, rank_locations
 from workbench.collective.operation import Outcomes, prepare, run_to_end
 from workbench.collective.queue import CallQueue
-from workbench.collective.rank_rpc import RankRPC, gather_or_cancel, room, root_cause
+from workbench.collective.rank_rpc import RankRPC, gather_or_cancel, poll, room, root_cause
 from workbench.errors import CollectiveFailed, CollectiveTimeout, InvalidRequest, RankLost
 from workbench.mpi.counters import KEYS
 from workbench.placement.head import drop_copies
@@ -29,6 +29,8 @@ _FURTHER = 4
 _WHERE, _WHERE_STUCK = 2.0, 0.3
 # Seconds for the ranks to return from an import, which they do not interrupt; see `workbench.collective.rank_call`.
 _IMPORT = 10.0
+# Seconds for the scheduler to notice a loss that MPI has reported.
+_LOSS = 30.0
 
 
 class CollectiveCall:
@@ -55,6 +57,7 @@ class CollectiveCall:
         self._stop: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._keys: dict[int, Sequence[Key]] = {}  # of the arguments, by rank
         self._made: list[Key] = []  # blocks that are held for the client
+        self._missing = set(world.missing())  # before the call
         self._stragglers = ""  # a blank and a sentence about ranks that have not returned, or nothing
 
     async def run(self) -> protocol.Answer:
@@ -190,9 +193,10 @@ class CollectiveCall:
         self._retire()
         cancelled = "the call was cancelled" if self._stop.done() else None
         await outcomes.break_off(functools.partial(self._end, begun=True), self._world.index, cancelled, self.grace)
+        lost = await self._loss(outcomes)
         await self._block_stragglers(outcomes)
         futures = {rank: outcomes.futures[rank] for rank in outcomes.order}
-        refused = root_cause(future.exception() for future in futures.values())
+        refused = lost or root_cause(future.exception() for future in futures.values())
         answered = {rank: future.result() for rank, future in futures.items() if not future.exception()}
         failed = {rank: answer["error"] for rank, answer in answered.items() if "error" in answer}
         if refused and (not failed or isinstance(refused, RankLost)):
@@ -211,6 +215,16 @@ class CollectiveCall:
             "rank": alike[0],
             "others": ("; ".join(others) + "." * bool(others) + self._stragglers).strip(),
         }
+
+    async def _loss(self, outcomes: Outcomes[protocol.Outcome]) -> RankLost | None:
+        """Return the loss of a rank that MPI has reported to other ranks, earlier than the scheduler knows."""
+        answers = [future.result() for future in outcomes.futures.values() if future.done() and not future.exception()]
+        reported = any("error" in answer and answer["error"]["process_failed"] for answer in answers)
+        if not reported or len(answers) == len(outcomes.futures):
+            return None
+        # Also the loss of a rank that is not in the call ends the wait.
+        lost = await poll(lambda: set(self._world.missing()) - self._missing, _LOSS)
+        return next((self._members.lost(rank) for rank in self._members.ranks if rank in lost), None)
 
     async def _block_stragglers(self, outcomes: Outcomes[protocol.Outcome]) -> None:
         """Block further calls until all ranks have returned."""
