@@ -119,14 +119,15 @@ def test_collectives_measures_all_operations_for_both_kinds_of_data_prints_json_
 
 
 def test_collectives_measures_an_odd_number_of_ranks():
-    report = _run(collectives, "--ranks=3", "--sizes=8,1KiB", "--seconds=0.01")
-    _measures_all_operations(report.rows, report.summary)
+    # One size: three ranks take turns on two cores, with a switch for each message.
+    report = _run(collectives, "--ranks=3", "--sizes=8", "--seconds=0.01")
+    _measures_all_operations(report.rows, report.summary, sizes=[8])
 
 
-def _measures_all_operations(rows, summary):
+def _measures_all_operations(rows, summary, sizes=(8, 1024)):
     operations = ["latency", "bandwidth", "Bcast", "Allreduce", "Allgather", "Alltoall"]
     assert [(row["operation"], row["nbytes"]) for row in rows] == [
-        (operation, nbytes) for operation in operations for nbytes in (8, 1024)
+        (operation, nbytes) for operation in operations for nbytes in sizes
     ]
     columns = ("numpy_us", "ours_us", "pickle_us", "numpy_gb_s")
     assert min(row[column] for row in rows for column in columns) > 0

@@ -337,6 +337,24 @@ async def a_world_that_can_make_no_more_communicators_reports_what_to_do(end: En
         communicators.get(1, range(end.size), lambda: None)
 
 
+async def a_communicator_is_made_again_if_another_rank_ends_meanwhile(end: End):
+    from mpi4py import MPI
+
+    from workbench.mpi.communicator_cache import CommunicatorCache
+
+    class Ending(MPI.Intracomm):
+        def Create_group(self, *args: Any) -> Any:  # noqa: N802  (mpi4py's name)
+            made = super().Create_group(*args)
+            if end.rank == 0:
+                raise MPI.Exception(MPI.ERR_PROC_FAILED)
+            return made
+
+    communicators = CommunicatorCache(Ending(MPI.COMM_WORLD.Dup()), "ending")
+    if end.rank != 1:
+        for serial in (1, 2):
+            assert _ours(communicators, serial, [0, 2]).allgather(end.rank) == [0, 2]
+
+
 async def a_request_that_nobody_waits_for_keeps_its_buffer(end: End):
     comm = _ours(_communicators(), 1, range(end.size))
     buffers = [np.zeros(3), np.zeros(3)]
@@ -449,6 +467,7 @@ CHECKS = (
     what_a_call_left_of_a_collective_meets_no_later_one,
     what_waits_on_a_communicator_that_the_program_revokes_gets_an_error,
     a_world_that_can_make_no_more_communicators_reports_what_to_do,
+    a_communicator_is_made_again_if_another_rank_ends_meanwhile,
     a_request_that_nobody_waits_for_keeps_its_buffer,
     buffers_go_when_their_requests_are_complete,
     a_message_that_is_too_long_leaves_nothing_behind,

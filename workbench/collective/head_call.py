@@ -12,7 +12,7 @@ from dask.utils import format_bytes
 from workbench.collective import protocol, rank_locations
 from workbench.collective.operation import Outcomes, prepare, run_to_end
 from workbench.collective.queue import CallQueue
-from workbench.collective.rank_rpc import RankRPC, gather_or_cancel, room, root_cause
+from workbench.collective.rank_rpc import RankRPC, gather_or_cancel, poll, room, root_cause
 from workbench.errors import CollectiveFailed, CollectiveTimeout, InvalidRequest, RankLost
 from workbench.mpi.counters import KEYS
 from workbench.placement.head import drop_copies
@@ -27,6 +27,10 @@ if TYPE_CHECKING:
 _FURTHER = 4
 # Seconds for a rank to report where it is; and for ranks that have not returned.
 _WHERE, _WHERE_STUCK = 2.0, 0.3
+# Seconds for the ranks to return from an import, which they do not interrupt; see `workbench.collective.rank_call`.
+_IMPORT = 10.0
+# Seconds for the scheduler to notice a loss that MPI has reported.
+_LOSS = 30.0
 
 
 class CollectiveCall:
@@ -53,6 +57,7 @@ class CollectiveCall:
         self._stop: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._keys: dict[int, Sequence[Key]] = {}  # of the arguments, by rank
         self._made: list[Key] = []  # blocks that are held for the client
+        self._missing = set(world.missing())  # before the call
         self._stragglers = ""  # a blank and a sentence about ranks that have not returned, or nothing
 
     async def run(self) -> protocol.Answer:
@@ -188,9 +193,10 @@ class CollectiveCall:
         self._retire()
         cancelled = "the call was cancelled" if self._stop.done() else None
         await outcomes.break_off(functools.partial(self._end, begun=True), self._world.index, cancelled, self.grace)
+        lost = await self._loss(outcomes)
         await self._block_stragglers(outcomes)
         futures = {rank: outcomes.futures[rank] for rank in outcomes.order}
-        refused = root_cause(future.exception() for future in futures.values())
+        refused = lost or root_cause(future.exception() for future in futures.values())
         answered = {rank: future.result() for rank, future in futures.items() if not future.exception()}
         failed = {rank: answer["error"] for rank, answer in answered.items() if "error" in answer}
         if refused and (not failed or isinstance(refused, RankLost)):
@@ -210,12 +216,24 @@ class CollectiveCall:
             "others": ("; ".join(others) + "." * bool(others) + self._stragglers).strip(),
         }
 
+    async def _loss(self, outcomes: Outcomes[protocol.Outcome]) -> RankLost | None:
+        """Return the loss of a rank that MPI has reported to other ranks, earlier than the scheduler knows."""
+        answers = [future.result() for future in outcomes.futures.values() if future.done() and not future.exception()]
+        reported = any("error" in answer and answer["error"]["process_failed"] for answer in answers)
+        if not reported or len(answers) == len(outcomes.futures):
+            return None
+        # Also the loss of a rank that is not in the call ends the wait.
+        lost = await poll(lambda: set(self._world.missing()) - self._missing, _LOSS)
+        return next((self._members.lost(rank) for rank in self._members.ranks if rank in lost), None)
+
     async def _block_stragglers(self, outcomes: Outcomes[protocol.Outcome]) -> None:
         """Block further calls until all ranks have returned."""
         members = {rank: self._members.ranks[rank] for rank in outcomes.running}
         places = await whereabouts(self._scheduler, self._world.index, members, _WHERE_STUCK)
-        if idle := [outcomes.futures[rank] for rank, place in places.items() if place is None]:
-            await asyncio.wait(idle, timeout=self.grace)  # these ranks have left the call, and are about to answer
+        # Ranks that have left the call are about to answer, and an import leaves the call at its end.
+        importing = {rank for rank, place in places.items() if place and place.get("importing")}
+        if leaving := [outcomes.futures[rank] for rank, place in places.items() if place is None or rank in importing]:
+            await asyncio.wait(leaving, timeout=_IMPORT if importing else self.grace)
         if stuck := outcomes.running:
             places = {rank: places.get(rank) for rank in stuck}
             reason = f"{rank_locations.words(places)}, and cannot be ended from outside"

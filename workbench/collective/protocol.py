@@ -123,6 +123,8 @@ class Error(TypedDict):
     words: str
     stack: str
     parcel: bytes | None
+    process_failed: bool
+    """Whether MPI reported to the rank that another process has ended."""
 
 
 class Ready(TypedDict, total=False):

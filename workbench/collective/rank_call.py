@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 
 from workbench.collective import protocol, serialize
 from workbench.collective.rank_state import RankState
+from workbench.metrics.call_stack import is_importing
 from workbench.mpi.call_state import CallCancelled, CallState
 from workbench.mpi.counters import KEYS
 from workbench.mpi.polling import is_over, keep_alive
@@ -40,6 +41,9 @@ INTERRUPT, REVOKE = 0.1, 0.3
 AGAIN = 2.0
 # Seconds for an operation of a `Communicator` to end by itself.
 OURS = 1.0
+# Seconds for an import to end by itself. A later import of an interrupted module may fail: a submodule that was loaded
+# is no attribute of its package then, and NumPy and PyTorch refuse a second import in a process.
+IMPORT = 60.0
 
 
 def _as_data(step: Callable[P, D]) -> Callable[P, D]:
@@ -220,12 +224,16 @@ class SpmdCall(RankState):
             used = self._used()
             # An operation of a `Communicator` checks for the end by itself, and must not be interrupted. Code that
             # sleeps in C would not notice an interrupt, which would stop traced code in all threads (CPython 3.11).
-            later = self.watch.operation is not None or used == before
+            later = self.watch.operation is not None or used == before or self._imports()
             if not later:
                 self._interrupted = True
                 _interrupt(self.thread)
         # Again, since code may return from MPI and never call MPI again, or may catch any error.
         call_later(INTERRUPT if later else AGAIN, lambda: self._interrupt(used, call_later))
+
+    def _imports(self) -> bool:
+        """Return whether the thread imports a module, and has time for that."""
+        return time.monotonic() - self._ended_at < IMPORT and is_importing(self.thread or 0)
 
     def _used(self) -> float:
         """Return the CPU seconds of the thread; 0 before the thread runs the call."""

@@ -62,7 +62,7 @@ def _where(place: Mapping[str, Any] | None) -> tuple[int, str]:
         return 3, ""
     if place["operation"] is not None:
         return 0, f"in {place['operation']}"
-    return 1, f"in user code at {place['place']}"
+    return 1, f"{'importing a module' if place.get('importing') else 'in user code'} at {place['place']}"
 
 
 def _sentence(where: str, ranks: list[int], places: Mapping[int, Mapping[str, Any] | None]) -> str:

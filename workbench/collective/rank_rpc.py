@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import functools
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -24,15 +23,26 @@ LOOK = "Ask again; ", Command("where"), " shows what it does."
 
 # Seconds for the scheduler to notice the end of a rank. The scheduler notices when a connection breaks.
 _NOTICE = 2.0
+# Seconds between two checks.
+_POLL = 0.02
+
+
+async def poll(event: Callable[[], T], seconds: float) -> T:
+    """Return the first true result of `event`, or the last result after `seconds` seconds.
+
+    The turns of the event loop are counted: a head that gets no core must not miss what its sockets already have.
+    """
+    for _ in range(round(seconds / _POLL)):
+        if result := event():
+            return result
+        await asyncio.sleep(_POLL)
+    return event()
 
 
 async def leaves(scheduler: Scheduler, address: str) -> bool:
     """Return whether a rank that could not be reached has ended; a busy rank, or a rank on a busy node, has not."""
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(_NOTICE):
-            while address in scheduler.workers:  # noqa: ASYNC110  (Dask has no event for it)
-                await asyncio.sleep(0.02)
-    return address not in scheduler.workers
+    # Dask has no event for it.
+    return await poll(lambda: address not in scheduler.workers, _NOTICE)
 
 
 # Bytes of requests in flight: each request is packed for one rank, and waits in memory.
@@ -74,7 +84,7 @@ class RankRPC:
                     hint=("See its log: ", Command("logs", f"--rank {rank}")),
                 ) from error
             if await leaves(self._scheduler, self.ranks[rank]):
-                raise RankLost(f"{who} was lost during {self._purpose}.", hint=AGAIN) from error
+                raise self.lost(rank) from error
             raise CollectiveFailed(
                 f"{who} could not be reached for {self._purpose} ({error}), {STAYS}.", hint=LOOK
             ) from error
@@ -86,6 +96,10 @@ class RankRPC:
             # The class of the error stays, and the message gets the name of the rank.
             raise raised.retold(type(raised), f"{who}: {raised.message}")
         raise CollectiveFailed(f"{who} cannot take part in {self._purpose}: {fields['kind']}: {fields['message']}")
+
+    def lost(self, rank: int) -> RankLost:
+        """Return the error of a rank that has ended."""
+        return RankLost(f"rank {rank} of world {self._world} was lost during {self._purpose}.", hint=AGAIN)
 
     def tell(self, operation: str, **message: Any) -> None:
         """Send a message to all ranks by the stream, which does not wait for an answer: a rank may be stuck."""

@@ -94,6 +94,7 @@ def pack_error(error: BaseException) -> Error:
         "words": _cut(_text(error), _LONGEST_TEXT),
         "stack": _cut("".join(traceback.format_exception(error)), _LONGEST_STACK),
         "parcel": None,
+        "process_failed": any(map(_is_process_failure, _chain(error))),
     }
     try:
         tblib.pickling_support.install(*_chain(error))
@@ -117,6 +118,14 @@ def unpack_error(message: Mapping[str, Any], note: str) -> Exception:
         return error
     error.add_note(note)
     return error.with_traceback(stack if isinstance(stack, TracebackType) else None)
+
+
+def _is_process_failure(error: BaseException) -> bool:
+    MPI = sys.modules.get(_MPI)  # noqa: N806  (the name of the module)
+    if MPI is None or not isinstance(error, MPI.Exception):
+        return False
+    # Without support in the MPI library both have the number of the error that is not known.
+    return error.Get_error_class() in {MPI.ERR_PROC_FAILED, MPI.ERR_PROC_FAILED_PENDING} - {MPI.ERR_UNKNOWN}
 
 
 def _text(error: BaseException) -> str:

@@ -18,7 +18,7 @@ from workbench import config
 from workbench.launch.options import SCHEDULERS, RecordOptions, Resources
 from workbench.processes.process_id import ProcessId
 
-SCHEMA = 6
+SCHEMA = 7
 RECORD = "record.json"
 """Name of the file of a record."""
 DAMAGED = (ValueError, TypeError, KeyError, RecursionError)

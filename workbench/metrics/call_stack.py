@@ -21,9 +21,9 @@ def whereabouts(state: CallState, thread_ident: int, started: float) -> dict[str
     Returns
     -------
     dict
-        ``operation`` (None: in user code), ``seconds`` since the thread entered or left an operation, ``count`` of
-        operations begun, ``place`` and ``function`` of the innermost frame of user code, ``stack`` as text,
-        outermost frame of user code first.
+        ``operation`` (None: in user code), ``importing`` whether a module is being imported, ``seconds`` since the
+        thread entered or left an operation, ``count`` of operations begun, ``place`` and ``function`` of the innermost
+        frame of user code, ``stack`` as text, outermost frame of user code first.
     """
     operation, since, count = state.operation, state.since, state.count
     frames = _frames(thread_ident)
@@ -34,12 +34,22 @@ def whereabouts(state: CallState, thread_ident: int, started: float) -> dict[str
     stack = traceback.StackSummary.extract((frame, frame.f_lineno) for frame in shown)
     return {
         "operation": operation,
+        "importing": any(map(_is_import, frames)),
         "seconds": max(0.0, time.monotonic() - max(since, started)),
         "count": count,
         "place": place(innermost) if innermost else "?",
         "function": innermost.f_code.co_name if innermost else "?",
         "stack": "".join(stack.format()),
     }
+
+
+def is_importing(thread_ident: int) -> bool:
+    """Return whether a thread imports a module."""
+    return any(map(_is_import, _frames(thread_ident)))
+
+
+def _is_import(frame: FrameType) -> bool:
+    return frame.f_globals.get("__name__") == "importlib._bootstrap"
 
 
 def place(frame: FrameType) -> str:

@@ -15,10 +15,12 @@ if TYPE_CHECKING:
 
 # Seconds for sent messages to arrive: shorter than the wait of the head, so that the next call is not delayed.
 _SETTLE_TIMEOUT = 1.0
-# Replies of a rank that agrees: it knows of no dead rank, or of one.
+# Seconds for all ranks to return from the creation of a communicator during which a rank of the base may have died.
+_AGREE_TIMEOUT = 30.0
+# Replies of a rank that agrees: nothing has failed there, or something has.
 _YES, _FAILED = 1, 2
-# Number of tags that the MPI standard guarantees.
-_TAGS = 32767
+# Number of tags that the MPI standard guarantees; an even number.
+_TAGS = 32766
 
 
 class CommunicatorCache:
@@ -55,30 +57,61 @@ class CommunicatorCache:
         """
         release()
         if communicator_id not in self._communicators:
-            any_failed = self._barrier(communicator_id % _TAGS, list(ranks), check)
             everyone = self._base.Get_group()
             group = everyone.Incl(list(ranks))
             try:
-                communicator = self._communicators[communicator_id] = self._of(
-                    group, communicator_id, any_failed=any_failed
-                )
+                self._communicators[communicator_id] = self._created(group, communicator_id, list(ranks), check)
             finally:
                 group.Free()
                 everyone.Free()
             check()
-            return communicator
         return self._communicators[communicator_id]
 
-    def _of(self, group: MPI.Group, communicator_id: int, *, any_failed: bool) -> MPI.Intracomm:
+    def _created(
+        self, group: MPI.Group, communicator_id: int, ranks: list[int], check: Callable[[], None]
+    ) -> MPI.Intracomm:
+        """Create a communicator of some ranks of the base, also if another rank of the base is dead, or ends now.
+
+        Open MPI creates none by `Create_group` from a communicator with a rank that it knows to be dead. So if that
+        fails on one rank, all ranks create the communicator by `Create_from_group`. This way is avoided otherwise,
+        because to revoke its communicator on one rank can revoke another communicator on another rank.
+        """
+        # Even, because Open MPI sends messages with this tag, which the second barrier must not receive.
+        tag, knows_dead = 2 * communicator_id % _TAGS, _knows_dead_rank(self._base)
+        any_failed = self._barrier(tag, ranks, check, lambda: _knows_dead_rank(self._base))
+        if knows_dead is None or group.size == self._base.size:
+            return self._create_group(group, tag)
+        if not any_failed:
+            communicator = self._unless_a_rank_ends(group, tag)
+            late = Deadline(_AGREE_TIMEOUT, "a rank did not return from MPI's creation of a communicator")
+
+            def check_both() -> None:
+                check()
+                late.check()
+
+            any_failed = self._barrier(tag + 1, ranks, check_both, lambda: communicator is None)
+            if communicator is not None and not any_failed:
+                return communicator
+        with contextlib.suppress(NotImplementedError):
+            return self._base.Create_from_group(group, f"workbench.{self._name}.{communicator_id}")
+        return self._create_group(group, tag)
+
+    def _unless_a_rank_ends(self, group: MPI.Group, tag: int) -> MPI.Intracomm | None:
+        """Create a communicator; return None if MPI does not, since a rank of the base has ended."""
         from mpi4py import MPI
 
-        if any_failed and group.size < self._base.size:
-            # Open MPI creates none from a communicator with a rank that it knows to be dead. Otherwise this way is
-            # avoided: to revoke its communicator on one rank can revoke another communicator on another rank.
-            with contextlib.suppress(NotImplementedError):
-                return self._base.Create_from_group(group, f"workbench.{self._name}.{communicator_id}")
         try:
-            return self._base.Create_group(group, communicator_id % _TAGS)
+            return self._create_group(group, tag)
+        except MPI.Exception as error:
+            if error.Get_error_class() != MPI.ERR_PROC_FAILED:
+                raise
+            return None
+
+    def _create_group(self, group: MPI.Group, tag: int) -> MPI.Intracomm:
+        from mpi4py import MPI
+
+        try:
+            return self._base.Create_group(group, tag)
         except MPI.Exception as error:
             if error.Get_error_class() != MPI.ERR_OTHER:
                 raise
@@ -137,15 +170,16 @@ class CommunicatorCache:
         """
         self._communicators.pop(communicator_id, None)
 
-    def _barrier(self, tag: int, ranks: list[int], check: Callable[[], None]) -> bool:
+    def _barrier(self, tag: int, ranks: list[int], check: Callable[[], None], failed: Callable[[], object]) -> bool:
         """Run `barrier_or_cancel` with all ranks, because the creation of a communicator cannot be canceled.
 
         Returns
         -------
         any_failed : bool
-            Whether one of the ranks knows of a dead rank of the base: the same on all ranks.
+            Whether `failed` returns a true value on one of the ranks: the same on all ranks.
         """
-        side = _Root(self._base, tag, ranks) if self._base.rank == ranks[0] else _Other(self._base, tag, ranks)
+        kind = _Root if self._base.rank == ranks[0] else _Other
+        side = kind(self._base, tag, ranks, failed)
         try:
             barrier_or_cancel(side.arrived, side.vote, check)
         finally:
@@ -164,14 +198,14 @@ def _received(comm: MPI.Intracomm, source: int, check: Callable[[], None]) -> by
     return received
 
 
-def _knows_dead_rank(comm: MPI.Intracomm) -> bool:
-    """Return whether this rank knows of a dead rank of a communicator; False if MPI cannot report that."""
+def _knows_dead_rank(comm: MPI.Intracomm) -> bool | None:
+    """Return whether this rank knows of a dead rank of a communicator; None if MPI cannot report that."""
     from mpi4py import MPI
 
     try:
         failed = comm.Get_failed()
     except (NotImplementedError, MPI.Exception):
-        return False
+        return None
     try:
         return failed.size > 0
     finally:
@@ -181,14 +215,15 @@ def _knows_dead_rank(comm: MPI.Intracomm) -> bool:
 class _BarrierSide:
     """One rank in the barrier: all ranks report their arrival to the first rank, which requests their votes."""
 
-    def __init__(self, base: MPI.Intracomm, tag: int, ranks: list[int]) -> None:
-        self._base, self._tag, self._ranks = base, tag, ranks
+    def __init__(self, base: MPI.Intracomm, tag: int, ranks: list[int], failed: Callable[[], object]) -> None:
+        self._base, self._tag, self._ranks, self._failed = base, tag, ranks, failed
         self._sent: list[MPI.Request] = []
         self._replies: list[bytearray] = []
         self._receives: list[MPI.Request] = []
-        self.any_failed = _knows_dead_rank(base)
+        self.any_failed = False
 
     def _send(self, yes: bool, ranks: Sequence[int]) -> None:
+        self.any_failed |= bool(self._failed())
         reply = (_FAILED if self.any_failed else _YES) if yes else 0
         self._sent += [self._base.Isend(bytearray([reply]), rank, self._tag) for rank in ranks]
 
@@ -220,8 +255,8 @@ class _BarrierSide:
 
 
 class _Root(_BarrierSide):
-    def __init__(self, base: MPI.Intracomm, tag: int, ranks: list[int]) -> None:
-        super().__init__(base, tag, ranks)
+    def __init__(self, base: MPI.Intracomm, tag: int, ranks: list[int], failed: Callable[[], object]) -> None:
+        super().__init__(base, tag, ranks, failed)
         self._others = ranks[1:]
         self._receive(self._others)
 
@@ -241,8 +276,8 @@ class _Root(_BarrierSide):
 
 
 class _Other(_BarrierSide):
-    def __init__(self, base: MPI.Intracomm, tag: int, ranks: list[int]) -> None:
-        super().__init__(base, tag, ranks)
+    def __init__(self, base: MPI.Intracomm, tag: int, ranks: list[int], failed: Callable[[], object]) -> None:
+        super().__init__(base, tag, ranks, failed)
         self._root = ranks[:1]
         self._send(True, self._root)
         self._receive(self._root)

@@ -51,3 +51,23 @@ def test_one_of_mpi_does_not_load_mpi_where_it_is_read():
     shown = subprocess.run([sys.executable, "-c", read], input=told, capture_output=True, check=True).stdout.decode()
     assert shown.startswith("CollectiveFailed Exception: MPI_ERR_RANK")
     assert NOTE in shown
+
+
+def test_one_that_mpi_raises_after_the_end_of_a_process_is_marked():
+    program = """
+import mpi4py
+mpi4py.rc.initialize = False
+from mpi4py import MPI
+from workbench.collective import serialize
+
+for number in MPI.ERR_PROC_FAILED, MPI.ERR_PROC_FAILED_PENDING, MPI.ERR_OTHER:
+    try:
+        try:
+            raise MPI.Exception(number)
+        except MPI.Exception as error:
+            raise RuntimeError("a collective has failed") from error
+    except RuntimeError as error:
+        assert serialize.pack_error(error)["process_failed"] == (number not in {MPI.ERR_OTHER, MPI.ERR_UNKNOWN})
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)
+    assert not packed(ValueError("no"))["process_failed"]

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import _imp
+import importlib
+import sys
 import threading
 
+import pytest
 from support.patience import DEADLINE
+from support.processes import until
 
 from workbench.collective import rank_call, serialize
 from workbench.collective.rank_call import SpmdCall
+from workbench.collective.rank_locations import words
 from workbench.mpi.call_state import CallCancelled
 
 
@@ -45,3 +50,72 @@ def test_a_call_ends_although_a_callback_of_the_garbage_collector_has_swallowed_
     thread.start()
     thread.join(DEADLINE)
     assert (thread.is_alive(), len(swallowed)) == (False, 1)
+
+
+SLOW = """
+import pathlib
+
+folder = pathlib.Path(__file__).parent
+(folder / "begun").touch()
+while not (folder / "go on").exists():
+    pass
+complete = True
+"""
+
+
+class Imported:
+    """Unpacked by the import of a module."""
+
+    def __init__(self, module):
+        self.module = module
+
+    def __reduce__(self):
+        return importlib.import_module, (self.module,)
+
+
+@pytest.fixture
+def importing(tmp_path, monkeypatch):
+    """A call that imports a module, which waits for a file, and its thread."""
+    (tmp_path / "slow_module.py").write_text(SLOW)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setitem(sys.modules, "slow_module", None)
+    del sys.modules["slow_module"]  # the end of the test deletes the module
+    call = SpmdCall("2e", "call", 0, (0,))
+    thread = threading.Thread(target=call.unpack, args=[serialize.dumps(Imported("slow_module")), []], daemon=True)
+    thread.start()
+    until("the import to begin", (tmp_path / "begun").exists)
+    yield call, thread
+    (tmp_path / "go on").touch()
+    thread.join(DEADLINE)
+
+
+def end(call):
+    """End a call that computes; return what the rank does after a time."""
+    later = []
+    call.end("the call was cancelled", lambda _, step: later.append(step))
+    used = call._used()
+    until("the call to compute", lambda: call._used() > used)
+    return later
+
+
+def test_a_call_that_is_ended_in_an_import_completes_the_import(importing, tmp_path):
+    call, thread = importing
+    interrupt, _ = end(call)
+    interrupt()
+    (tmp_path / "go on").touch()
+    thread.join(DEADLINE)
+    assert (thread.is_alive(), sys.modules["slow_module"].complete) == (False, True)
+
+
+def test_an_import_that_does_not_end_is_interrupted(importing, monkeypatch):
+    monkeypatch.setattr(rank_call, "IMPORT", 0.0)
+    call, thread = importing
+    interrupt, _ = end(call)
+    interrupt()
+    thread.join(DEADLINE)
+    assert (thread.is_alive(), "slow_module" in sys.modules) == (False, False)
+
+
+def test_the_position_of_a_call_that_imports_a_module_is_the_import(importing):
+    call, _ = importing
+    assert words({1: call.where()}).startswith("rank 1 is importing a module at slow_module.py:")

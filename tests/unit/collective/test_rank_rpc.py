@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from types import SimpleNamespace
 from typing import Any
 
@@ -57,6 +58,16 @@ async def test_a_rank_that_the_scheduler_sees_leave_a_moment_later_is_lost(call,
 
     with pytest.raises(RankLost, match="was lost"):
         await call(scheduler)
+
+
+async def test_a_head_without_a_core_has_the_time_to_see_a_rank_leave(monkeypatch):
+    monkeypatch.setattr(rank_rpc, "_NOTICE", 0.2)
+    loop, scheduler = asyncio.get_running_loop(), Scheduler(LATE)
+    loop.call_soon(time.sleep, 0.3)
+    loop.call_later(0.1, loop.call_later, 0.0, scheduler.workers.clear)
+
+    with pytest.raises(RankLost, match="was lost"):
+        await ask(scheduler)
 
 
 @pytest.mark.parametrize(("nbytes", "at_once"), [(0, 64 << 20), (1 << 20, 64), (1 << 30, 1)])
