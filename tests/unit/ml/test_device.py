@@ -127,6 +127,13 @@ def test_steps_of_k_means_that_count_changed_rows_only_are_those_of_the_host(row
     np.testing.assert_allclose(parts[1].inertia(centers), parts[0].inertia(centers), **CLOSE)
 
 
+@pytest.mark.parametrize("kind", [np.float32, np.int32, np.bool_])
+def test_principal_components_of_other_numbers_are_those_of_the_host(rows, kind):
+    X = (rows[:, :6] - rows[0, :6]).astype(kind) if kind is not np.bool_ else rows[:, :6] > rows[0, :6]
+    host, device = (ml.PCA(3, device=device).fit(X) for device in (None, "cpu"))
+    np.testing.assert_allclose(device.singular_values_, host.singular_values_, rtol=1e-6)
+
+
 def test_rows_that_cannot_be_written_and_whole_numbers_are_accepted(rows):
     X = np.rint(rows[:, :3]).astype(np.int64)
     X.flags.writeable = False

@@ -323,7 +323,11 @@ def test_what_cannot_be_written_is_refused(tmp_path, folder, values, said):
 
 @pytest.mark.parametrize(
     ("exists", "missing"),
-    [("local/run", "run/shards-0, .* new folder"), ("local", "run, .* \\(a new folder"), ("", r"run, .* \(No such file")],
+    [
+        ("local/run", "run/shards-0, .* new folder"),
+        ("local", "run, .* \\(a new folder"),
+        ("", r"run, .* \(No such file"),
+    ],
 )
 def test_a_folder_that_a_node_does_not_share_is_refused(tmp_path, monkeypatch, exists, missing):
     (tmp_path / exists).mkdir(parents=True, exist_ok=True)

@@ -108,10 +108,10 @@ class DeviceRows:
         # On a CPU new memory takes as long as the subtraction.
         if self._space is None or self._space.shape[0] < rows.shape[0]:
             self._space = self.zeros(*rows.shape)
-        result = self._space[: rows.shape[0], :]
-        result[...] = rows
-        result -= shift
-        return result
+        # PyTorch cannot subtract from booleans.
+        numbers = self.floats(rows) if rows.dtype == self.xp.bool else rows
+        # The array API has no `out`, but its libraries have, and a copy before would take as long as the subtraction.
+        return self.xp.subtract(numbers, shift, out=self._space[: rows.shape[0], :])
 
     def parts(self, width: int | None = None) -> Iterator[slice]:
         """Yield slices; see `slices`."""
