@@ -114,3 +114,12 @@ def test_make_knows_its_targets():
     )
 
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_the_tests_on_a_gpu_are_an_error_on_a_host_without_one():
+    done = subprocess.run(
+        ["make", "test-gpu", "GPUS="], cwd=ROOT, check=False, capture_output=True, text=True, timeout=30
+    )
+
+    assert done.returncode
+    assert "this host has none: there is no file /dev/nvidia0; run it on a host with a GPU" in done.stderr
