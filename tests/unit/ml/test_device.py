@@ -12,9 +12,12 @@ from scipy import sparse
 
 from workbench import ml
 from workbench.errors import InvalidRequest
+from workbench.gpu.tensors import on_device
 from workbench.ml.device.kmeans import DeviceKMeansPart
 from workbench.ml.device.logistic import DeviceLogisticPart
+from workbench.ml.device.rows import DeviceRows
 from workbench.ml.device.scaler import DeviceScalerPart
+from workbench.ml.device.tensor_rows import TensorRows
 from workbench.ml.kmeans.part import KMeansPart
 from workbench.ml.logistic.part import LogisticPart
 
@@ -153,6 +156,14 @@ def test_large_scores_do_not_overflow(device):
     (loss, gradient), expected = other.loss_and_gradient(weights), host.loss_and_gradient(weights)
     np.testing.assert_allclose(loss, expected[0], **CLOSE)
     np.testing.assert_allclose(gradient, expected[1], **CLOSE)
+
+
+def test_rows_that_are_on_the_device_are_not_copied(device, rows):
+    tensor = on_device(rows, device)
+    used = DeviceRows(TensorRows(tensor), device)
+
+    assert next(used.slices())[1].data_ptr() == tensor.data_ptr()
+    np.testing.assert_array_equal(np.asarray(TensorRows(tensor)), rows)
 
 
 @pytest.mark.parametrize("device", ["cuda:99", "nowhere"])
