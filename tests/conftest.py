@@ -106,6 +106,17 @@ def default_scheduler() -> Iterator[None]:
             dask.config.config.pop("scheduler", None)
 
 
+@pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def device(request: pytest.FixtureRequest) -> str:
+    """A device of PyTorch: the CPU every day, and a GPU in `make test-gpu`."""
+    if request.param == "cuda":
+        import torch
+
+        if not torch.cuda.is_available():
+            pytest.fail("PyTorch finds no GPU here: run tests marked gpu, as make test-gpu does, on a host with one")
+    return request.param
+
+
 @pytest.fixture
 def failing_worlds() -> Iterator[None]:
     """Have every world that is started meanwhile end at once, and say so in its log."""

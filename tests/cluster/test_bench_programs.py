@@ -118,6 +118,15 @@ def test_collectives_measures_all_operations_for_both_kinds_of_data_prints_json_
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.parametrize("kind", ["memoryview", "torch"])
+def test_collectives_measures_other_kinds_of_buffers(kind):
+    report = _run(collectives, "--sizes=8,512KiB", "--seconds=0.01", f"--buffers={kind}")
+
+    assert report.machine["buffers"] == kind
+    assert all(row[f"{kind}_us"] > 0 < row["ours_us"] for row in report.rows)
+    assert report.summary["allreduce_small_extra_us"] is not None
+
+
 def test_collectives_measures_an_odd_number_of_ranks():
     # One size: three ranks take turns on two cores, with a switch for each message.
     report = _run(collectives, "--ranks=3", "--sizes=8", "--seconds=0.01")
@@ -142,6 +151,14 @@ def test_collectives_measures_torch_against_mpi():
     assert report.machine["torch"]
     assert isinstance(report.summary["torch_small_extra_us"], float)
     assert report.summary["all_reduce_large_ratio"] > 0
+
+
+@pytest.mark.parametrize("kind", ["bytes", "memoryview", "torch"])
+def test_transport_measures_other_kinds_of_buffers(kind):
+    report = _run(transport, "--sizes=64,2MiB", "--rounds=1", f"--buffers={kind}")
+
+    assert report.machine["buffers"] == kind
+    assert all(row["mpi_us"] > 0 < row["raw_us"] for row in report.rows)
 
 
 def test_collectives_of_one_rank_are_refused():

@@ -36,7 +36,7 @@ RULES = [
     ),
     Rule("panel", anywhere=("dashboard",)),
     Rule("sklearn", anywhere=("ml", "bench", "commands/demo.py", "torch/estimators.py")),
-    Rule("torch", anywhere=("torch",), in_functions=("bench",)),
+    Rule("torch", anywhere=("torch",), in_functions=("bench", "gpu")),
     Rule("optuna", in_functions=("tune", "bench")),
     Rule("jupyter_server", anywhere=("server",)),
     Rule("dask_jobqueue", in_functions=("launch/jobqueue.py",)),

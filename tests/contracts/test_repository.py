@@ -6,6 +6,8 @@ import re
 import subprocess
 from pathlib import Path
 
+from support.patience import DEADLINE
+
 ROOT = Path(__file__).parents[2]
 
 # in pieces, for this file is tracked too
@@ -51,7 +53,7 @@ PAUSES = {
 def tracked(pattern: str = "*") -> list[Path]:
     # Checkouts of another owner are common in containers, and reading names of files is harmless.
     command = ["git", "-c", "safe.directory=*", "ls-files", "-z", pattern]
-    listed = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True, timeout=30).stdout
+    listed = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True, timeout=DEADLINE).stdout
     return [ROOT / name for name in listed.split("\0") if name and (ROOT / name).is_file()]
 
 
@@ -105,12 +107,21 @@ def test_no_module_is_longer_than_600_lines():
     assert {name: length for name, length in lengths.items() if length > 600} == {}
 
 
-def test_make_knows_its_targets():
+def make(*arguments):
     own = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS"))}
-    targets = ["help", "demo", "lab", "test", "test-heat", "lint", "bench-startup", "bench-transport", "clean"]
+    command = ["make", *arguments]
+    return subprocess.run(command, cwd=ROOT, env=own, check=False, capture_output=True, text=True, timeout=DEADLINE)
 
-    done = subprocess.run(
-        ["make", "--dry-run", *targets], cwd=ROOT, env=own, check=False, capture_output=True, text=True, timeout=30
-    )
+
+def test_make_knows_its_targets():
+    targets = ["help", "demo", "lab", "test", "test-heat", "lint", "bench-startup", "bench-transport", "clean"]
+    done = make("--dry-run", *targets)
 
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_the_tests_on_a_gpu_are_an_error_on_a_host_without_one():
+    done = make("test-gpu", "GPUS=")
+
+    assert done.returncode
+    assert "this host has none: there is no file /dev/nvidia0; run it on a host with a GPU" in done.stderr

@@ -1,7 +1,7 @@
-"""A table of MPI in the manner of OMB-Py, for numpy buffers and for pickled objects.
+"""A table of MPI in the manner of OMB-Py, for buffers of a kind and for pickled objects.
 
 Point-to-point latency and bandwidth, Bcast, Allreduce, Allgather and Alltoall: what the machine and its MPI give, to
-read the other figures by; and what of it is left where numpy buffers go by the communicator that calls and cells are
+read the other figures by; and what of it is left where the buffers go by the communicator that calls and cells are
 given. With ``--torch`` the same of torch.distributed on that communicator.
 """
 
@@ -11,7 +11,7 @@ import argparse
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
-from workbench.bench import plotting, world
+from workbench.bench import buffers, plotting, world
 from workbench.bench.report import Report, above_zero, machine, positive
 from workbench.bench.sizes import KIB, MIB, mean_ratio, sizes
 from workbench.errors import InvalidRequest
@@ -27,11 +27,6 @@ TORCH_SIZES = (KIB, 16 * KIB, 256 * KIB, MIB, 4 * MIB, 25 * MIB, 100 * MIB)
 """The same for torch.distributed; DDP sends gradients by 25 MiB."""
 POINT_TO_POINT = ("latency", "bandwidth")
 """Operations that two ranks of the world do."""
-_LINES = (
-    ("numpy", "numpy buffers", plotting.LIMIT),
-    ("ours", "numpy buffers, our communicator", plotting.OURS),
-    ("pickle", "pickled objects", plotting.THEIRS),
-)
 _TORCH_LINES = (("mpi", "plain MPI", plotting.LIMIT), ("torch", "torch.distributed", plotting.OURS))
 # Seconds for all of it, and about how long for one operation at one size.
 _DEADLINE, _EACH = 900.0, 0.25
@@ -40,7 +35,9 @@ _DEADLINE, _EACH = 900.0, 0.25
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of this bench."""
     parser.add_argument("--ranks", type=positive, default=2, help="size of the world, at least 2 (default: 2)")
-    parser.add_argument("--torch", action="store_true", help="measure torch.distributed against plain MPI")
+    measured = parser.add_mutually_exclusive_group()
+    measured.add_argument("--torch", action="store_true", help="measure torch.distributed against plain MPI")
+    buffers.add_option(measured.add_argument, buffers.WRITABLE)
     parser.add_argument("--sizes", type=sizes, help="as 8,64KiB (default: 8 B to 16 MiB; of torch 1 KiB to 100 MiB)")
     parser.add_argument("--seconds", type=above_zero, default=_EACH, help=f"of each figure, about (default: {_EACH})")
 
@@ -59,21 +56,26 @@ def run(options: argparse.Namespace) -> Report:
         raise InvalidRequest(f"--ranks {options.ranks}: messages need two ranks at least")
     found = mpi_library.find()
     facts = machine(found) | {"ranks": options.ranks}
-    if options.torch:
+    if options.torch or options.buffers == "torch":
         require_torch()
         facts |= {"torch": version("torch")}
-    program = "torch_operations" if options.torch else "operations"
     given = {"sizes": options.sizes or (TORCH_SIZES if options.torch else SIZES), "seconds": options.seconds}
-    rows = world.run(found, options.ranks, f"workbench.bench.{program}", given, _DEADLINE)
-    return Report("collectives", facts, rows, summarise_torch(rows) if options.torch else summarise(rows))
+    if options.torch:
+        rows = world.run(found, options.ranks, "workbench.bench.torch_operations", given, _DEADLINE)
+        return Report("collectives", facts, rows, summarise_torch(rows))
+    facts |= {"buffers": options.buffers}
+    rows = world.run(
+        found, options.ranks, "workbench.bench.operations", given | {"buffers": options.buffers}, _DEADLINE
+    )
+    return Report("collectives", facts, rows, summarise(rows, options.buffers))
 
 
-def summarise(rows: list[dict[str, Any]]) -> dict[str, Any]:
+def summarise(rows: list[dict[str, Any]], kind: str = "numpy") -> dict[str, Any]:
     """Return what our communicator adds to an Allreduce of 8 bytes, in µs, and its time over plain MPI's at 16 MiB.
 
     Each with its target; None where that size was not measured.
     """
-    times = {row["nbytes"]: (row["ours_us"], row["numpy_us"]) for row in rows if row["operation"] == "Allreduce"}
+    times = {row["nbytes"]: (row["ours_us"], row[f"{kind}_us"]) for row in rows if row["operation"] == "Allreduce"}
     small, large = times.get(8), times.get(16 * MIB)
     return {
         "allreduce_small_extra_us": small[0] - small[1] if small else None,
@@ -100,14 +102,19 @@ def summarise_torch(rows: list[dict[str, Any]]) -> dict[str, Any]:
 def plot(report: Report) -> Figure:
     """Draw a panel for each operation, time against size; of the bandwidth, bytes in a second."""
     names = list(dict.fromkeys(row["operation"] for row in report.rows))
-    of_torch = "torch" in report.machine
+    of_torch, buffer = "mpi_us" in report.rows[0], report.machine.get("buffers", "numpy")
+    lines = (
+        (buffer, f"{buffer} buffers", plotting.LIMIT),
+        ("ours", f"{buffer} buffers, our communicator", plotting.OURS),
+        ("pickle", "pickled objects", plotting.THEIRS),
+    )
     title = f"Operations of {'torch.distributed' if of_torch else 'MPI'} on {report.machine['ranks']} ranks"
     figure, axes = plotting.figure(report, title, 2, 3)
     for panel, name in zip(axes, names, strict=False):
         rows = [row for row in report.rows if row["operation"] == name]
         column, unit = ("gb_s", "bandwidth (GB/s)") if name == "bandwidth" else ("us", "time (µs)")
         nbytes = [row["nbytes"] for row in rows]
-        for kind, label, look in _TORCH_LINES if of_torch else _LINES:
+        for kind, label, look in _TORCH_LINES if of_torch else lines:
             panel.plot(nbytes, [row[f"{kind}_{column}"] for row in rows], label=label, **look)
         plotting.size_axis(panel, nbytes)
         panel.set(yscale="log", title=f"{name} between two ranks" if name in POINT_TO_POINT else name, ylabel=unit)

@@ -1,6 +1,6 @@
-"""What the ranks of the collectives bench do: each operation of MPI for numpy buffers and for pickled objects.
+"""What the ranks of the collectives bench do: each operation of MPI for buffers and for pickled objects.
 
-Numpy buffers go by the plain communicator and by the one that calls and cells are given, both of the same handle.
+Buffers go by the plain communicator and by the one that calls and cells are given, both of the same handle.
 Point to point is between ranks 0 and 1 while the others sleep. An iteration begins with a barrier and counts as long
 as it takes the slowest rank.
 """
@@ -15,12 +15,12 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
+from workbench.bench import buffers as buffer_kinds
 from workbench.bench.report import alternate
 from workbench.mpi.call_state import CallState
 from workbench.mpi.communicator import Communicator
 from workbench.rank.world import wait
 
-KINDS = ("numpy", "ours", "pickle")
 # Iterations that make up one measurement of a latency, messages that are under way at once in one of a bandwidth.
 _TRIPS, _WINDOW = 20, 16
 # Bytes up to which an Allreduce is measured as a latency is: a microsecond more or less is told from no single one.
@@ -33,9 +33,11 @@ _PATIENCE = 300.0
 Call = Callable[[MPI.Intracomm], Any]
 """One iteration by a communicator; returns what was received."""
 Prepared = tuple[Call, Call, np.ndarray, int]
+Buffer = Callable[[np.ndarray], Any]
+"""Returns the buffer of an array that MPI gets."""
 
 
-def measure(sizes: list[int], seconds: float) -> list[dict[str, Any]]:
+def measure(sizes: list[int], seconds: float, buffers: str) -> list[dict[str, Any]]:
     """Measure all operations at all sizes. Runs on every rank.
 
     Parameters
@@ -44,12 +46,14 @@ def measure(sizes: list[int], seconds: float) -> list[dict[str, Any]]:
         Of one message, or of what one rank gives to a collective (to each other rank in an all-to-all), in bytes.
     seconds
         About how long to measure each operation at each size.
+    buffers
+        Kind of the buffers, one of `workbench.bench.buffers.WRITABLE`.
 
     Returns
     -------
     rows : list of dict
-        ``operation``, ``nbytes``, and for each kind, with ``ours`` for numpy buffers by our communicator, the median
-        time in µs and nbytes over time in GB/s; on rank 0.
+        ``operation``, ``nbytes``, and the median time in µs and nbytes over time in GB/s: of the buffers by their kind,
+        of ``ours``, which are the buffers by our communicator, and of ``pickle``; on rank 0.
     """
     world = MPI.COMM_WORLD.Dup()
     two = world.Create_group(world.Get_group().Incl([0, 1])) if world.rank < 2 else None
@@ -58,29 +62,31 @@ def measure(sizes: list[int], seconds: float) -> list[dict[str, Any]]:
         for nbytes in sizes:
             count = max(1, nbytes // 8)
             if prepare not in _BETWEEN_TWO:
-                rows.append(_row(name, prepare, world, count, seconds))
+                rows.append(_row(name, prepare, world, count, seconds, buffers=buffers))
             elif two is not None:
-                rows.append(_row(name, prepare, two, count, seconds))
+                rows.append(_row(name, prepare, two, count, seconds, buffers=buffers))
         # The ranks that have nothing to do must not take the cores of those that have.
         wait(world.Ibarrier(), time.monotonic() + _PATIENCE, f"the ranks that measure {name}")
     return rows
 
 
-def _row(name: str, prepare: Prepare, comm: MPI.Intracomm, count: int, seconds: float) -> dict[str, Any]:
+def _row(
+    name: str, prepare: Prepare, comm: MPI.Intracomm, count: int, seconds: float, *, buffers: str
+) -> dict[str, Any]:
     x = np.arange(count, dtype=float) + comm.rank
-    arrays, objects, expected, divisor = prepare(comm, x)
+    arrays, objects, expected, divisor = prepare(comm, x, buffer_kinds.KINDS[buffers])
     ours = Communicator(comm, CallState())
     # Of the same arrays, by either communicator: where memory lies makes more of a difference than what is measured.
     calls: dict[str, Callable[[], Any]] = {
-        "numpy": lambda: arrays(comm), "ours": lambda: arrays(ours), "pickle": lambda: objects(comm),
+        buffers: lambda: arrays(comm), "ours": lambda: arrays(ours), "pickle": lambda: objects(comm),
     }  # fmt: skip
     for kind, call in calls.items():
         if not np.array_equal(call(), expected):
             raise ValueError(f"{name} of {kind} delivered something else than was sent at {x.nbytes} bytes")
     number = iterations(comm, calls, seconds, _LEAST_ALLREDUCE if prepare is _allreduce else _LEAST)
     # Objects in rounds of their own: after them the caches hold something else than after arrays.
-    times = medians(comm, {kind: calls[kind] for kind in KINDS[:2]}, number, divisor)
-    times |= medians(comm, {kind: calls[kind] for kind in KINDS[2:]}, number, divisor)
+    times = medians(comm, {kind: calls[kind] for kind in (buffers, "ours")}, number, divisor)
+    times |= medians(comm, {"pickle": calls["pickle"]}, number, divisor)
     row: dict[str, Any] = {"operation": name, "nbytes": x.nbytes}
     row |= {f"{kind}_us": median * 1e6 for kind, median in times.items()}
     return row | {f"{kind}_gb_s": x.nbytes / median / 1e9 for kind, median in times.items()}
@@ -119,17 +125,18 @@ def medians(comm: MPI.Intracomm, calls: Mapping[str, Callable[[], Any]], number:
 # and by what their time is divided.
 
 
-def _latency(comm: MPI.Intracomm, x: np.ndarray) -> Prepared:
+def _latency(comm: MPI.Intracomm, x: np.ndarray, buffer: Buffer) -> Prepared:
     """Ping-pong: half of a round trip."""
     other, received = 1 - comm.rank, np.empty_like(x)
+    sent, into = buffer(x), buffer(received)
 
     def arrays(comm: MPI.Intracomm) -> np.ndarray:
         for _ in range(_TRIPS):
             if comm.rank == 0:
-                comm.Send(x, other)
-            comm.Recv(received, other)
+                comm.Send(sent, other)
+            comm.Recv(into, other)
             if comm.rank == 1:
-                comm.Send(x, other)
+                comm.Send(sent, other)
         return received
 
     def objects(comm: MPI.Intracomm) -> Any:
@@ -145,16 +152,17 @@ def _latency(comm: MPI.Intracomm, x: np.ndarray) -> Prepared:
     return arrays, objects, x - comm.rank + other, 2 * _TRIPS
 
 
-def _bandwidth(comm: MPI.Intracomm, x: np.ndarray) -> Prepared:
+def _bandwidth(comm: MPI.Intracomm, x: np.ndarray, buffer: Buffer) -> Prepared:
     """Many messages one way at once, and one back when all are there: time for one."""
     received, window = np.empty_like(x), range(_WINDOW)
+    sent, into = buffer(x), buffer(received)
 
     def arrays(comm: MPI.Intracomm) -> np.ndarray:
         if comm.rank == 0:
-            MPI.Request.Waitall([comm.Isend(x, 1) for _ in window])
+            MPI.Request.Waitall([comm.Isend(sent, 1) for _ in window])
             comm.recv(source=1)
             return x
-        MPI.Request.Waitall([comm.Irecv(received, 0) for _ in window])
+        MPI.Request.Waitall([comm.Irecv(into, 0) for _ in window])
         comm.send(None, 0)
         return received
 
@@ -170,22 +178,24 @@ def _bandwidth(comm: MPI.Intracomm, x: np.ndarray) -> Prepared:
     return arrays, objects, x - comm.rank, _WINDOW
 
 
-def _bcast(comm: MPI.Intracomm, x: np.ndarray) -> Prepared:
-    buffer = x.copy()
+def _bcast(comm: MPI.Intracomm, x: np.ndarray, buffer: Buffer) -> Prepared:
+    received = x.copy()
+    into = buffer(received)
 
     def arrays(comm: MPI.Intracomm) -> np.ndarray:
-        comm.Bcast(buffer)
-        return buffer
+        comm.Bcast(into)
+        return received
 
     return arrays, lambda comm: comm.bcast(x), x - comm.rank, 1
 
 
-def _allreduce(comm: MPI.Intracomm, x: np.ndarray) -> Prepared:
+def _allreduce(comm: MPI.Intracomm, x: np.ndarray, buffer: Buffer) -> Prepared:
     received, trips = np.empty_like(x), _TRIPS if x.nbytes <= _SMALL else 1
+    sent, into = buffer(x), buffer(received)
 
     def arrays(comm: MPI.Intracomm) -> np.ndarray:
         for _ in range(trips):
-            comm.Allreduce(x, received)
+            comm.Allreduce(sent, into)
         return received
 
     def objects(comm: MPI.Intracomm) -> Any:
@@ -198,22 +208,24 @@ def _allreduce(comm: MPI.Intracomm, x: np.ndarray) -> Prepared:
     return arrays, objects, np.asarray(expected), trips
 
 
-def _allgather(comm: MPI.Intracomm, x: np.ndarray) -> Prepared:
+def _allgather(comm: MPI.Intracomm, x: np.ndarray, buffer: Buffer) -> Prepared:
     received = np.empty((comm.size, x.size))
+    sent, into = buffer(x), buffer(received)
 
     def arrays(comm: MPI.Intracomm) -> np.ndarray:
-        comm.Allgather(x, received)
+        comm.Allgather(sent, into)
         return received
 
     return arrays, lambda comm: comm.allgather(x), _of_all(comm, x), 1
 
 
-def _alltoall(comm: MPI.Intracomm, x: np.ndarray) -> Prepared:
-    sent = np.tile(x, (comm.size, 1))
-    received, pieces = np.empty_like(sent), list(sent)
+def _alltoall(comm: MPI.Intracomm, x: np.ndarray, buffer: Buffer) -> Prepared:
+    copies = np.tile(x, (comm.size, 1))
+    received, pieces = np.empty_like(copies), list(copies)
+    sent, into = buffer(copies), buffer(received)
 
     def arrays(comm: MPI.Intracomm) -> np.ndarray:
-        comm.Alltoall(sent, received)
+        comm.Alltoall(sent, into)
         return received
 
     return arrays, lambda comm: comm.alltoall(pieces), _of_all(comm, x), 1
@@ -223,7 +235,7 @@ def _of_all(comm: MPI.Intracomm, x: np.ndarray) -> np.ndarray:
     return (x - comm.rank) + np.arange(comm.size)[:, np.newaxis]
 
 
-Prepare = Callable[[MPI.Intracomm, np.ndarray], Prepared]
+Prepare = Callable[[MPI.Intracomm, np.ndarray, Buffer], Prepared]
 
 OPERATIONS: dict[str, Prepare] = {
     "latency": _latency,

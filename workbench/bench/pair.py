@@ -23,6 +23,7 @@ from distributed.protocol.serialize import to_serialize
 from mpi4py import MPI
 
 from workbench import comm
+from workbench.bench.buffers import KINDS, octets
 from workbench.bench.kernel import gradient
 from workbench.bench.report import alternate
 from workbench.bench.sizes import KIB, MIB
@@ -45,17 +46,17 @@ class Turn:
 
     seconds: list[float] = field(default_factory=list)
     """Time of each."""
-    received: np.ndarray | None = None
+    received: Any = None
     """What came back last."""
     fine: bool = True
     """Whether all that was received, on both ranks, was aligned and writable."""
 
 
-Arm = Callable[[np.ndarray, int], Awaitable[Turn]]
+Arm = Callable[[Any, int], Awaitable[Turn]]
 """Sends a payload there and back so many times."""
 
 
-def measure(folder: str, sizes: list[int], rounds: int | None) -> dict[str, Any]:
+def measure(folder: str, sizes: list[int], rounds: int | None, buffers: str) -> dict[str, Any]:
     """Measure all arms at all sizes. Runs on both ranks.
 
     Parameters
@@ -66,6 +67,8 @@ def measure(folder: str, sizes: list[int], rounds: int | None) -> dict[str, Any]
         Of the payload, in bytes.
     rounds
         Turns of every arm at each size; None: as many as the size deserves.
+    buffers
+        Kind of the payload, one of `workbench.bench.buffers.KINDS`.
 
     Returns
     -------
@@ -75,7 +78,7 @@ def measure(folder: str, sizes: list[int], rounds: int | None) -> dict[str, Any]
     """
     comm.join(MPI.COMM_WORLD.Dup(), world="bench")
     raw = MPI.COMM_WORLD.Dup()
-    run = _serve(raw, Path(folder), max(sizes)) if raw.rank else _ask(raw, Path(folder), sizes, rounds)
+    run = _serve(raw, Path(folder), max(sizes)) if raw.rank else _ask(raw, Path(folder), sizes, rounds, KINDS[buffers])
     result = asyncio.run(run)
     comm.leave(_LEAVE)
     return result
@@ -90,8 +93,9 @@ def turns(nbytes: int) -> tuple[int, int]:
     return max(10, min(40, 1024 * MIB // nbytes)), 1
 
 
-def is_fine(array: np.ndarray) -> bool:
-    """Tell whether an array starts at a multiple of 64 bytes and may be written to."""
+def is_fine(buffer: Any) -> bool:
+    """Tell whether a buffer starts at a multiple of 64 bytes and may be written to."""
+    array = octets(buffer)
     return bool(array.__array_interface__["data"][0] % 64 == 0 and array.flags.writeable)
 
 
@@ -155,7 +159,9 @@ def _own_core(rank: int) -> Iterator[None]:
 # -- rank 0 ----------------------------------------------------------------------------------------------------
 
 
-async def _ask(raw: MPI.Intracomm, folder: Path, sizes: list[int], rounds: int | None) -> dict[str, Any]:
+async def _ask(
+    raw: MPI.Intracomm, folder: Path, sizes: list[int], rounds: int | None, buffer: Callable[[np.ndarray], Any]
+) -> dict[str, Any]:
     addresses = raw.bcast(None, root=1)
     security = certificates.security(folder).get_connection_args("worker")
     connections = {}
@@ -164,7 +170,7 @@ async def _ask(raw: MPI.Intracomm, folder: Path, sizes: list[int], rounds: int |
     arms: dict[str, Arm] = {arm: partial(_trips, connection) for arm, connection in connections.items()}
     arms["raw"] = partial(_raw_trips, raw, connections["tcp"], np.empty(max(sizes), np.uint8))
     random = np.random.default_rng(0)
-    rows = [await _row(arms, random.integers(0, 256, nbytes, np.uint8), rounds) for nbytes in sizes]
+    rows = [await _row(arms, buffer(random.integers(0, 256, nbytes, np.uint8)), rounds) for nbytes in sizes]
     kernel = await _kernel(arms, min(_BLOCK, max(sizes)))
     await connections["tcp"].write({"op": "end"})
     for connection in connections.values():
@@ -172,7 +178,7 @@ async def _ask(raw: MPI.Intracomm, folder: Path, sizes: list[int], rounds: int |
     return {"rows": rows, **kernel}
 
 
-async def _trips(connection: Any, payload: np.ndarray, trips: int) -> Turn:
+async def _trips(connection: Any, payload: Any, trips: int) -> Turn:
     turn = Turn()
     for _ in range(trips):
         # What is held while the next message comes in cannot be where it goes.
@@ -186,7 +192,8 @@ async def _trips(connection: Any, payload: np.ndarray, trips: int) -> Turn:
     return turn
 
 
-async def _raw_trips(raw: MPI.Intracomm, control: Any, buffer: np.ndarray, payload: np.ndarray, trips: int) -> Turn:
+async def _raw_trips(raw: MPI.Intracomm, control: Any, buffer: np.ndarray, payload: Any, trips: int) -> Turn:
+    payload = octets(payload)
     await control.write({"op": "raw", "nbytes": payload.nbytes, "trips": trips})
     turn = Turn(received=buffer[: payload.nbytes])
     with _own_core(raw.rank):
@@ -200,8 +207,9 @@ async def _raw_trips(raw: MPI.Intracomm, control: Any, buffer: np.ndarray, paylo
     return turn
 
 
-async def _row(arms: Mapping[str, Arm], payload: np.ndarray, rounds: int | None) -> dict[str, Any]:
-    count, trips = turns(payload.nbytes)
+async def _row(arms: Mapping[str, Arm], payload: Any, rounds: int | None) -> dict[str, Any]:
+    nbytes = octets(payload).nbytes
+    count, trips = turns(nbytes)
     count = rounds or count
     seconds: dict[str, list[float]] = {arm: [] for arm in ARMS}
     fine = True
@@ -216,12 +224,12 @@ async def _row(arms: Mapping[str, Arm], payload: np.ndarray, rounds: int | None)
         if arm in OURS:
             fine = fine and turn.fine
     times = {f"{arm}_us": statistics.median(seconds[arm]) / 2 * 1e6 for arm in ARMS}
-    return {"nbytes": payload.nbytes, **times, "aligned": fine}
+    return {"nbytes": nbytes, **times, "aligned": fine}
 
 
-def _checked(arm: str, turn: Turn, sent: np.ndarray) -> np.ndarray:
-    if turn.received is None or not np.array_equal(turn.received, sent):
-        raise ValueError(f"{arm}: other bytes came back than the {sent.nbytes} that were sent")
+def _checked(arm: str, turn: Turn, sent: Any) -> Any:
+    if turn.received is None or not np.array_equal(octets(turn.received), octets(sent)):
+        raise ValueError(f"{arm}: other bytes came back than the {octets(sent).nbytes} that were sent")
     return turn.received
 
 

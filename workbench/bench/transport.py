@@ -11,11 +11,12 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from workbench.bench import plotting, world
+from workbench.bench import buffers, plotting, world
 from workbench.bench.report import Report, machine, positive
 from workbench.bench.sizes import KIB, MIB, mean_ratio, sizes
 from workbench.deploy import certificates
 from workbench.launch import mpi_library
+from workbench.torch.context import require_torch
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -31,6 +32,7 @@ _DEADLINE = 900.0
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of this bench."""
     parser.add_argument("--sizes", type=sizes, default=list(SIZES), help="sizes (default: 1 B to 256 MiB), as 1,64KiB")
+    buffers.add_option(parser.add_argument, buffers.KINDS)
     parser.add_argument("--rounds", type=positive, help="turns of every arm at each size (default: 9 to 60, by size)")
 
 
@@ -39,18 +41,21 @@ def run(options: argparse.Namespace) -> Report:
 
     Raises
     ------
+    InvalidRequest
+        If the buffers are tensors, and PyTorch is not installed.
     LaunchError
         If the world fails, or an arm delivers something else than was sent.
     """
     found = mpi_library.find()
+    if options.buffers == "torch":
+        require_torch()
     with tempfile.TemporaryDirectory(prefix="workbench-bench-") as folder:
         certificates.make(Path(folder), "bench")
-        given = {"folder": folder, "sizes": options.sizes, "rounds": options.rounds}
+        given = {"folder": folder, "sizes": options.sizes, "rounds": options.rounds, "buffers": options.buffers}
         result = world.run(found, 2, "workbench.bench.pair", given, _DEADLINE)
+    facts = machine(found) | {"buffers": options.buffers}
     kernel = {name: result[name] for name in ("kernel", "kernel_tcp")}
-    return Report(
-        "transport", machine(found), result["rows"], summarise(result["rows"]) | kernel | {"kernel_target": 1.05}
-    )
+    return Report("transport", facts, result["rows"], summarise(result["rows"]) | kernel | {"kernel_target": 1.05})
 
 
 def summarise(rows: list[dict[str, Any]]) -> dict[str, Any]:

@@ -14,6 +14,9 @@ from typing import Any, ClassVar
 import numpy as np
 from scipy import sparse
 
+from workbench.gpu.tensors import is_tensor, on_host
+from workbench.ml.device.tensor_rows import TensorRows
+
 FLOATS = [np.float64, np.float32]
 """The dtypes of valid blocks; other numbers are converted to the first."""
 
@@ -170,6 +173,9 @@ def make(part: Any, checks: Checks, start: int, *columns: Any) -> Any:
         from workbench.ml.frames import array_of
 
         columns = tuple(array_of(column) if hasattr(column, "iloc") else column for column in columns)
+    if is_tensor(columns[0]) and getattr(part, "takes_tensors", False):
+        return part(*_on_device(checks, *columns), start)
+    columns = tuple(map(on_host, columns))
     # Integers need no more than this; scikit-learn does the same.
     rows = columns[0]
     integers = not checks.frames and _is_array(rows, 2) and rows.dtype.kind != "f"
@@ -181,3 +187,16 @@ def make(part: Any, checks: Checks, start: int, *columns: Any) -> Any:
     made = part(X, y if checks.target else None, weight, start)
     made._check = functools.partial(checks.apply, *columns)
     return made
+
+
+def _on_device(checks: Checks, X: Any, y: Any, weight: Any) -> tuple[TensorRows, Any, Any]:
+    """Return a tensor of rows on its device, and the targets and weights, which the host has."""
+    rows, y, weight = TensorRows(X), on_host(y), on_host(weight)
+    if rows.dtype.kind == "c" or not bool(X.sum().isfinite()):
+        # The error of scikit-learn, unless numbers may be missing.
+        checks.apply(np.asarray(rows), y, weight)
+    if rows.dtype not in FLOATS and not (checks.integers and rows.dtype.kind != "f"):
+        rows = TensorRows(X.double())
+    # Zeros take the place of the rows, of which the host needs no copy.
+    _, y, weight = checks.apply(np.zeros((len(X), 1), checked(rows.dtype)), y, weight)
+    return rows, y, weight

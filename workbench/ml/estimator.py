@@ -12,6 +12,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from workbench.gpu.tensors import on_host
 from workbench.ml.checks import FLOATS
 from workbench.ml.data import Data, know_features
 from workbench.ml.engine import fitting
@@ -20,6 +21,7 @@ from workbench.ml.engine.rank_task import Task
 from workbench.ml.engine.select import ENGINES
 from workbench.ml.engine.verbose import Callback, reporting
 from workbench.ml.placed import as_array
+from workbench.placement.sources import placed_by
 from workbench.text import count
 
 
@@ -110,6 +112,9 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self)
         know_features(self, X, reset=False)
         X = rows_together(as_array(X))
+        if placed_by(X) is not None:
+            # Blocks may be tensors on a device, which Dask cannot concatenate.
+            X = X.map_blocks(on_host, dtype=X.dtype, meta=X._meta)
         model = copy.copy(self)
         # The tasks need neither labels of the fit, which may be a Dask graph, nor a callback, and blocks have no names.
         for name in ("labels_", "feature_names_in_"):

@@ -21,7 +21,14 @@ if TYPE_CHECKING:
     from distributed import Client, Future
 
 
-def place(X: Any, *others: Any, per: str = "rank", world: int | None = None, client: Client | None = None) -> Any:
+def place(
+    X: Any,
+    *others: Any,
+    per: str = "rank",
+    world: int | None = None,
+    device: str | None = None,
+    client: Client | None = None,
+) -> Any:
     """Make one block per rank of a collection, pinned to its rank, in rank order.
 
     Rows are split evenly, like by `numpy.array_split`; all columns stay together. Blocks of arrays are C-contiguous and
@@ -39,6 +46,9 @@ def place(X: Any, *others: Any, per: str = "rank", world: int | None = None, cli
     world : int, optional
         Index of the MPI world whose ranks get the blocks. Default: the ranks of all worlds. A call on all ranks
         (`run_on_ranks`) runs within one world.
+    device : str, optional
+        Device of PyTorch on the ranks, for example ``"cuda"``: each block is a tensor there, which functions on the
+        ranks, and fits with the same `device`, use without a copy. Default: blocks are NumPy arrays.
     client : distributed.Client, optional
         Default: the current client.
 
@@ -52,12 +62,16 @@ def place(X: Any, *others: Any, per: str = "rank", world: int | None = None, cli
     PlacementError
         If there is no client, no rank or no such world, or a collection is of an unknown kind, has unknown chunks, is
         empty, has fewer rows than blocks or another number of rows than ``X``, or a block exceeds the memory limit of
-        its rank. The ranks keep no block then.
+        its rank; or `device` is passed with a collection other than an array of numbers. The ranks keep no block then.
 
     Notes
     -----
     Returns before the blocks are computed, like ``persist``; only dataframes are computed first, because their lengths
-    are needed. Blocks are lost with their rank: place the data again after a restart of the world.
+    are needed. A rank that cannot use the device raises InvalidRequest when its block is used. Blocks are lost with
+    their rank: place the data again after a restart of the world.
+
+    Functions of Dask cannot compute with tensors; the array of a collection on a device is
+    ``X.map_blocks(lambda block: block.cpu().numpy(), dtype=X.dtype)``.
 
     Examples
     --------
@@ -70,12 +84,15 @@ def place(X: Any, *others: Any, per: str = "rank", world: int | None = None, cli
     ranks = pinning.target_workers(client, per)
     names = ["X", *(f"others[{number}]" for number in range(len(others)))]
     inspected = list(map(sources.inspect_collection, names, (X, *others)))
+    if device is not None:
+        for source in inspected:
+            sources.check_for_device(source, device)
     sources.check(inspected, ranks)
     inspected = sources.persist(client, inspected)
     sources.check(inspected, ranks)
     sizes = rows.split(inspected[0].rows or 0, len(ranks))
     pins = [Pin(rank.address, size) for rank, size in zip(ranks, sizes, strict=True)]
-    placed = tuple(sources.build_blocks(client, source, pins, per) for source in inspected)
+    placed = tuple(sources.build_blocks(client, source, pins, per, device) for source in inspected)
     return placed if others else placed[0]
 
 

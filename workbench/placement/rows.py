@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from workbench.gpu.tensors import on_device
 from workbench.placement.alignment import Array, aligned, alignment_of, join_arrays, ready
 
 
@@ -75,6 +76,11 @@ def owned_array(pieces: Sequence[Array], *, copy: bool = False) -> Array:
     ):
         return join_arrays([array])
     return aligned(array)
+
+
+def owned_tensor(pieces: Sequence[Array], *, device: str, copy: bool = False) -> Any:
+    """Return the pieces as one tensor on a device; on ``"cpu"`` with the memory of `owned_array`."""
+    return on_device(owned_array(pieces, copy=copy), device)
 
 
 def owned_frame(pieces: Sequence[Any], *, copy: bool = False) -> Any:

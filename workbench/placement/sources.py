@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import re
 import uuid
@@ -13,6 +14,7 @@ import numpy as np
 import pandas as pd
 
 from workbench.errors import PlacementError
+from workbench.gpu.tensors import has_tensors
 from workbench.placement import rows, sparse
 from workbench.placement.pinning import Pin, PinnedTask, Rank, submit
 
@@ -200,12 +202,24 @@ def _counted(client: Client, source: Source) -> Source:
     return replace(source, chunks=lengths, rows=sum(lengths), nbytes=sum(nbytes))
 
 
-def build_blocks(client: Client, source: Source, pins: Sequence[Pin], per: str) -> Any:
+def check_for_device(source: Source, device: str) -> None:
+    """Raise PlacementError unless a source is an array of numbers, of which PyTorch has tensors."""
+    if not (isinstance(source.meta, np.ndarray) and has_tensors(source.meta.dtype)):
+        kind = f"an array of {source.meta.dtype}" if isinstance(source.meta, np.ndarray) else type_name(source.meta)
+        raise PlacementError(
+            f"{source.name} is {kind}: device={device!r} places arrays of numbers only; convert it before, or place it "
+            "in another call without device"
+        )
+
+
+def build_blocks(client: Client, source: Source, pins: Sequence[Pin], per: str, device: str | None = None) -> Any:
     """Make the blocks of a source on the ranks, and return the placed collection."""
     sizes = [pin.rows or 0 for pin in pins]
     if not source.futures:
         source = replace(source, chunks=sizes, futures=_scatter(client, source.collection, pins))
     make_block, cut_out = _tools(source.meta)
+    if device is not None:
+        make_block = functools.partial(rows.owned_tensor, device=device)
     name = placed_name(per, uuid.uuid4().int, 0)
     other_axes = source.meta.ndim - 1 if _is_array(source.meta) else 0
     keys = [(name, number, *(0,) * other_axes) for number in range(len(pins))]

@@ -6,9 +6,11 @@ manifest makes another inner folder the current one, in one step.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
+import platform
 import shutil
 import stat
 import uuid
@@ -33,14 +35,41 @@ def new_shards(folder: Path) -> Path:
     Raises
     ------
     InvalidRequest
-        If another user owns the folder, or can change it.
+        If a folder cannot be created, or another user owns the folder, or can change it.
     """
-    folder.mkdir(mode=0o755, exist_ok=True)
-    _check_owner(folder.resolve())
     shards = folder / f"{_INNER}{uuid.uuid4().hex}"
-    # Other users cannot change what they cannot enter.
-    shards.mkdir(mode=0o700)
+    try:
+        folder.mkdir(mode=0o755, exist_ok=True)
+        _check_owner(folder.resolve())
+        # Other users cannot change what they cannot enter.
+        shards.mkdir(mode=0o700)
+    except OSError as error:
+        raise InvalidRequest(
+            f"checkpoint {folder}: rank 0 on {platform.node()} cannot create the folder {error.filename} "
+            f"({error.strerror}); choose a folder whose parent exists, and in which you have permission to write"
+        ) from error
     return shards
+
+
+def check_shared(shards: Path) -> None:
+    """Raise InvalidRequest if the folders of `new_shards`, which another rank has created, are not on this node."""
+    for path in (shards.parent, shards):
+        # A node may remember that a file does not exist; but the file system itself refuses a second folder of a name.
+        try:
+            path.mkdir(mode=0o700)
+        except FileExistsError:
+            continue
+        except OSError as error:
+            reason = error.strerror
+        else:
+            reason = "a new folder of that name can be created there"
+            # Another rank of the node may have created the inner folder in the meantime.
+            with contextlib.suppress(OSError):
+                path.rmdir()
+        raise InvalidRequest(
+            f"checkpoint {shards.parent}: rank 0 has created the folder {path}, which {platform.node()} does not have "
+            f"({reason}); choose a folder on a file system that all nodes share"
+        )
 
 
 def plain(folder: Path, values: dict[str, Any]) -> str:

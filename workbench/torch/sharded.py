@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _UNWRITTEN = (
     "a file cannot be written, and the former checkpoint is unchanged",
-    "Choose a folder with free space, with your permission to write, and whose parent exists",
+    "Choose a folder with free space, and with your permission to write",
 )
 _UNFIT = "the files do not fit the model or the optimizer", "Pass those that were written"
 
@@ -50,8 +50,8 @@ def save_sharded(path: str | os.PathLike[str], model: Any, optimizer: Any = (), 
     Raises
     ------
     InvalidRequest
-        If the folder or a file cannot be written, other users can change the folder, or a value is not plain. The
-        former checkpoint is kept.
+        If the folder cannot be created, a node does not share it, a file cannot be written, other users can change the
+        folder, or a value is not plain. The former checkpoint is kept.
 
     Notes
     -----
@@ -66,9 +66,11 @@ def save_sharded(path: str | os.PathLike[str], model: Any, optimizer: Any = (), 
     comm, folder, optimizers = _communicator(), Path(path).expanduser(), _listed(optimizer)
     plain, shards = manifest.plain(folder, values), None
     if comm.rank == 0:
-        with _worded(folder, *_UNWRITTEN):
-            shards = manifest.new_shards(folder)
+        shards = manifest.new_shards(folder)
     shards = comm.bcast(shards)
+    manifest.check_shared(shards)
+    # No rank writes before all nodes have been checked: DCP would create the folders that are missing.
+    comm.allgather(None)
     with _initialized(optimizers) as stepped:
         state = _state(model, optimizers)
     with _worded(folder, *_UNWRITTEN):

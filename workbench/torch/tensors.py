@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from workbench.errors import InvalidRequest
+from workbench.gpu.tensors import has_tensors
 from workbench.torch.context import require_torch
 
 
@@ -43,7 +44,7 @@ def tensor(block: Any) -> Any:
             f"tensor() takes a block of an array or a frame, not {type(array).__name__}: convert it before, a sparse "
             "one by toarray()"
         )
-    if array.dtype.kind not in "biufc" or array.dtype.name in {"float128", "complex256"}:
+    if not has_tensors(array.dtype):
         raise InvalidRequest(
             f"PyTorch has no tensors of {array.dtype}: convert the block before, e.g. by astype('float32')"
         )

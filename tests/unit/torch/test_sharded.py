@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import platform
 import signal
 import stat
 import subprocess
@@ -310,7 +311,7 @@ def test_the_model_is_loaded_without_its_optimizer(folder):
 @pytest.mark.parametrize(
     ("folder", "values", "said"),
     [
-        ("none/run", {}, "No such file .*whose parent exists"),
+        ("none/run", {}, r"rank 0 on .* cannot create the folder .*/none/run \(No such file.*whose parent exists"),
         ("run", {"model_class": torched}, "some of the values model_class are not plain .* pass numbers, texts"),
     ],
 )
@@ -318,6 +319,25 @@ def test_what_cannot_be_written_is_refused(tmp_path, folder, values, said):
     with pytest.raises(InvalidRequest, match=said):
         save_sharded(tmp_path / folder, torched.net(), **values)
     assert [*tmp_path.iterdir()] == []
+
+
+@pytest.mark.parametrize(
+    ("exists", "missing"),
+    [
+        ("local/run", "run/shards-0, .* new folder"),
+        ("local", "run, .* \\(a new folder"),
+        ("", r"run, .* \(No such file"),
+    ],
+)
+def test_a_folder_that_a_node_does_not_share_is_refused(tmp_path, monkeypatch, exists, missing):
+    (tmp_path / exists).mkdir(parents=True, exist_ok=True)
+    before = [*tmp_path.rglob("*")]
+    # Rank 0 has created the folders on another node.
+    monkeypatch.setattr(manifest, "new_shards", lambda folder: folder / "shards-0")
+    with pytest.raises(InvalidRequest, match=f"has created the folder .*/{missing}.* all nodes share") as caught:
+        save_sharded(tmp_path / "local" / "run", torched.net())
+    assert platform.node() in str(caught.value)
+    assert [*tmp_path.rglob("*")] == before
 
 
 def test_a_model_without_memory_gets_the_values_of_one_that_is_made_at_once():

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterator
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
 from workbench.errors import InvalidRequest
+from workbench.gpu.tensors import missing, on_device
 from workbench.ml.algebra.row_slices import pack
+from workbench.ml.device.tensor_rows import TensorRows
 
 _Array = NDArray[Any]
 
@@ -21,26 +23,40 @@ _CACHED, _ON_GPU, _LEAST = 2 << 20, 256 << 20, 128
 _COLUMNS = 64
 
 
-def part_on(device: str | None, host: Callable[..., Any], on_device: Callable[..., Any]) -> Callable[..., Any]:
+@dataclass(frozen=True)
+class _OnDevice:
+    """Makes parts on a device."""
+
+    part: Callable[..., Any]
+    device: str
+    takes_tensors: ClassVar = True
+    """For `workbench.ml.checks.make`."""
+
+    def __call__(self, *columns: Any) -> Any:
+        return self.part(*columns, device=self.device)
+
+
+def part_on(device: str | None, host: Callable[..., Any], other: Callable[..., Any]) -> Callable[..., Any]:
     """Return the class of a part in the memory of the host, or on a device.
 
     Parameters
     ----------
     device
         The parameter of the estimator; None: the host.
-    host, on_device
+    host, other
         The two classes.
     """
-    return host if device is None else functools.partial(on_device, device=device)
+    return host if device is None else _OnDevice(other, device)
 
 
 class DeviceRows:
-    """A copy of rows on a device. The methods compute there, and their arguments and results are arrays of NumPy.
+    """Rows on a device. The methods compute there, and their arguments and results are arrays of NumPy.
 
     Parameters
     ----------
     X
-        Shape (rows, features).
+        Shape (rows, features): an array, which is copied to the device, or `TensorRows`, which are copied only from
+        another device.
     device
         Name of a device of PyTorch, for example ``"cuda"``, or ``"cpu"``, which shares the memory of the rows.
 
@@ -56,20 +72,11 @@ class DeviceRows:
         try:
             import array_api_compat.torch as xp
         except ImportError as error:
-            raise InvalidRequest(
-                f"device={device!r}: the ranks have no {error.name}. Run: pip install 'mpi-workbench[torch]'."
-            ) from error
+            raise missing(device, error) from error
         self.xp: Any = xp
         self._device = device
         self._space: Any = None
-        try:
-            self._rows = self.put(X)
-        except (RuntimeError, AssertionError) as error:
-            reason = (str(error).strip().splitlines() or [""])[0].rstrip(".")
-            raise InvalidRequest(
-                f"device={device!r} cannot be used: {reason}. Pass device=None, which computes on the CPU, or use "
-                "ranks with a GPU (--gpus-per-rank 1)."
-            ) from error
+        self._rows = on_device(X.tensor if isinstance(X, TensorRows) else np.asarray(X), device)
         self.shape = X.shape
 
     def put(self, array: Any, dtype: Any = None) -> Any:
@@ -108,10 +115,10 @@ class DeviceRows:
         # On a CPU new memory takes as long as the subtraction.
         if self._space is None or self._space.shape[0] < rows.shape[0]:
             self._space = self.zeros(*rows.shape)
-        result = self._space[: rows.shape[0], :]
-        result[...] = rows
-        result -= shift
-        return result
+        # PyTorch cannot subtract from booleans.
+        numbers = self.floats(rows) if rows.dtype == self.xp.bool else rows
+        # The array API has no `out`, but its libraries have, and a copy before would take as long as the subtraction.
+        return self.xp.subtract(numbers, shift, out=self._space[: rows.shape[0], :])
 
     def parts(self, width: int | None = None) -> Iterator[slice]:
         """Yield slices; see `slices`."""

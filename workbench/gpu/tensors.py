@@ -1,0 +1,66 @@
+"""Arrays as tensors of PyTorch on a device, and back."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import numpy as np
+
+from workbench.errors import InvalidRequest
+
+
+def is_tensor(value: Any) -> bool:
+    """Return whether a value is a tensor of PyTorch."""
+    # A tensor exists only where its module is loaded.
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(value, torch.Tensor)
+
+
+def has_tensors(dtype: np.dtype[Any]) -> bool:
+    """Return whether PyTorch has tensors of a dtype of NumPy."""
+    return dtype.kind in "biufc" and dtype.name not in {"float128", "complex256"}
+
+
+def on_device(value: Any, device: str) -> Any:
+    """Return an array or a tensor as a tensor on a device: the same memory if the value is there, else a copy.
+
+    Parameters
+    ----------
+    value
+        NumPy array of numbers, or tensor.
+    device
+        Name of a device of PyTorch, for example ``"cuda"``; ``"cpu"`` is the memory of the host.
+
+    Raises
+    ------
+    InvalidRequest
+        If this process has no PyTorch, or cannot use the device.
+    """
+    try:
+        import torch
+    except ImportError as error:
+        raise missing(device, error) from error
+    if isinstance(value, np.ndarray) and not value.flags.writeable:
+        # PyTorch has no tensors that cannot be written.
+        value = value.copy()
+    try:
+        return torch.as_tensor(value, device=device)
+    except (RuntimeError, AssertionError) as error:
+        reason = (str(error).strip().splitlines() or [""])[0].rstrip(".")
+        raise InvalidRequest(
+            f"device={device!r} cannot be used: {reason}. Pass device=None, which computes on the CPU, or use "
+            "ranks with a GPU (--gpus-per-rank 1)."
+        ) from error
+
+
+def on_host(value: Any) -> Any:
+    """Return a tensor as a NumPy array, copied unless the host has its memory; other values unchanged."""
+    return value.detach().cpu().numpy() if is_tensor(value) else value
+
+
+def missing(device: str, error: ImportError) -> InvalidRequest:
+    """Return the error for a device if a library is not installed."""
+    return InvalidRequest(
+        f"device={device!r}: the ranks have no {error.name}. Run: pip install 'mpi-workbench[torch]'."
+    )
