@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from workbench import config
 from workbench.deploy import ended, jobs, registry
 from workbench.deploy import logs as log_files
-from workbench.deploy.registry import Record
+from workbench.deploy.record import Record
 from workbench.errors import ClusterNotFound, HeadUnreachable, InvalidRequest, WorkbenchError
 from workbench.files import atomic_file
 from workbench.hints import TERMINAL, Command
@@ -39,7 +39,7 @@ class Status:
     name: str
     """Its name."""
     state: str
-    """As of its record; see `workbench.deploy.registry.Record`."""
+    """As of its record; see `workbench.deploy.record.Record`."""
     up: int
     """Ranks that run ..."""
     ranks: int
@@ -241,7 +241,7 @@ def start(*, dry_run: bool = False, quiet: bool = False, **options: Any) -> MPIC
     """
     request = from_typed(options)
     if dry_run:
-        from workbench.deploy.dry_run import preview
+        from workbench.deploy.start import preview
 
         return preview(request)
     from workbench.deploy.start import ClusterStarter

@@ -27,7 +27,7 @@ from workbench.commands.parse import answer, complete
 from workbench.commands.table import overview
 from workbench.commands.verb import Answer, Place
 from workbench.deploy import registry
-from workbench.deploy.registry import Record
+from workbench.deploy.record import Record
 from workbench.errors import WorkbenchError
 from workbench.hints import NOTEBOOK, Command
 from workbench.metrics import magics as metrics_magics

@@ -13,7 +13,6 @@ from workbench.dashboard import cards, charts, worst_ranks
 from workbench.dashboard.colour_scale import ColourScale
 from workbench.dashboard.format import percent, rate, size
 from workbench.dashboard.page import Page, long
-from workbench.dashboard.share_bars import share_bars
 from workbench.dashboard.snapshot import SHARES, means
 from workbench.metrics.schema import NODE
 from workbench.text import clock, count, duration
@@ -113,7 +112,7 @@ class Overview(Page):
 
     def _share_chart(self) -> Any:
         thin = len(self.snapshot.names) > _RANKS_SHOWN
-        chart = share_bars(self.theme, self._shares, "rank", "name", "{0 %}", thin=thin, y_range=(0, 1))
+        chart = charts.share_bars(self.theme, self._shares, "rank", "name", "{0 %}", thin=thin, y_range=(0, 1))
         charts.name_ticks(chart.xaxis[0], self.snapshot.names)
         chart.yaxis.formatter = NumeralTickFormatter(format="0 %")
         chart.x_range.range_padding = 0.01 if thin else 0.1

@@ -201,7 +201,7 @@ class Form(Handler):
     @requires("read")
     async def get(self) -> None:
         """Send schedulers, fields and the server's folder."""
-        result = await run([sys.executable, "-P", "-m", "workbench.server.form_process"], _FORM)
+        result = await run([sys.executable, "-P", "-m", "workbench.server.form_fields"], _FORM)
         self.finish(answer(result, "form", "fields") | {"directory": str(self.shared.root)})
 
 

@@ -14,8 +14,7 @@ from workbench.bench.simulated import Simulated
 from workbench.dashboard import diagnosis, head_source, worst_ranks
 from workbench.dashboard.colour_scale import FIRST, MISSING, NOTHING, TOP, ColourScale
 from workbench.dashboard.head_source import HeadSource
-from workbench.dashboard.ring_buffer import RingBuffer
-from workbench.dashboard.store import DataStore
+from workbench.dashboard.store import DataStore, RingBuffer
 from workbench.errors import ClusterNotFound, HeadUnreachable
 from workbench.metrics.schema import KEPT, RANK, TICK
 from workbench.metrics.update import LOST, Layout, RankActivity, RankPlace, Update
