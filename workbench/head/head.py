@@ -25,7 +25,6 @@ from workbench.errors import LaunchError, StartError, WorkbenchError
 from workbench.files import node_dirs
 from workbench.gpu import words
 from workbench.head import request_log
-from workbench.head.dask_dashboard import DaskDashboard
 from workbench.head.scheduler import HeadScheduler, RankMembershipPlugin
 from workbench.head.walltime import Walltime, job_end
 from workbench.head.world_process import WorldProcess
@@ -173,7 +172,7 @@ class Head:
             **Broadcasts(self.scheduler, self.worlds, self.collectives).handlers,
             **self.cells.handlers,
             **self.metrics.handlers,
-            "workbench_dask_pages": DaskDashboard(self.scheduler).tunnel,
+            "workbench_dask_pages": self.scheduler.tunnel_dashboard,
             "workbench_status": self._rpc_status,
             "workbench_pulse": self._rpc_pulse,
             "workbench_scale": self.worlds.scale,
