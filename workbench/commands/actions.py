@@ -25,7 +25,6 @@ from workbench.text import clock
 
 if TYPE_CHECKING:
     from workbench.cluster import MPICluster
-    from workbench.commands.doctor import CheckResult
     from workbench.metrics.profile_frame import ProfileFrame
 
 # For all queries of a list to schedulers together.
@@ -390,13 +389,6 @@ def dashboard_url(record: Record) -> str:
     return path
 
 
-def script(record: Record) -> str:
-    """Return the script of a cluster's job as it was submitted."""
-    from workbench.deploy.start import submitted_script
-
-    return submitted_script(record)
-
-
 def targets(name: str | None, *, everything: bool, bound: Record | None = None) -> Targets:
     """Return the clusters to stop: one as of `choose`, or with `everything` all of this user.
 
@@ -425,13 +417,6 @@ def stop(clusters: Targets) -> Stopped:
         except WorkbenchError as error:
             failed.append(Broken(record.name, error.fields()))
     return Stopped(stopped, failed)
-
-
-def doctor(name: str | None, mpi: str | None) -> Iterator[CheckResult]:
-    """Check this installation, and a running cluster if it is named; yield each result immediately."""
-    from workbench.commands.doctor import examine
-
-    return examine(name, mpi=mpi or "auto")
 
 
 def profile(record: Record, bound: MPICluster | None = None) -> ProfileFrame:
