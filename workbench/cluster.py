@@ -17,7 +17,7 @@ from workbench.collective.broadcast import broadcast
 from workbench.deploy import display, ended, logs, registry
 from workbench.deploy.connection import HeadConnection
 from workbench.deploy.progress import Progress
-from workbench.deploy.registry import Record
+from workbench.deploy.record import Record
 from workbench.deploy.request import rank_count
 from workbench.deploy.signature import documented, takes
 from workbench.deploy.start import POLL_INTERVAL_S, ClusterStarter, submitted_script

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+import settings_table as table
 from docutils import nodes
 from docutils.parsers.rst import directives
 from sphinx.application import Sphinx
@@ -19,7 +20,6 @@ from sphinx.util.docutils import SphinxDirective
 
 from workbench import errors
 from workbench.bench import BENCHES
-from workbench.commands import settings as table
 from workbench.commands.table import NOTEBOOK, TERMINAL, verbs
 from workbench.commands.verb import ARGUMENT_GROUPS, VERB_GROUPS, Argument, Verb, grouped
 from workbench.launch.options import GROUPS, ClusterOption, options

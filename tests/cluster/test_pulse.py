@@ -13,7 +13,7 @@ from support.processes import until
 
 from workbench import MPICluster
 from workbench.deploy import certificates, registry
-from workbench.deploy.registry import Record
+from workbench.deploy.record import Record
 from workbench.processes.process_id import ProcessId
 
 

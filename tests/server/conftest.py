@@ -9,7 +9,7 @@ import pytest
 from server.running import FAKE, end, log_in, start
 
 from workbench.deploy import registry
-from workbench.deploy.registry import Record
+from workbench.deploy.record import Record
 from workbench.files import node_dirs
 from workbench.processes.process_id import ProcessId
 from workbench.server import actions, dashboards

@@ -18,7 +18,7 @@ from support.processes import DEADLINE, gone, line_of, until
 from tornado.httpclient import AsyncHTTPClient, HTTPRequest
 from tornado.websocket import websocket_connect
 
-from workbench.deploy.registry import Record
+from workbench.deploy.record import Record
 
 FAKE = "server.fake_panel"
 BASE, TOKEN = "/user/me/", "the-token-of-jupyter"

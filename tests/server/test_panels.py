@@ -178,7 +178,7 @@ async def test_dashboards_end_while_a_file_server_does_not_answer(new, cluster, 
         asked.set()
         return answers.wait()
 
-    monkeypatch.setattr(registry, "owns_lease", owns_lease)
+    monkeypatch.setattr(dashboards, "owns_lease", owns_lease)
     monkeypatch.setattr(dashboards, "_GLANCE", 0.1)
     shown, record = new(idle=0.1), cluster("a")
     await shown.socket(record, PREFIX)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from workbench.deploy import ended
-from workbench.deploy.registry import Record
+from workbench.deploy.record import Record
 
 
 def end_of(record: Record) -> tuple[str, str]:

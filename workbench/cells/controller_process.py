@@ -21,7 +21,7 @@ from workbench.processes.ending import end
 if TYPE_CHECKING:
     from dask.typing import Key
 
-    from workbench.deploy.registry import Record
+    from workbench.deploy.record import Record
 
 ANSWER = 45.0
 """Seconds for a rank to answer to a step of the preparation of a cell."""

@@ -27,7 +27,7 @@ from workbench.text import count
 if TYPE_CHECKING:
     from distributed import Scheduler
 
-    from workbench.deploy.registry import Record
+    from workbench.deploy.record import Record
     from workbench.deploy.world import MPIWorld, Worlds
 
 # Seconds for which a cancellation is remembered that arrives before the request for its cell.

@@ -246,17 +246,3 @@ def match(context: CompletionContext) -> SimpleMatcherResult:
 def _client_here() -> Any:
     shell: Any = get_ipython()
     return CellMagics(shell)._client()  # noqa: SLF001  (the same file)
-
-
-def load(shell: InteractiveShell) -> None:
-    """Register ``%%mpi`` and its completion."""
-    shell.register_magics(CellMagics)
-    shell.Completer.custom_matchers.append(match)
-
-
-def unload(shell: InteractiveShell) -> None:
-    """Remove ``%%mpi`` and its completion."""
-    shell.Completer.custom_matchers.remove(match)
-    for kind in ("line", "cell"):
-        del shell.magics_manager.magics[kind]["mpi"]
-    del shell.magics_manager.registry[CellMagics.__name__]

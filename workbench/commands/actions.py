@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from workbench import config
 from workbench.deploy import ended, jobs, registry
 from workbench.deploy import logs as log_files
-from workbench.deploy.registry import Record
+from workbench.deploy.record import Record
 from workbench.errors import ClusterNotFound, HeadUnreachable, InvalidRequest, WorkbenchError
 from workbench.files import atomic_file
 from workbench.hints import TERMINAL, Command
@@ -25,7 +25,6 @@ from workbench.text import clock
 
 if TYPE_CHECKING:
     from workbench.cluster import MPICluster
-    from workbench.commands.doctor import CheckResult
     from workbench.metrics.profile_frame import ProfileFrame
 
 # For all queries of a list to schedulers together.
@@ -39,7 +38,7 @@ class Status:
     name: str
     """Its name."""
     state: str
-    """As of its record; see `workbench.deploy.registry.Record`."""
+    """As of its record; see `workbench.deploy.record.Record`."""
     up: int
     """Ranks that run ..."""
     ranks: int
@@ -241,7 +240,7 @@ def start(*, dry_run: bool = False, quiet: bool = False, **options: Any) -> MPIC
     """
     request = from_typed(options)
     if dry_run:
-        from workbench.deploy.dry_run import preview
+        from workbench.deploy.start import preview
 
         return preview(request)
     from workbench.deploy.start import ClusterStarter
@@ -390,13 +389,6 @@ def dashboard_url(record: Record) -> str:
     return path
 
 
-def script(record: Record) -> str:
-    """Return the script of a cluster's job as it was submitted."""
-    from workbench.deploy.start import submitted_script
-
-    return submitted_script(record)
-
-
 def targets(name: str | None, *, everything: bool, bound: Record | None = None) -> Targets:
     """Return the clusters to stop: one as of `choose`, or with `everything` all of this user.
 
@@ -425,13 +417,6 @@ def stop(clusters: Targets) -> Stopped:
         except WorkbenchError as error:
             failed.append(Broken(record.name, error.fields()))
     return Stopped(stopped, failed)
-
-
-def doctor(name: str | None, mpi: str | None) -> Iterator[CheckResult]:
-    """Check this installation, and a running cluster if it is named; yield each result immediately."""
-    from workbench.commands.doctor import examine
-
-    return examine(name, mpi=mpi or "auto")
 
 
 def profile(record: Record, bound: MPICluster | None = None) -> ProfileFrame:

@@ -22,6 +22,7 @@ from workbench.commands import doctor_schedulers
 from workbench.commands.finding import CheckResult, failure, skipped
 from workbench.config import __version__
 from workbench.deploy import registry
+from workbench.deploy.record import clusters_folder, logs_folder
 from workbench.errors import InvalidRequest, RecordError, WorkbenchError
 from workbench.files import node_dirs
 from workbench.files.private import check_closed
@@ -349,7 +350,7 @@ def addresses() -> CheckResult:
 
 def folders() -> Iterator[CheckResult]:
     """Check the folders of the clusters' keys, and those that a cluster makes on a node."""
-    for check, folder in (("records", registry.clusters_folder()), ("logs", registry.logs_folder())):
+    for check, folder in (("records", clusters_folder()), ("logs", logs_folder())):
         try:
             check_closed(folder.parent)
         except RecordError as error:

@@ -13,7 +13,7 @@ from pathlib import Path, PurePath
 
 from workbench import config
 from workbench.commands.finding import CheckResult, failure, skipped
-from workbench.deploy import registry
+from workbench.deploy.record import clusters_folder
 from workbench.errors import WorkbenchError
 from workbench.launch.allocation import Allocation, current_allocation
 from workbench.launch.environment import scrub_rank
@@ -61,7 +61,7 @@ def examine(found: MPI | None) -> Iterator[CheckResult]:
     if batch is not None:
         yield from _world(found, batch, around)
         yield from _settings(batch, inside=around is not None)
-        folder = registry.clusters_folder()
+        folder = clusters_folder()
         yield shared_folder(folder, file_system(folder, _mounts()), [*_TEMPORARY, tempfile.gettempdir()])
     yield tunnel(shutil.which("ssh"))
 

@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 from workbench.commands import actions
-from workbench.deploy.registry import Record
+from workbench.deploy.record import Record
 from workbench.errors import ClusterNotFound, InvalidRequest, StartError, StartTimeout, from_fields
 from workbench.files import atomic_file
 

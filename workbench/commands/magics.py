@@ -20,17 +20,18 @@ from IPython.core.error import UsageError
 from IPython.core.magic import Magics, line_magic, magics_class
 from IPython.display import display
 
-from workbench.cells import magics as cells_magics
+from workbench.cells.magics import CellMagics
+from workbench.cells.magics import match as match_cells
 from workbench.commands.actions import dashboard_url
 from workbench.commands.format import dashboard_html
 from workbench.commands.parse import answer, complete
 from workbench.commands.table import overview
 from workbench.commands.verb import Answer, Place
 from workbench.deploy import registry
-from workbench.deploy.registry import Record
+from workbench.deploy.record import Record
 from workbench.errors import WorkbenchError
 from workbench.hints import NOTEBOOK, Command
-from workbench.metrics import magics as metrics_magics
+from workbench.metrics.magics import ProfileMagics
 from workbench.text import split
 
 if TYPE_CHECKING:
@@ -221,18 +222,23 @@ def match(context: CompletionContext) -> SimpleMatcherResult:
     )
 
 
+_MAGICS: tuple[type[Any], ...] = (ClusterMagics, CellMagics, ProfileMagics)
+_MATCHERS = (match, match_cells)
+
+
 def load(shell: InteractiveShell) -> None:
     """Register ``%mpicluster``, ``%%mpi`` with their completion, and ``%%mpi_profile``."""
-    shell.register_magics(ClusterMagics)
-    shell.Completer.custom_matchers.append(match)
-    cells_magics.load(shell)
-    metrics_magics.load(shell)
+    for magics in _MAGICS:
+        shell.register_magics(magics)
+    shell.Completer.custom_matchers.extend(_MATCHERS)
 
 
 def unload(shell: InteractiveShell) -> None:
     """Remove the magics and their completion; clusters and the user's variables stay as they are."""
-    metrics_magics.unload(shell)
-    cells_magics.unload(shell)
-    shell.Completer.custom_matchers.remove(match)
-    del shell.magics_manager.magics["line"]["mpicluster"]
-    del shell.magics_manager.registry[ClusterMagics.__name__]
+    for matcher in _MATCHERS:
+        shell.Completer.custom_matchers.remove(matcher)
+    for magics in _MAGICS:
+        for kind, names in magics.magics.items():
+            for name in names:
+                del shell.magics_manager.magics[kind][name]
+        del shell.magics_manager.registry[magics.__name__]

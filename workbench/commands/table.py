@@ -25,10 +25,6 @@ if TYPE_CHECKING:
 # -- arguments ---------------------------------------------------------------------------------------------
 
 
-def _clusters() -> list[str]:
-    return registry.names()
-
-
 def _tables() -> list[str]:
     from workbench.metrics.frames import TABLES
 
@@ -46,7 +42,7 @@ _FOUND_HERE: dict[str, Callable[[], Iterable[str]]] = {"preset": presets, "inter
 
 
 _OPTIONS = {option.name: Argument.of(option, _FOUND_HERE.get(option.name)) for option in options()}
-_NAME = Argument("name", "name of the cluster; default: the one in use, or the only one", "NAME", _clusters)
+_NAME = Argument("name", "name of the cluster; default: the one in use, or the only one", "NAME", registry.names)
 
 # -- functions of verbs ------------------------------------------------------------------------------------
 
@@ -70,12 +66,20 @@ def _stop(at: Place, name: str | None, *, all: bool) -> Stopped:  # noqa: A002  
 
 
 def _doctor(at: Place, name: str | None, mpi: str | None) -> list[CheckResult]:
+    from workbench.commands.doctor import examine
+
     findings = []
-    for finding in actions.doctor(name, mpi):
+    for finding in examine(name, mpi=mpi or "auto"):
         findings.append(finding)
         if not at.json:
             at.show(Answer(shown.finding_text(finding, at.name)))
     return findings
+
+
+def _script(at: Place, name: str | None) -> str:
+    from workbench.deploy.start import submitted_script
+
+    return submitted_script(at.choose(name))
 
 
 def _demo(at: Place, ranks: str | None, mpi: str | None) -> Any:
@@ -159,7 +163,7 @@ VERBS = (
         "start and stop",
         lambda at, name, ssh_tunnel: at.use(actions.attach(name, ssh_tunnel)),
         arguments=(
-            Argument("name", "name of the cluster", "NAME", _clusters, required=True),
+            Argument("name", "name of the cluster", "NAME", registry.names, required=True),
             _OPTIONS["ssh_tunnel"],
         ),
         places=(NOTEBOOK,),
@@ -251,7 +255,7 @@ VERBS = (
         "script",
         "print the script of a cluster's job",
         "look at a cluster",
-        lambda at, name: actions.script(at.choose(name)),
+        _script,
         _text("script"),
         (_NAME,),
     ),

@@ -1,24 +1,68 @@
 """``python -m workbench.dashboard NAME --socket PATH``: serve the dashboard of a cluster on a Unix socket.
 
 The variable `workbench.dashboard.PREFIX` has the path of the dashboard in the browser, for example
-``/user/x/dashboard/``. The process also forwards Dask's dashboard on another socket, since it is connected to the head.
+``/user/x/dashboard/``. The process also forwards Dask's dashboard, in the head on any host, on another socket.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 
+from distributed.comm.core import connect
+
+from workbench.comm.stream_bridge import bridge_streams
 from workbench.dashboard import PREFIX
-from workbench.dashboard.dask_bridge import bridge
 from workbench.dashboard.head_source import HeadSource
 from workbench.dashboard.lifetime import wait_for_shutdown
 from workbench.dashboard.server import serving
+from workbench.deploy.connection import HeadConnection
 from workbench.errors import WorkbenchError
+
+_CONNECT_TIMEOUT_S = 10.0
+
+
+@asynccontextmanager
+async def bridge(connection: HeadConnection, socket: Path) -> AsyncIterator[None]:
+    """Serve Dask's dashboard on a new socket of mode 0600 until the end of the block, over an open connection."""
+    tasks: set[asyncio.Task[None]] = set()
+
+    async def forward(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            comm = await connect(
+                connection.address, timeout=_CONNECT_TIMEOUT_S, **connection.security.get_connection_args("client")
+            )
+            await comm.write({"op": "workbench_dask_pages", "reply": False})
+        except OSError:
+            writer.close()  # the client sees a closed connection
+            return
+        await bridge_streams(comm, reader, writer)
+
+    def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.ensure_future(forward(reader, writer))
+        tasks.add(task)
+        task.add_done_callback(tasks.discard)
+
+    mask = os.umask(0o177)
+    try:
+        server = await asyncio.start_unix_server(accept, socket)
+    finally:
+        os.umask(mask)
+    try:
+        yield
+    finally:
+        server.close()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(socket)  # noqa: PTH108  (no method of Path in an asynchronous function)
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -26,6 +26,7 @@ from bokeh.models.tools import PanTool, ResetTool, WheelZoomTool
 from bokeh.plotting import figure
 
 from workbench.dashboard.colour_scale import FIRST, MISSING, TOP, ColourScale
+from workbench.dashboard.snapshot import SHARE_TITLES, SHARES
 from workbench.dashboard.theme import FONT, Theme
 
 if TYPE_CHECKING:
@@ -340,3 +341,38 @@ class HeatMap:
         across = "$x{%H:%M:%S}" if columns is None else "$x{custom}"
         tooltips = [(hover_titles[0], "$y{custom}"), (hover_titles[1], across), (hover_titles[2], "@image{custom}")]
         self.figure.add_tools(HoverTool(renderers=[image], tooltips=tooltips, formatters=formatters))
+
+
+def share_bars(
+    theme: Theme, source: ColumnDataSource, x: str, name: str, number_format: str, *, thin: bool = True, **options: Any
+) -> Figure:
+    """Return a figure of one stacked bar for each value of the column `x`.
+
+    Parameters
+    ----------
+    source
+        Has a column for each of `SHARES`.
+    x, name
+        Columns of the positions, and of the names of the bars.
+    number_format
+        Format of a number in the tooltip, like ``"{0 %}"``.
+    thin
+        Whether the bars touch each other.
+    options
+        Options of `plot`.
+    """
+    chart = plot(theme, 260, **options)
+    bars = chart.vbar_stack(
+        SHARES,
+        x=x,
+        width=1.0 if thin else 0.8,
+        source=source,
+        fill_color=list(theme.shares),
+        # Lines separate the parts, and the idle part from the card; bars that touch have no space for lines.
+        line_color=list(theme.shares) if thin else [*[theme.card] * (len(SHARES) - 1), theme.muted],
+        legend_label=list(SHARE_TITLES),
+    )
+    legend(chart, theme)
+    tooltips = ((title, f"@{share}{number_format}") for title, share in zip(SHARE_TITLES, SHARES, strict=True))
+    hover(chart, bars, [(x, f"@{name}"), *tooltips])
+    return chart

@@ -1,19 +1,23 @@
-"""Serves the app on a Unix socket of this user."""
+"""The Panel app, a page for each browser, on a Unix socket of this user."""
 
 from __future__ import annotations
 
 import contextlib
 import logging
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import panel as pn
+from bokeh.models import CustomJS
 
-from workbench.dashboard.app import make_app
+from workbench.dashboard.session import Session
 from workbench.dashboard.source import Source
 from workbench.dashboard.store import DataStore
+from workbench.dashboard.theme import STYLE, THEMES, read_asset
+from workbench.dashboard.view_state import ViewState
 from workbench.errors import InvalidRequest
 from workbench.metrics.schema import TICK
 
@@ -91,3 +95,42 @@ def _check(socket: Path) -> None:
         )
     if socket.exists():
         raise InvalidRequest(f"The path of the socket {str(socket)!r} exists already. Use another path.")
+
+
+def make_app(store: DataStore, name: str, dask: str | None = None) -> Callable[[], Any]:
+    """Return the function that makes the page of each browser.
+
+    Parameters
+    ----------
+    store
+        The data of the cluster; all browsers share it.
+    name
+        Name of the cluster.
+    dask
+        Address of Dask's dashboard, relative to that of the app; None without one.
+    """
+
+    def app() -> Any:
+        query = {key: values[-1].decode(errors="replace") for key, values in pn.state.session_args.items()}
+        view_state = ViewState.at(query)
+        session = Session(store, view_state, dask)
+        pn.state.on_session_destroyed(lambda _: session.close())
+        theme = THEMES[view_state.theme or "light"]
+        template: Any = pn.template.Template(read_asset("page.html"), location=True)
+        template.add_variable("variables", theme.variables)
+        template.add_variable("scheme", theme.name)
+        template.add_variable("style", STYLE)
+        template.add_variable("cluster", name)
+        template.add_panel("pages", session.controls.pages)
+        template.add_panel("choices", session.controls.choices)
+        template.add_panel("trouble", session.trouble)
+        template.add_panel("main", session.main)
+        template.add_panel("pace", session.backpressure.view)
+        # A browser that reconnects has lost its session, so it loads the page again.
+        document: Any = pn.state.curdoc
+        document.js_on_event("connection_lost", CustomJS(code='document.getElementById("cut").hidden = false'))
+        document.js_on_event("client_reconnected", CustomJS(code="location.reload()"))
+        template.title = f"{name} - ranks"
+        return template
+
+    return app

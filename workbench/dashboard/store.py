@@ -14,7 +14,6 @@ import numpy as np
 
 from workbench.config import __version__
 from workbench.dashboard.format import second
-from workbench.dashboard.ring_buffer import RingBuffer
 from workbench.dashboard.snapshot import Snapshot, without_history
 from workbench.dashboard.source import Source
 from workbench.errors import ClusterNotFound, WorkbenchError
@@ -23,7 +22,8 @@ from workbench.metrics.update import Layout, Update
 from workbench.text import duration
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
+    from numpy.typing import DTypeLike, NDArray
+
 
 logger = logging.getLogger("workbench.dashboard")
 
@@ -201,3 +201,33 @@ class DataStore:
         nbytes = sum(traffic.bytes.nbytes + traffic.messages.nbytes for traffic in matrices)
         while time_of_update - self._kept[0][0] > KEPT or len(self._kept) > max(1, _KEPT_BYTES // max(1, nbytes)):
             self._kept.popleft()
+
+
+class RingBuffer:
+    """Keeps the last rows of one shape, contiguous in memory.
+
+    Notes
+    -----
+    The buffer has a quarter more rows, so its rows move to the front only once in that many rows.
+    """
+
+    def __init__(self, rows: int, shape: tuple[int, ...], dtype: DTypeLike) -> None:
+        self._rows = rows
+        self._kept = np.empty((rows + rows // 4 + 1, *shape), dtype)
+        self._begin = self._end = 0
+
+    @property
+    def view(self) -> NDArray[Any]:
+        """The rows, oldest first; valid until rows are added."""
+        return self._kept[self._begin : self._end]
+
+    def add(self, rows: NDArray[Any]) -> None:
+        """Add rows, the oldest first."""
+        rows = rows[-self._rows :]
+        if self._end + len(rows) > len(self._kept):
+            left = self.view[-(self._rows - len(rows)) :] if len(rows) < self._rows else self.view[:0]
+            self._kept[: len(left)] = left.copy()
+            self._begin, self._end = 0, len(left)
+        self._kept[self._end : self._end + len(rows)] = rows
+        self._end += len(rows)
+        self._begin = max(self._begin, self._end - self._rows)

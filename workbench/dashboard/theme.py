@@ -94,17 +94,8 @@ class Theme:
     @property
     def variables(self) -> str:
         """The colors as CSS variables."""
-        named = {
-            "page": self.page,
-            "card": self.card,
-            "line": self.line,
-            "text": self.text,
-            "muted": self.muted,
-            "accent": self.accent,
-            "chosen": self.chosen,
-            "bad": self.bad,
-        }
-        return " ".join(f"--{name}: {colour};" for name, colour in named.items())
+        names = ("page", "card", "line", "text", "muted", "accent", "chosen", "bad")
+        return " ".join(f"--{name}: {getattr(self, name)};" for name in names)
 
 
 LIGHT = Theme(

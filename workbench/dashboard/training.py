@@ -13,7 +13,6 @@ from bokeh.models import BasicTickFormatter, ColumnDataSource
 from workbench.dashboard import cards, charts
 from workbench.dashboard.format import number, second, span
 from workbench.dashboard.page import Page
-from workbench.dashboard.share_bars import share_bars
 from workbench.dashboard.snapshot import SHARES, means
 from workbench.metrics.schema import RANK, TICK
 from workbench.metrics.training import RESERVED, is_number
@@ -45,7 +44,7 @@ class Training(Page):
         # By the names of the values: a row of charts and the source of each.
         self._rows: dict[tuple[str, ...], tuple[Any, dict[str, Any]]] = {}
         self._spent: Any = ColumnDataSource({"step": [], **{share: [] for share in SHARES}})
-        chart = share_bars(self.theme, self._spent, "step", "step", "{0.000} s")
+        chart = charts.share_bars(self.theme, self._spent, "step", "step", "{0.000} s")
         charts.numbers(chart, "seconds")
         chart.xaxis.axis_label = "step"
         self._spent_card = self.cards.chart(

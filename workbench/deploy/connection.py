@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 from distributed.core import rpc
 
 from workbench import config
-from workbench.deploy import certificates, registry
+from workbench.deploy import certificates
 from workbench.deploy.jobs import is_batch
 from workbench.deploy.progress import Progress
+from workbench.deploy.record import from_dict
 from workbench.deploy.ssh_tunnel import Tunnel
 from workbench.deploy.start import ClusterStarter
 from workbench.errors import HeadUnreachable, StartError
@@ -179,7 +180,7 @@ class HeadConnection(HeadClient):
 
     async def ask(self, timeout: float | None = None) -> None:
         """Ask the head for the state of the cluster; raises as `call`."""
-        self._job.update(registry.from_dict(await self.call("workbench_status", timeout)))
+        self._job.update(from_dict(await self.call("workbench_status", timeout)))
 
     async def ask_while_looking(self) -> None:
         """Ask the head for the state; if it fails meanwhile, raise the error of its record."""

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from typing import Any
 
-from workbench.deploy.registry import Record
+from workbench.deploy.record import Record
 from workbench.session.notebook import dashboard_path
 from workbench.text import count, countdown
 

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from workbench.deploy import registry
-from workbench.deploy.registry import Record
+from workbench.deploy.record import Record, logs_folder
 from workbench.errors import ClusterNotFound, InvalidRequest, did_you_mean
 from workbench.log.printable import printable
 
@@ -32,7 +32,7 @@ def folder(name: str, key: str | None = None) -> Path:
             if (newest := registry.newest_logs(name)) is None:
                 raise
             return newest
-    path = registry.logs_folder() / f"{registry.check_name(name)}-{key[:8]}"
+    path = logs_folder() / f"{registry.check_name(name)}-{key[:8]}"
     if not re.fullmatch(r"[0-9a-f]{8,32}", key) or not path.is_dir():
         raise ClusterNotFound(f"cluster {name!r} with the id {key!r} has no logs; they may have been removed.")
     return path

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import abc
 import sys
 import time
 from types import TracebackType
@@ -15,48 +14,31 @@ _UPDATE_INTERVAL = 0.5
 _BAR = 20
 
 
-class _Screen(abc.ABC):
-    """The output of the line."""
+class _Screen:
+    """The output of the line; this class shows nothing."""
 
-    live: bool
+    live = False
     """Whether the line can be replaced."""
-
-    @abc.abstractmethod
-    def draw(self, line: str) -> None:
-        """Show the line; a live line replaces the previous one."""
-
-    @abc.abstractmethod
-    def close(self) -> None:
-        """End the output after the last line."""
 
     def note(self, line: str) -> None:
         """Show a permanent line before the first progress line."""
+
+    def draw(self, line: str) -> None:
+        """Show the line; a live line replaces the previous one."""
+
+    def close(self) -> None:
+        """End the output after the last line."""
+
+
+class _File(_Screen):
+    def note(self, line: str) -> None:
         sys.stderr.write(f"{line}\n")
         sys.stderr.flush()
 
-
-class _Nowhere(_Screen):
-    live = False
-
-    def draw(self, line: str) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
-
-    def note(self, line: str) -> None:
-        pass
+    draw = note
 
 
-class _File(_Nowhere):
-    def draw(self, line: str) -> None:
-        _Screen.note(self, line)
-
-    def note(self, line: str) -> None:
-        _Screen.note(self, line)
-
-
-class _Terminal(_Screen):
+class _Terminal(_File):
     live = True
 
     def draw(self, line: str) -> None:
@@ -68,7 +50,7 @@ class _Terminal(_Screen):
         sys.stderr.write("\n")
 
 
-class _Cell(_Nowhere):
+class _Cell(_Screen):
     """A separate output of the notebook's cell, of which a saved notebook keeps the last line only."""
 
     live = True
@@ -110,7 +92,7 @@ class Progress:
 
     def __init__(self, ranks: int, *, quiet: bool, note: str = "") -> None:
         self._state, self._up, self._ranks = "submitted", 0, ranks
-        self._screen = _Nowhere() if quiet else _screen()
+        self._screen = _Screen() if quiet else _screen()
         self._started = self._drawn = time.monotonic()
         if note:
             self._screen.note(note)

@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from workbench import config
 from workbench.deploy import ended
 from workbench.deploy.lease import is_of, owns_lease
-from workbench.deploy.record import DAMAGED, RECORD, SCHEMA, Record, World, clusters_folder, from_dict, logs_folder
+from workbench.deploy.record import DAMAGED, RECORD, SCHEMA, Record, clusters_folder, from_dict, logs_folder
 from workbench.errors import (
     ClusterExists,
     ClusterNotFound,
@@ -50,31 +50,6 @@ from workbench.log.printable import printable
 
 if TYPE_CHECKING:
     from workbench.launch.interface import JobStatus
-
-__all__ = [
-    "RECORD",
-    "Record",
-    "World",
-    "ask_schedulers",
-    "check_free",
-    "check_name",
-    "clean",
-    "clusters_folder",
-    "create",
-    "free_name",
-    "from_dict",
-    "logs_folder",
-    "names",
-    "newest_logs",
-    "note_end",
-    "owns_lease",
-    "read",
-    "remove",
-    "running",
-    "update",
-    "why_gone",
-    "write",
-]
 
 _ALLOWED = "1 to 40 letters, digits, '.', '_' and '-', the first a letter or digit"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,39}")

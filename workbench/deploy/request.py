@@ -16,6 +16,7 @@ from workbench.hints import Command, Option
 from workbench.launch import mpi_library, network, process_manager
 from workbench.launch.allocation import current_allocation
 from workbench.launch.interface import Launcher
+from workbench.launch.jobqueue import site
 from workbench.launch.launchers import choose, launcher
 from workbench.launch.mpiexec import available_cores, has_ulfm
 from workbench.launch.options import ClusterOptions, RecordOptions, Resources, count, options, texts
@@ -53,7 +54,7 @@ def record_of(given: ClusterOptions) -> Record:
     resources = chosen.resolve(requested, ranks=size, threads=values["threads"], memory=memory)
     if values["fault_tolerant"]:
         _check_fault_tolerance(values["mpi"])
-    node_settings = chosen.node_settings(resources)
+    settings = site(chosen.name, resources.preset) if chosen.batch else None
     spread = chosen.batch or is_spread(chosen.name)
     if not spread:
         network.address(given.interface)
@@ -62,7 +63,7 @@ def record_of(given: ClusterOptions) -> Record:
     now = time.time()
     stored = {each.name: values[each.name] for each in options(RecordOptions)} | {
         "memory": memory,
-        "interface": given.interface or node_settings.interface,
+        "interface": given.interface or (settings.interface if settings else None),
         "template": _template(given.template),
         "preload": _modules(values["preload"]),
         "idle_timeout": values["idle_timeout"] or config.seconds("idle-timeout"),
@@ -72,7 +73,7 @@ def record_of(given: ClusterOptions) -> Record:
         ranks=size,
         scheduler=chosen.name,
         resources=resources,
-        local_directory=node_settings.local_directory,
+        local_directory=settings.local_directory if settings else None,
         spread=spread,
         directory=_directory(),
         created=now,

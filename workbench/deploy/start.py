@@ -1,8 +1,9 @@
-"""Submit the job of a cluster, and follow its start."""
+"""Submit the job of a cluster, and follow its start; or show in a dry run what would start."""
 
 from __future__ import annotations
 
 import contextlib
+import shlex
 import threading
 import time
 from typing import NoReturn, Self
@@ -10,8 +11,9 @@ from typing import NoReturn, Self
 from workbench import config
 from workbench.deploy import certificates, ended, jobs, logs, registry
 from workbench.deploy.dask_settings import write_dask_settings
-from workbench.deploy.job_spec import job_spec
-from workbench.deploy.registry import Record
+from workbench.deploy.job_spec import allocation_of, job_spec, world_line
+from workbench.deploy.lease import owns_lease
+from workbench.deploy.record import Record, clusters_folder
 from workbench.deploy.request import record_of
 from workbench.deploy.stop import end_jobs, has_ended, tidy
 from workbench.errors import (
@@ -25,8 +27,10 @@ from workbench.errors import (
     WorkbenchError,
     from_fields,
 )
+from workbench.files import node_dirs
 from workbench.hints import NOTEBOOK, Command, Option
-from workbench.launch.allocation import allocation_hint
+from workbench.launch import mpi_library
+from workbench.launch.allocation import Allocation, allocation_hint
 from workbench.launch.interface import UNKNOWN, JobState, Launcher
 from workbench.launch.launchers import launcher
 from workbench.launch.options import ClusterOptions
@@ -114,14 +118,14 @@ class ClusterStarter:
                 raise
             except OSError as error:
                 raise RecordError(
-                    f"cluster {self.record.name!r} cannot be started: {error}. {registry.clusters_folder()} must be a "
+                    f"cluster {self.record.name!r} cannot be started: {error}. {clusters_folder()} must be a "
                     "folder that you can write to, with free space on its disk.",
                     hint="Check the folder, or set JUPYTER_DATA_DIR to another one.",
                 ) from error
             self._id = self._launcher.submit(job_spec(self.record))
             self._submitted = True
             poller.forget(self.record.scheduler, self._id)
-            if self._launcher.batch and not registry.owns_lease(self.record):
+            if self._launcher.batch and not owns_lease(self.record):
                 # The cluster was stopped meanwhile, by a process that did not know the job.
                 self._launcher.cancel(self._id)
 
@@ -244,7 +248,7 @@ class ClusterStarter:
     def runs(self) -> bool:
         """Return whether the cluster may still run."""
         with contextlib.suppress(OSError):
-            return registry.owns_lease(self.record) and self.record.process.alive() is not False
+            return owns_lease(self.record) and self.record.process.alive() is not False
         return True
 
     def await_end(self) -> None:
@@ -285,7 +289,7 @@ class ClusterStarter:
 
     def _note(self, state: str, reason: str) -> None:
         with contextlib.suppress(OSError):
-            if registry.owns_lease(self.record):  # else it never had a folder, or the folder is another cluster's
+            if owns_lease(self.record):  # else it never had a folder, or the folder is another cluster's
                 ended.note(self.record, state, reason)
 
     def remove(self) -> None:
@@ -313,3 +317,36 @@ def submitted_script(record: Record) -> str:
         raise ClusterNotFound(
             f"cluster {record.name!r} has ended, and its script with it. Its logs are in {record.logs}."
         ) from None
+
+
+def preview(options: ClusterOptions) -> str:
+    """Return the job script of `MPICluster` with these options, and in comments below the command line of the world."""
+    record = record_of(options)
+    mpi = mpi_library.find(record.mpi)
+    command = world_line(
+        record,
+        mpi,
+        index=0,
+        ranks=record.ranks,
+        timeout=record.ready_within,
+        shared_memory=node_dirs.shared_memory(record.id, make=False),
+        log=logs.of_world(record, 0),
+        allocation=_expected_allocation(record),
+    )
+    variables = {**command.defaults, **command.environment}
+    lines = [f"# world 0, started by the head, {mpi}:"]
+    lines += [f"#   {name}={value}" for name, value in sorted(variables.items())]
+    lines.append(f"#   {shlex.join(command.argv)}")
+    scheduler, spec = launcher(record.scheduler), job_spec(record)
+    if verdict := scheduler.test_only(spec):
+        lines.append(f"# {scheduler.name} says: {verdict}")
+    return scheduler.script(spec) + "\n".join(lines) + "\n"
+
+
+def _expected_allocation(record: Record) -> Allocation | None:
+    """Return the expected allocation of the job, with placeholders for the names of nodes."""
+    if not launcher(record.scheduler).batch:
+        return allocation_of(record)
+    nodes = record.resources.nodes or 1
+    slots = record.resources.ranks_per_node or record.ranks
+    return Allocation(record.scheduler, "JOB", tuple(f"NODE{i}" for i in range(nodes)), (slots,) * nodes)

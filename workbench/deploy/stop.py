@@ -9,7 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 from workbench import config
 from workbench.deploy import certificates, ended, jobs, registry
-from workbench.deploy.registry import Record
+from workbench.deploy.lease import owns_lease
+from workbench.deploy.record import Record
 from workbench.errors import ClusterNotFound, HeadUnreachable, SchedulerTimeout
 from workbench.files import node_dirs
 from workbench.hints import Command
@@ -114,7 +115,7 @@ def has_ended(record: Record) -> bool:
                 end_jobs(record)
             tidy(record)
         with contextlib.suppress(OSError):
-            if not alive and not registry.owns_lease(record):
+            if not alive and not owns_lease(record):
                 left = deadline - time.monotonic()
                 return not (jobs.is_batch(record) and jobs.wait_finished(record, left))
         time.sleep(_POLL_INTERVAL_S)
@@ -151,7 +152,7 @@ def end_jobs(record: Record) -> None:
 def tidy(record: Record) -> None:
     """Remove the files of a cluster that has ended, and note how it has ended if its head could not."""
     with contextlib.suppress(OSError):
-        if registry.owns_lease(record):
+        if owns_lease(record):
             registry.note_end(record)
         registry.remove(record)
     if record.process.is_local:

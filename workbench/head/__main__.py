@@ -18,7 +18,8 @@ from concurrent.futures import ThreadPoolExecutor
 from workbench import config
 from workbench.deploy import certificates, ended, registry
 from workbench.deploy.job_spec import template_modules
-from workbench.deploy.registry import Record, await_record
+from workbench.deploy.record import Record
+from workbench.deploy.registry import await_record
 from workbench.errors import StartError, WorkbenchError
 from workbench.files import node_dirs
 from workbench.fork import stub

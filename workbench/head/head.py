@@ -10,7 +10,7 @@ import logging
 import signal
 import threading
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import Any
 
 from workbench import config
@@ -20,12 +20,11 @@ from workbench.collective.head import SpmdCalls
 from workbench.collective.queue import CallQueue
 from workbench.config import __version__
 from workbench.deploy import certificates, ended, jobs, lease, registry
-from workbench.deploy.registry import Record, World
+from workbench.deploy.record import Record, World
 from workbench.errors import LaunchError, StartError, WorkbenchError
 from workbench.files import node_dirs
 from workbench.gpu import words
-from workbench.head import request_log, start_times
-from workbench.head.dask_dashboard import DaskDashboard
+from workbench.head import request_log
 from workbench.head.scheduler import HeadScheduler, RankMembershipPlugin
 from workbench.head.walltime import Walltime, job_end
 from workbench.head.world_process import WorldProcess
@@ -173,7 +172,7 @@ class Head:
             **Broadcasts(self.scheduler, self.worlds, self.collectives).handlers,
             **self.cells.handlers,
             **self.metrics.handlers,
-            "workbench_dask_pages": DaskDashboard(self.scheduler).tunnel,
+            "workbench_dask_pages": self.scheduler.tunnel_dashboard,
             "workbench_status": self._rpc_status,
             "workbench_pulse": self._rpc_pulse,
             "workbench_scale": self.worlds.scale,
@@ -299,7 +298,7 @@ class Head:
         first = self.worlds.get(0)
         if self._times and first is not None and first.ready:
             times = [present["times"] for present in first.present.values()]
-            logger.info("the start:\n  %s", "\n  ".join(start_times.lines(self._times, times, time.time())))
+            logger.info("the start:\n  %s", "\n  ".join(_step_times(self._times, times, time.time())))
             self._times = {}
 
     def _left(self, world: int, rank: int) -> None:
@@ -384,3 +383,51 @@ class Head:
             logger.exception("jobs of this cluster may remain in their queue")
             return False
         return True
+
+
+_RANK_STEPS = {
+    "begun": "ranks begin",
+    "forked": "ranks are forked",
+    "imported": "ranks have imported their modules",
+    "in MPI": "ranks have initialized MPI",
+    "addressed": "ranks know the scheduler's address",
+    "serving": "ranks have made their workers",
+}
+
+
+def _step_times(head: Mapping[str, float], ranks: Iterable[Mapping[str, float]], ready: float) -> list[str]:
+    r"""Return one line per step of a start.
+
+    Parameters
+    ----------
+    head
+        Times of the steps of the head, in seconds since the epoch, by step. The first one is the beginning.
+    ranks
+        The same for each rank.
+    ready
+        The time at which all ranks had registered.
+
+    Examples
+    --------
+    >>> ranks = [{"begun": 10.2, "serving": 10.8}, {"begun": 10.3, "serving": 10.7}]
+    >>> print(*_step_times({"the head begins": 10.0, "the scheduler listens": 10.5}, ranks, 11.0), sep="\n")
+    0.00 s          the head begins
+    0.20 to 0.30 s  ranks begin
+    0.50 s          the scheduler listens
+    0.70 to 0.80 s  ranks have made their workers
+    1.00 s          all ranks have registered
+    """
+    times_of_ranks = list(ranks)
+    begin = min(head.values())
+    steps = [(time, time, text) for text, time in head.items()]
+    for step, text in _RANK_STEPS.items():
+        if times := [times[step] for times in times_of_ranks if step in times]:
+            steps.append((min(times), max(times), text))
+    steps.append((ready, ready, "all ranks have registered"))
+    rows = []
+    for first, last, text in sorted(steps):
+        period = (
+            f"{first - begin:.2f}" if f"{first:.2f}" == f"{last:.2f}" else f"{first - begin:.2f} to {last - begin:.2f}"
+        )
+        rows.append(f"{period + ' s':<15} {text}")
+    return rows

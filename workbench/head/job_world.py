@@ -12,7 +12,7 @@ from typing import Any
 from workbench import config
 from workbench.deploy.job_spec import world_job_spec
 from workbench.deploy.jobs import describe
-from workbench.deploy.registry import Record
+from workbench.deploy.record import Record
 from workbench.deploy.world import MPIWorld
 from workbench.errors import LaunchError, StartError
 from workbench.launch.interface import JobState, JobStatus

@@ -9,7 +9,8 @@ import signal
 import sys
 
 from workbench.deploy import lease
-from workbench.deploy.registry import Record, await_record
+from workbench.deploy.record import Record
+from workbench.deploy.registry import await_record
 from workbench.errors import WorkbenchError
 from workbench.files import node_dirs
 from workbench.head.world_process import WorldProcess

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -16,6 +17,7 @@ from distributed.protocol import pickle
 from workbench import comm
 from workbench.cells import protocol as cells
 from workbench.collective import protocol as collective
+from workbench.comm.stream_bridge import bridge_streams
 from workbench.comm.unix_http import UnixHTTP
 from workbench.errors import WorkbenchError
 from workbench.head import request_log
@@ -24,6 +26,7 @@ from workbench.placement.head import disown, protect_pinned
 if TYPE_CHECKING:
     from dask.typing import Key
     from distributed import Worker
+    from distributed.comm.core import Comm
     from distributed.scheduler import WorkerState
     from distributed.security import Security
 
@@ -84,6 +87,7 @@ class HeadScheduler(UnixHTTP, Scheduler):
             local_directory=str(local_directory),
         )
         protect_pinned(self)
+        self._loading_pages, self._has_pages = asyncio.Lock(), False
 
     async def restart_workers(
         self, workers: list[str] | None = None, **kwargs: Any
@@ -138,6 +142,20 @@ class HeadScheduler(UnixHTTP, Scheduler):
         for key in set(keys) - started:
             message = {"op": "task-erred", "key": key, "exception": error["exception"], "traceback": error["traceback"]}
             self.report(message, client=client)
+
+    async def tunnel_dashboard(self, comm: Comm) -> Status:
+        """Connect a client to Dask's own dashboard: the connection carries the bytes from now on."""
+        async with self._loading_pages:
+            if not self._has_pages:
+                # The imports take half a second, so a thread does them.
+                pages = await asyncio.to_thread(importlib.import_module, "distributed.dashboard.scheduler")
+                # Dask needs a port for the origin of its pages, and a Unix socket has none.
+                self.http_server.port = 0
+                pages.connect(self.http_application, self.http_server, self)
+                self._has_pages = True
+        reader, writer = await asyncio.open_unix_connection(self.http_socket)
+        await bridge_streams(comm, reader, writer)
+        return Status.dont_reply
 
 
 async def _finish_tasks(dask_worker: Worker) -> None:

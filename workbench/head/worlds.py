@@ -9,7 +9,7 @@ from typing import Any
 
 from workbench import config
 from workbench.deploy.job_spec import survives_a_lost_rank
-from workbench.deploy.registry import Record
+from workbench.deploy.record import Record
 from workbench.deploy.world import MPIWorld
 from workbench.errors import InvalidRequest, StartError, StartTimeout
 from workbench.head.job_world import JobWorld

@@ -10,9 +10,7 @@ from pathlib import Path
 
 from workbench.errors import LaunchError, SchedulerTimeout
 from workbench.launch import command
-from workbench.launch.interface import JobSpec, Launcher, NodeSettings
-from workbench.launch.jobqueue import site
-from workbench.launch.options import Resources
+from workbench.launch.interface import JobSpec, Launcher
 from workbench.launch.script import write_script
 
 
@@ -32,11 +30,6 @@ class Submission:
 
 class BatchLauncher(Launcher):
     """Submits scripts to a scheduler whose jobs wait in a queue."""
-
-    def node_settings(self, resources: Resources) -> NodeSettings:
-        """Return the site's settings for nodes."""
-        settings = site(self.name, resources.preset)
-        return NodeSettings(settings.interface, settings.local_directory)
 
     def submit(self, spec: JobSpec) -> str:
         """Write the script, submit it and return the job's id; a failed submission is withdrawn."""

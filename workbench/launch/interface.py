@@ -90,16 +90,6 @@ class JobStatus:
         return self.state.ended or self.unknown_to_scheduler
 
 
-@dataclass(frozen=True)
-class NodeSettings:
-    """A site's settings for nodes; None: not set."""
-
-    interface: str | None = None
-    """Network interface that head and ranks bind."""
-    local_directory: str | None = None
-    """Folder for data that ranks spill to disk."""
-
-
 UNKNOWN = JobStatus(JobState.UNKNOWN)
 """Status of a job whose scheduler does not answer, or whose answer cannot be read."""
 
@@ -168,10 +158,6 @@ class Launcher(abc.ABC):
         LaunchError
             If the scheduler does not cancel the job.
         """
-
-    def node_settings(self, resources: Resources) -> NodeSettings:
-        """Return the site's settings for the nodes of a job."""
-        return NodeSettings()
 
     def system(self) -> str | None:
         """Return the identity of the system whose scheduler answers here, or None if the identity is not known.

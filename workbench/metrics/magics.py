@@ -91,14 +91,3 @@ def _variable(line: str) -> str | None:
             "name for a variable."
         )
     return arguments[1] if arguments else None
-
-
-def load(shell: InteractiveShell) -> None:
-    """Register ``%%mpi_profile``."""
-    shell.register_magics(ProfileMagics)
-
-
-def unload(shell: InteractiveShell) -> None:
-    """Remove ``%%mpi_profile``."""
-    del shell.magics_manager.magics["cell"]["mpi_profile"]
-    del shell.magics_manager.registry[ProfileMagics.__name__]

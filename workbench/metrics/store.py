@@ -1,4 +1,4 @@
-"""The metrics that the head keeps: the last ten minutes of every rank, and totals; in bounded memory."""
+"""The metrics that the head keeps: the last ten minutes of every rank, totals, and traffic; in bounded memory."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ import numpy as np
 
 from workbench.metrics.call_costs import CallCosts
 from workbench.metrics.schema import BY_NODE, KEPT, KINDS, NODE, OPERATION, RANK, TICK
-from workbench.metrics.traffic_history import TrafficHistory
 from workbench.metrics.training import Fits
 from workbench.metrics.update import LOST, Layout, RankActivity, RankPlace, Traffic, Update
 from workbench.metrics.world_state import WorldState
@@ -22,6 +21,7 @@ from workbench.mpi.size_bins import SIZES
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
 
 _TICKS_KEPT = round(KEPT / TICK)
 # Seconds for which the sample of a rank is valid: time for another rank to send the messages of its node.
@@ -229,3 +229,49 @@ class Store:
 
 def _stacked(arrays: list[NDArray[Any]], *shape: int, dtype: Any = np.float32) -> NDArray[Any]:
     return np.stack(arrays) if arrays else np.empty((0, *shape), dtype)
+
+
+RECENT_S = 10.0
+# The history of all pairs: seconds between two rates, number of rates, and places above which it is shorter.
+_RATE_INTERVAL_S, _RATES_KEPT, _PLACES_IN_FULL = 1.0, 600, 64
+
+
+class TrafficHistory:
+    """Totals of all pairs of places over time, in bounded memory."""
+
+    def __init__(self, places: int) -> None:
+        nothing = np.zeros((len(KINDS), places, places))
+        self.total = Traffic(nothing, nothing)
+        self._recent_totals: deque[tuple[float, Traffic]] = deque()
+        steps = (
+            _RATES_KEPT if places <= _PLACES_IN_FULL else max(10, int(_RATES_KEPT * (_PLACES_IN_FULL / places) ** 2))
+        )
+        self._rates: deque[tuple[float, NDArray[np.float32]]] = deque(maxlen=steps)
+        self._step: tuple[float, NDArray[np.float64]] | None = None
+
+    def add(self, now: float, total: Traffic) -> None:
+        """Add the totals of the time `now`, in seconds since the epoch."""
+        self.total = total
+        self._recent_totals.append((now, total))
+        while now - self._recent_totals[0][0] > RECENT_S and len(self._recent_totals) > 1:
+            self._recent_totals.popleft()
+        if self._step is None:
+            self._step = (now, total.bytes)
+        elif now - self._step[0] >= _RATE_INTERVAL_S:
+            then, before = self._step
+            self._rates.append((now, ((total.bytes - before) / (now - then)).astype(np.float32)))
+            self._step = (now, total.bytes)
+
+    @property
+    def recent(self) -> Traffic:
+        """Traffic of the last ten seconds."""
+        before = self._recent_totals[0][1] if self._recent_totals else self.total
+        return Traffic(
+            np.maximum(self.total.bytes - before.bytes, 0.0), np.maximum(self.total.messages - before.messages, 0.0)
+        )
+
+    def pair(self, source: int, target: int) -> tuple[NDArray[np.float64], NDArray[np.float32]]:
+        """Return the history of a pair: times, shape (t,), and bytes per second by kind, shape (t, len(KINDS))."""
+        times = np.array([time for time, _ in self._rates], np.float64)
+        rates = np.array([rate[:, source, target] for _, rate in self._rates], np.float32)
+        return times, rates.reshape(len(times), len(KINDS))

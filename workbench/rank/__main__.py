@@ -20,7 +20,8 @@ from typing import NoReturn
 
 from workbench import comm
 from workbench.deploy import logs
-from workbench.deploy.registry import Record, await_record
+from workbench.deploy.record import Record
+from workbench.deploy.registry import await_record
 from workbench.files import node_dirs
 from workbench.mpi.context import current
 from workbench.processes import open_files, parent_death

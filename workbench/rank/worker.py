@@ -20,7 +20,7 @@ from workbench.collective.rank import SpmdCalls
 from workbench.collective.rank_rpc import answering
 from workbench.comm.unix_http import UnixHTTP
 from workbench.deploy import certificates
-from workbench.deploy.registry import Record
+from workbench.deploy.record import Record
 from workbench.files import node_dirs
 from workbench.gpu.mpi_support import is_gpu_aware
 from workbench.gpu.nvml import visible_gpus

@@ -19,7 +19,7 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
 from workbench import comm
-from workbench.deploy.registry import Record
+from workbench.deploy.record import Record
 from workbench.errors import LaunchError
 from workbench.gpu import visible
 from workbench.hints import Command

@@ -6,9 +6,7 @@ Sockets come from the registry alone; no part of a request is ever used as a pat
 from __future__ import annotations
 
 import asyncio
-from contextlib import AbstractContextManager, suppress
-from dataclasses import dataclass
-from pathlib import Path
+from contextlib import suppress
 
 from workbench.deploy import registry
 from workbench.deploy.record import Record
@@ -16,63 +14,10 @@ from workbench.errors import ClusterNotFound, HeadUnreachable, InvalidRequest, W
 from workbench.hints import PANEL
 from workbench.server.blocking_files import FilesystemTimeout, records
 from workbench.server.dashboards import DashboardProcesses, dask_socket
-from workbench.server.proxy import Proxy, Upstream, without_token
+from workbench.server.proxy import Proxy, without_token
 
 ROUTE = r"workbench/(dashboard|dask)/([^/]+)(/.*)?"
 """Path below the base URL of a server: the kind of pages, the name of a cluster, the path of a page."""
-
-
-@dataclass(frozen=True)
-class Dashboard:
-    """The dashboard of a cluster, a process of this server."""
-
-    record: Record
-    """The cluster."""
-    root: str
-    """Path of the pages in the browser; the process serves the pages below the same path."""
-    panels: DashboardProcesses
-    """Starts and ends the process."""
-
-    @property
-    def name(self) -> str:
-        """Name in error messages."""
-        return f"the dashboard of cluster {self.record.name!r}"
-
-    async def socket(self) -> Path:
-        """Return the socket of the process, which is started if necessary."""
-        if self.record.address is None:
-            raise HeadUnreachable(
-                f"cluster {self.record.name!r} has no head yet, it is {self.record.state}. "
-                "Reload this page when it is ready."
-            )
-        return await self.panels.socket(self.record, self.root)
-
-    def viewing(self) -> AbstractContextManager[None]:
-        """Return a context in which the process is not ended."""
-        return self.panels.viewing(self.record)
-
-
-@dataclass(frozen=True)
-class DaskDashboardHandler:
-    """Dask's own pages of a cluster, which the process of its dashboard forwards."""
-
-    dashboard: Dashboard
-    """The dashboard."""
-    root: str = "/"
-    """Dask does not know the browser's prefix."""
-
-    @property
-    def name(self) -> str:
-        """Name in error messages."""
-        return f"Dask's dashboard in the head of cluster {self.dashboard.record.name!r}"
-
-    async def socket(self) -> Path:
-        """Return the socket that the dashboard's process forwards to Dask."""
-        return dask_socket(await self.dashboard.socket())
-
-    def viewing(self) -> AbstractContextManager[None]:
-        """Return a context in which the dashboard's process is not ended."""
-        return self.dashboard.viewing()
 
 
 class ClusterPages(Proxy):
@@ -105,15 +50,13 @@ class ClusterPages(Proxy):
         """
         try:
             record = await _record(name)
-            prefix, dashboard_root = (f"{self._base}workbench/{each}/{record.name}/" for each in (kind, "dashboard"))
+            prefix = f"{self._base}workbench/{kind}/{record.name}/"
             # From the quoted path, since the upstream decodes it: three parts after the base, and the path of a page.
             rest = self.request.path.removeprefix(self._base).split("/", 3)[3:]
             query = without_token(self.request.query)
             # The token is removed from the address, which users share and bookmark: Jupyter's cookie replaces it.
             if rest and (query == self.request.query or self.is_websocket):
-                dashboard = Dashboard(record, dashboard_root, self._panels)
-                upstream: Upstream = dashboard if kind == "dashboard" else DaskDashboardHandler(dashboard)
-                await self.forward(upstream, prefix, rest[0])
+                await self._forward(record, kind, prefix, rest[0])
             else:
                 url = prefix + "".join(rest)
                 self.redirect(f"{url}?{query}" if query else url)
@@ -129,6 +72,24 @@ class ClusterPages(Proxy):
                 f"The dashboard of cluster {name!r} could not be started: {error}. Reload this page; if that fails "
                 "again, check free memory and disk space.",
             )
+
+    async def _forward(self, record: Record, kind: str, prefix: str, rest: str) -> None:
+        if self.is_foreign:
+            self.send_error(403)
+            return
+        if record.address is None:
+            raise HeadUnreachable(
+                f"cluster {record.name!r} has no head yet, it is {record.state}. Reload this page when it is ready."
+            )
+        # The process serves its pages below their path in the browser. Dask does not know that path.
+        pages = f"{self._base}workbench/dashboard/{record.name}/"
+        socket = await self._panels.socket(record, pages)
+        with self._panels.viewing(record):
+            if kind == "dashboard":
+                await self.forward(socket, pages, prefix, rest, f"the dashboard of cluster {record.name!r}")
+            else:
+                server = f"Dask's dashboard in the head of cluster {record.name!r}"
+                await self.forward(dask_socket(socket), "/", prefix, rest, server)
 
 
 async def _record(name: str) -> Record:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from workbench.dashboard import PREFIX
-from workbench.deploy import registry
+from workbench.deploy.lease import owns_lease
 from workbench.deploy.record import Record
 from workbench.errors import LaunchError, StartError, StartTimeout
 from workbench.files import node_dirs
@@ -260,7 +260,7 @@ async def _end(panel: _Panel) -> None:
 async def _exists(record: Record) -> bool:
     try:
         async with asyncio.timeout(_GLANCE):
-            return await records.read(registry.owns_lease, record)
+            return await records.read(owns_lease, record)
     except OSError:
         return True  # a file server that does not answer is no evidence that the cluster has ended
 

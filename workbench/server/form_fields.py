@@ -1,17 +1,30 @@
-"""The options of ``workbench start`` as fields of a form, and the values of a form as a command line."""
+"""The options of ``workbench start`` as fields of a form, and the values of a form as a command line.
+
+``python -m workbench.server.form_fields`` prints the contents of the form as JSON: a separate process, since it loads
+dask-jobqueue and queries schedulers.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import json
 import re
+import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+from workbench import config
 from workbench.commands.table import verbs
 from workbench.commands.verb import Argument
 from workbench.errors import InvalidRequest, WorkbenchError, did_you_mean
 from workbench.hints import PANEL, TERMINAL, label
+from workbench.launch.allocation import current_allocation
+from workbench.launch.launchers import COMMANDS, answers, launcher
+from workbench.launch.mpiexec import available_cores
+from workbench.launch.options import GROUPS, SCHEDULERS
+from workbench.log import debug_log
 
 
 @dataclass(frozen=True)
@@ -109,3 +122,37 @@ def to_argv(options: Mapping[str, Any]) -> tuple[list[str], dict[str, str]]:
 def field_of(error: WorkbenchError) -> str:
     """Return the name of the field with an error, or an empty string if the error concerns no field."""
     return error.option if error.option in {field.name for field in map(Field.of, arguments())} else ""
+
+
+def form() -> dict[str, Any]:
+    """Return schedulers, fields and the cores of this host."""
+    available = {"local": True, "here": _is_inside_of_a_job()} | {name: answers(name) for name in COMMANDS}
+    default = config.get("scheduler")
+    if default == "auto":
+        default = next((name for name in COMMANDS if available[name]), "local")
+    fields = [Field.of(argument).describe() | {"choices": _choices(argument)} for argument in arguments()]
+    return {
+        "schedulers": [{"name": name, "there": available[name], "batch": launcher(name).batch} for name in SCHEDULERS],
+        "default_scheduler": default,
+        "fields": fields,
+        "groups": list(GROUPS),
+        "cores": available_cores(),
+    }
+
+
+def _is_inside_of_a_job() -> bool:
+    with suppress(WorkbenchError):
+        return current_allocation() is not None
+    return False
+
+
+def _choices(argument: Argument) -> list[str]:
+    # the check of the form reports a preset that cannot be read
+    with suppress(WorkbenchError):
+        return list(argument.values())
+    return []
+
+
+if __name__ == "__main__":
+    debug_log.set_up()
+    json.dump(form(), sys.stdout)

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from contextlib import AbstractContextManager
 from html import escape
 from http.client import responses
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 from urllib.parse import unquote_plus, urlsplit
 
 from tornado.httpclient import HTTPClientError, HTTPRequest
@@ -30,29 +29,6 @@ from tornado.websocket import (
 from workbench.errors import HeadUnreachable
 from workbench.hints import Command
 from workbench.server.pings import PingingWebSocket
-
-
-class Upstream(Protocol):
-    """An HTTP server behind a Unix socket of this host, which may run on another host."""
-
-    @property
-    def name(self) -> str:
-        """Description of the server for messages."""
-        ...
-
-    @property
-    def root(self) -> str:
-        """Path on the server that corresponds to the prefix of the browser, with a slash at its end."""
-        ...
-
-    async def socket(self) -> Path:
-        """Return the socket of the server, which is started if needed; raise WorkbenchError for the viewer."""
-        ...
-
-    def viewing(self) -> AbstractContextManager[None]:
-        """Return a context for the time of a view."""
-        ...
-
 
 REQUEST_HEADERS = (
     "Accept",
@@ -109,39 +85,42 @@ class Proxy(PingingWebSocket):
         # A user with read permission only may send HEAD.
         return self.request.method == "GET" and self.request.headers.get("Upgrade", "").lower() == "websocket"
 
-    async def forward(self, upstream: Upstream, prefix: str, rest: str) -> None:
-        """Let an upstream answer the request.
+    @property
+    def is_foreign(self) -> bool:
+        """Whether the request is for a websocket, of a page whose origin is not allowed."""
+        origin = self.request.headers.get("Origin")
+        return self.is_websocket and origin is not None and not self.check_origin(origin)
+
+    async def forward(self, socket: Path, root: str, prefix: str, rest: str, name: str) -> None:
+        """Let the server behind a Unix socket answer the request.
 
         Parameters
         ----------
-        upstream
-            The server that answers.
-        prefix
-            Path in the browser that corresponds to the root of the upstream.
+        socket
+            The socket.
+        root, prefix
+            Paths on the server and in the browser that correspond to each other, with a slash at their ends.
         rest
             The rest of the path, quoted as received.
+        name
+            Description of the server for messages.
 
         Raises
         ------
-        WorkbenchError
-            If the upstream is not reachable.
+        HeadUnreachable
+            If the server does not answer.
         """
-        origin = self.request.headers.get("Origin")
-        if self.is_websocket and origin is not None and not self.check_origin(origin):
-            self.send_error(403)
-            return
         query = without_token(self.request.query)
-        target = f"{upstream.root}{rest}?{query}" if query else f"{upstream.root}{rest}"
-        resolver = _ToSocket(path=await upstream.socket())
+        target = f"{root}{rest}?{query}" if query else f"{root}{rest}"
+        resolver = _ToSocket(path=socket)
         try:
-            with upstream.viewing():
-                if self.is_websocket:
-                    await self._connect_websocket(f"ws://localhost{target}", resolver)
-                else:
-                    await self._fetch(f"http://localhost{target}", resolver, upstream.root, prefix)
+            if self.is_websocket:
+                await self._connect_websocket(f"ws://localhost{target}", resolver)
+            else:
+                await self._fetch(f"http://localhost{target}", resolver, root, prefix)
         except _ERRORS as error:
             raise HeadUnreachable(
-                f"{upstream.name} does not answer ({error or type(error).__name__}).",
+                f"{name} does not answer ({error or type(error).__name__}).",
                 hint=("Reload this page; ", Command("status"), " shows whether the cluster is still running."),
             ) from error
 

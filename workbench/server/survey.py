@@ -12,7 +12,7 @@ from typing import Any
 
 from workbench.commands.actions import Gone
 from workbench.deploy import ended, jobs, registry
-from workbench.deploy.record import Record, clusters_folder
+from workbench.deploy.record import RECORD, Record, clusters_folder
 from workbench.errors import RecordError, WorkbenchError
 from workbench.hints import PANEL
 from workbench.launch.interface import UNKNOWN, JobState, JobStatus
@@ -119,7 +119,7 @@ class RegistryScanner:
 
     def _read(self, name: str, folder: str) -> tuple[tuple[int, ...], Record | WorkbenchError | None]:
         # With the folder's stamp, since jobs write receipts into the folder.
-        stamp = (*_stamp(folder), *_stamp(f"{folder}/{registry.RECORD}"))
+        stamp = (*_stamp(folder), *_stamp(f"{folder}/{RECORD}"))
         entry = self._records.get(name)
         # Errors are read again, since a file server may have recovered.
         if entry is not None and entry[0] == stamp and not isinstance(entry[1], WorkbenchError):

@@ -13,7 +13,7 @@ from support.patience import DEADLINE
 from workbench.commands import actions
 from workbench.commands import format as commands_format
 from workbench.deploy import registry
-from workbench.deploy.registry import Record, World
+from workbench.deploy.record import Record, World
 from workbench.errors import ClusterNotFound, InvalidRequest
 from workbench.hints import TERMINAL
 from workbench.launch import pbs

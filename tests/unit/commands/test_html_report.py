@@ -11,7 +11,7 @@ from workbench import cli
 from workbench.commands import html_report as verb
 from workbench.commands.html_report import report
 from workbench.deploy import registry
-from workbench.deploy.registry import Record
+from workbench.deploy.record import Record
 from workbench.errors import ClusterNotFound, InvalidRequest, StartError, StartTimeout
 from workbench.processes.process_id import ProcessId
 

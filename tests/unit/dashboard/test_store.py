@@ -11,11 +11,10 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from workbench.bench.simulated import Simulated
-from workbench.dashboard import diagnosis, head_source, worst_ranks
+from workbench.dashboard import diagnosis, head_source, overview
 from workbench.dashboard.colour_scale import FIRST, MISSING, NOTHING, TOP, ColourScale
 from workbench.dashboard.head_source import HeadSource
-from workbench.dashboard.ring_buffer import RingBuffer
-from workbench.dashboard.store import DataStore
+from workbench.dashboard.store import DataStore, RingBuffer
 from workbench.errors import ClusterNotFound, HeadUnreachable
 from workbench.metrics.schema import KEPT, RANK, TICK
 from workbench.metrics.update import LOST, Layout, RankActivity, RankPlace, Update
@@ -290,8 +289,8 @@ async def test_the_rank_that_others_wait_for_is_the_worst_and_it_is_said_why():
     moment = store.at(None)
     (wait,) = moment.waits
     assert wait.awaited == (source.source.straggler,)
-    assert worst_ranks.suspects(moment)[0].rank == source.source.straggler
-    assert "7 ranks wait for it in Allreduce" in worst_ranks.suspects(moment)[0].why
+    assert overview.suspects(moment)[0].rank == source.source.straggler
+    assert "7 ranks wait for it in Allreduce" in overview.suspects(moment)[0].why
     words = diagnosis.describe_wait(moment.layout, moment.update.now, moment.valid_at, wait)
     assert words == (
         "Ranks 0-4, 6-7 have been in Allreduce of KMeans.fit for 5 s and wait for rank 5, "
@@ -309,7 +308,7 @@ async def test_a_rank_that_is_not_heard_of_is_worse_than_one_that_is_late():
 
     await store.refresh()
 
-    suspects = worst_ranks.suspects(store.at(None))
+    suspects = overview.suspects(store.at(None))
     assert (suspects[0].rank, suspects[0].why) == (1, "has sent no samples for 30 s")
 
 
@@ -320,7 +319,7 @@ async def test_a_rank_that_is_lost_is_the_worst_and_is_not_said_to_compute():
     await store.refresh()
 
     moment = store.at(None)
-    assert (worst_ranks.suspects(moment)[0].rank, worst_ranks.suspects(moment)[0].why) == (
+    assert (overview.suspects(moment)[0].rank, overview.suspects(moment)[0].why) == (
         3,
         "was lost 12 s ago; results on it are lost",
     )

@@ -16,7 +16,7 @@ from workbench.commands import format as commands_format
 from workbench.commands.parse import parse
 from workbench.commands.table import NOTEBOOK, TERMINAL
 from workbench.deploy import ended, jobs, registry, stop
-from workbench.deploy.registry import Record
+from workbench.deploy.record import Record
 from workbench.deploy.start import ClusterStarter
 from workbench.errors import ClusterNotFound, LaunchError, RecordError
 from workbench.launch.interface import JobState, JobStatus

@@ -7,7 +7,7 @@ import os
 import pytest
 
 from workbench.deploy import logs, registry
-from workbench.deploy.registry import Record
+from workbench.deploy.record import Record
 from workbench.errors import ClusterNotFound, InvalidRequest
 
 

@@ -26,7 +26,8 @@ from support.processes import until
 
 from workbench.deploy import display, registry
 from workbench.deploy import ended as ended_because
-from workbench.deploy.registry import Record, World, await_record
+from workbench.deploy.record import Record, World
+from workbench.deploy.registry import await_record
 from workbench.errors import ClusterExists, ClusterNotFound, InvalidRequest, RecordError
 from workbench.processes.process_id import ProcessId
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import json
+import os
 import stat
 import sys
 import time
@@ -22,7 +23,7 @@ from workbench.deploy import registry
 from workbench.deploy import request as room
 from workbench.deploy.dask_settings import dask_settings, write_dask_settings
 from workbench.deploy.job_spec import job_spec
-from workbench.deploy.registry import Record
+from workbench.deploy.record import Record
 from workbench.deploy.request import request
 from workbench.errors import ClusterExists, InvalidRequest, LaunchError, named
 from workbench.launch import options
@@ -346,3 +347,14 @@ def test_a_start_from_a_working_directory_that_is_gone_is_refused(tmp_path, monk
     gone.rmdir()
     with pytest.raises(InvalidRequest, match="the working directory of this process has been removed"):
         request(1)
+
+
+@pytest.mark.parametrize("preset", [None, "mine"])
+def test_interface_and_folder_of_a_batch_job_are_those_of_the_sites_settings(preset, tmp_path, monkeypatch):
+    (tmp_path / "sbatch").touch(0o700)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    with dask.config.set({f"jobqueue.{preset or 'slurm'}": {"interface": "ib0", "local-directory": "/scratch"}}):
+        record = request(2, scheduler="slurm", preset=preset)
+
+    assert (record.interface, record.local_directory) == ("ib0", "/scratch")
+    assert request(2, scheduler="local").interface is None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from workbench.deploy import ended, jobs, logs, registry
-from workbench.deploy.registry import Record
+from workbench.deploy.record import Record
 from workbench.deploy.start import ClusterStarter
 from workbench.errors import StartError, StartTimeout
 from workbench.hints import Option

@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 from workbench.commands import actions
-from workbench.deploy.registry import Record
+from workbench.deploy.record import Record
 from workbench.errors import InvalidRequest
 from workbench.files import atomic_file
 

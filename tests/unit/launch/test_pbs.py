@@ -437,11 +437,6 @@ def test_the_sites_settings_are_what_is_not_given(pbs):
         assert given.extra == ("-m n", "-M me@example.org")
 
 
-def test_the_interface_is_the_sites(pbs):
-    with dask.config.set({"jobqueue.mine": {"interface": "ib0"}}):
-        assert PBSLauncher().node_settings(Resources(preset="mine")).interface == "ib0"
-
-
 def test_chunk_resources_of_the_site_are_kept(pbs):
     with dask.config.set({"jobqueue.mine": {"resource-spec": "select=1:ncpus=24:mem=100GB:model=bro:fast=yes"}}):
         assert settle(nodes=1, preset="mine").constraint == "model=bro:fast=yes"

@@ -14,7 +14,7 @@ from workbench.errors import LaunchError
 from workbench.launch.allocation import Allocation
 from workbench.launch.mpi_library import find
 from workbench.launch.multinode import NodePlacement, mpiexec_command
-from workbench.launch.pbs_tm_agent import agent_path, agent_text
+from workbench.launch.process_manager import agent_path, agent_text
 
 TMRSH = """\
 #!/bin/sh

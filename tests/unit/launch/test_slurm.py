@@ -287,11 +287,6 @@ def test_what_the_site_leaves_out_cannot_be_asked_for_and_is_not_made_up(skip, a
     assert (found.walltime is None) is (skip == "-t 00:30:00")
 
 
-def test_the_interface_is_that_of_the_sites_settings():
-    with settings(interface="ib0"):
-        assert Slurm.node_settings(Resources()).interface == "ib0"
-
-
 def test_variables_that_contradict_the_script_are_named(tmp_path):
     names = ["SBATCH_TIMELIMIT", "SBATCH_QOS", "SBATCH_WAIT", "SBATCH_ARRAY_INX", "SBATCH_REQUEUE", "SBATCH_EXCLUSIVE"]
     text = Slurm.script(spec_in(tmp_path))

@@ -1,6 +1,6 @@
 """The settings with their descriptions, from the file of the defaults, and the JSON schema of a file of settings.
 
-``python -m workbench.commands.settings`` prints the schema, which is ``docs/reference/settings.schema.json``.
+``python docs/_ext/settings_table.py`` prints the schema, which is ``docs/reference/settings.schema.json``.
 """
 
 from __future__ import annotations
