@@ -31,6 +31,8 @@ PARTS = {
 }
 # Tests, as patterns, that need not come to the same, and why.
 EXPECTED = {
+    "test_client.py::test_dump_cluster_state_sync?msgpack*": "distributed reads no dump with a number as a key, "
+    "and an earlier test leaves one in the transfers of a worker, by chance",
     "test_comms.py::test_do_not_share_buffers*": "frames below 64 KiB are read together, into memory of 1 MiB or so",
     "test_comms.py::test_share_buffer_with_header*": "arrays lie in whole lines of 64 bytes, and are not cut to shards",
 }
