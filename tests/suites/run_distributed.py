@@ -1,12 +1,15 @@
 """Run distributed's own tests with connections of mpi://, and with ranks as workers, and compare with tcp.
 
-``python tests/suites/run_distributed.py [--part process,ranks] [--only KEYWORDS]``: a test has to come to the same with
-mpi:// as with tcp. What does not is listed below with its reason, or the run fails.
+``python tests/suites/run_distributed.py [--part process,ranks] [--files FILE,FILE] [--only KEYWORDS]``: a test has to
+come to the same with mpi:// as with tcp. What does not is listed below with its reason, or the run fails. Batches of
+the tests of a file run in turns with mpi:// and with tcp, so that both meet the same load. A test that then differs is
+run again in turns: the tests of distributed have short deadlines, and some pass on a busy machine only now and then.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import shutil
@@ -28,11 +31,18 @@ PARTS = {
 }
 # Tests, as patterns, that need not come to the same, and why.
 EXPECTED = {
+    "test_client.py::test_dump_cluster_state_sync?msgpack*": "distributed reads no dump with a number as a key, "
+    "and an earlier test leaves one in the transfers of a worker, by chance",
     "test_comms.py::test_do_not_share_buffers*": "frames below 64 KiB are read together, into memory of 1 MiB or so",
     "test_comms.py::test_share_buffer_with_header*": "arrays lie in whole lines of 64 bytes, and are not cut to shards",
 }
-# Seconds for all tests of a part with one protocol.
-PATIENCE = 3600
+# Tests of a batch, and seconds for a batch with one protocol.
+BATCH = 100
+PATIENCE = 900 * float(os.environ.get("WORKBENCH_TEST_PATIENCE", "1"))
+# What pytest exits with if no test is left.
+NO_TESTS = 5
+# Runs with each protocol of the tests that differ.
+REPEATS = 4
 
 
 def tests(folder: Path) -> None:
@@ -54,46 +64,67 @@ def end(process: subprocess.Popen[bytes]) -> None:
             process.kill()
 
 
-def outcomes(folder: Path, protocol: str, part: str, keywords: str) -> dict[str, str]:
-    """Run the tests of a part with a protocol; return what each of them came to."""
+def outcomes(folder: Path, protocol: str, part: str, selection: list[str], first: int = 0) -> dict[str, str]:
+    """Run a batch of the selected tests of a part with a protocol, from a number on; return the outcome of each."""
     here = Path(__file__).parent
-    told = folder / f"{protocol}-{part}.json"
+    with tempfile.NamedTemporaryFile(prefix=f"{protocol}-{part}-", suffix=".json", dir=folder, delete=False) as made:
+        results = Path(made.name)
     environment = os.environ | {
         "PYTHONPATH": os.pathsep.join([str(here), str(here.parents[1])]),
-        "WORKBENCH_SUITE": f"{protocol}:{part}",
-        "WORKBENCH_SUITE_OUTCOMES": str(told),
+        "WORKBENCH_SUITE": f"{protocol}:{part}:{first}:{first + BATCH}",
+        "WORKBENCH_SUITE_OUTCOMES": str(results),
         # Everything is large.
         "DASK_WORKBENCH__COMM__THRESHOLD": "1B",
     }
     (folder / "pytest.ini").write_text("[pytest]\n")
-    options = ["-q", "--no-header", "--tb=line", "-p", "distributed_plugin", "-p", "no:asyncio", "-W", "ignore"]
-    options += ["-p", "no:cacheprovider", "-k", keywords, *[f"{name}.py" for name in PARTS[part]]]
-    with open(folder / f"{protocol}-{part}.log", "w", encoding="utf-8") as log:
+    options = ["-q", "--no-header", "--tb=native", "-p", "distributed_plugin", "-p", "no:asyncio", "-W", "ignore"]
+    options += ["-p", "no:cacheprovider", *selection]
+    with open(folder / f"{protocol}-{part}.log", "a", encoding="utf-8") as log:
         command = [sys.executable, "-m", "pytest", *options]
         with subprocess.Popen(command, cwd=folder, env=environment, stdout=log, stderr=log) as process:
             try:
                 process.wait(PATIENCE)
             except subprocess.TimeoutExpired:
-                print(f"{part} with {protocol} was ended after {PATIENCE} s")
+                print(f"{part} with {protocol}: the batch from test {first} on was ended after {PATIENCE:.0f} s")
             finally:
                 end(process)
-    return dict(json.loads(line) for line in told.read_text(encoding="utf-8").splitlines())
+    found = dict(json.loads(line) for line in results.read_text(encoding="utf-8").splitlines())
+    if not found and process.returncode != NO_TESTS:
+        raise RuntimeError(f"no test of {part} with {protocol} ended; the reason is in {log.name}")
+    return found
 
 
-def compare(folder: Path, part: str, keywords: str) -> int:
-    """Run a part with both protocols, print what differs, and return how many differences are not expected."""
-    ours, control = (outcomes(folder, protocol, part, keywords) for protocol in ("mpi", "tcp"))
-    return comparison.compare(f"{part}, logs in {folder}", ours, control, EXPECTED)
+def compare(folder: Path, part: str, file: str, keywords: str) -> int:
+    """Run the tests of a file with both protocols, print what differs, and return how much of that is not expected."""
+    ours: dict[str, str] = {}
+    control: dict[str, str] = {}
+    arms = {"mpi": ours, "tcp": control}
+    for first in itertools.count(0, BATCH):
+        batch = [outcomes(folder, protocol, part, ["-k", keywords, f"{file}.py"], first) for protocol in arms]
+        if not any(batch):
+            break
+        for known, found in zip(arms.values(), batch, strict=True):
+            known.update(found)
+        print(f"{part}, {file}: {len(ours)} with mpi, {len(control)} with tcp", flush=True)
+    again = comparison.unexplained(ours, control, EXPECTED)
+    for _, first in itertools.product(range(REPEATS), range(0, len(again), BATCH)):
+        for protocol, known in arms.items():
+            comparison.add(known, outcomes(folder, protocol, part, again[first : first + BATCH]))
+    return comparison.compare(f"{part}, {file}", ours, control, EXPECTED)
 
 
 def main() -> int:
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--part", default=",".join(PARTS), help="parts to run (default: %(default)s)")
+    options.add_argument("--files", default="", help="files to run, without .py (default: those of the parts)")
     options.add_argument("--only", default="", help="tests to run, as keywords of pytest")
     given = options.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="workbench-distributed-"))
     tests(folder)
-    unexpected = sum([compare(folder, part, given.only) for part in given.part.split(",")])
+    print(f"logs in {folder}", flush=True)
+    files = [(part, file) for part in given.part.split(",") for file in PARTS[part]]
+    wanted = given.files.split(",") if given.files else {file for _, file in files}
+    unexpected = sum([compare(folder, part, file, given.only) for part, file in files if file in wanted])
     if not unexpected:
         shutil.rmtree(folder)
     return 1 if unexpected else 0

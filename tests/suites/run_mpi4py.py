@@ -1,8 +1,8 @@
 """Run mpi4py's own tests inside calls on all ranks, and compare with plain communicators on the same ranks.
 
-``python tests/suites/run_mpi4py.py [--ranks 2,4] [--only PATTERN,PATTERN]``: the tests of a class are a call, and if
-that call fails, each of them is a call. A test that is right on plain communicators has to be right in a call; what is
-not is listed below with its reason, or the run fails.
+``python tests/suites/run_mpi4py.py [--ranks 2,4] [--only PATTERN,PATTERN] [--repeat N]``: the tests of a class are a
+call, and if that call fails, each of them is a call. A test that is right on plain communicators has to be right in a
+call; what is not is listed below with its reason, or the run fails. A repeated test is right if each of its runs is.
 """
 
 from __future__ import annotations
@@ -104,10 +104,10 @@ def run(comm, folder: str, names: list[str], *, plain: bool) -> list[str]:
     return outcomes
 
 
-def outcomes(ranks: int, patterns: list[str], *, plain: bool) -> dict[str, str]:
+def outcomes(ranks: int, patterns: list[str], repeat: int, *, plain: bool) -> dict[str, str]:
     """Return what each test of some patterns comes to on a cluster of its own."""
     folder = str(sources.distribution("mpi4py") / "test")
-    found = {}
+    found: dict[str, str] = {}
     with MPICluster(ranks, quiet=True) as cluster, Client(cluster) as client:
         known = run_on_ranks(names, folder, client=client, result="root")
         wanted = [name for name in known if any(fnmatch.fnmatch(name, pattern) for pattern in patterns)]
@@ -116,13 +116,13 @@ def outcomes(ranks: int, patterns: list[str], *, plain: bool) -> dict[str, str]:
         def call(name: str) -> str:
             return name if comparison.reason(name, EXPECTED) else name.rpartition(".")[0]
 
-        calls = deque(list(tests) for _, tests in itertools.groupby(wanted, call))
+        calls = deque([list(tests) for _, tests in itertools.groupby(wanted, call)] * repeat)
         while calls:
             tests = calls.popleft()
             try:
                 every = run_on_ranks(run, folder, tests, client=client, timeout=PATIENCE, plain=plain)
                 for test, *words in zip(tests, *every, strict=True):
-                    found[test] = SKIPPED if SKIPPED in words else PASSED
+                    comparison.add(found, {test: SKIPPED if SKIPPED in words else PASSED})
             except Exception as error:  # noqa: BLE001  (whatever it is, the comparison shows it)
                 if plain or not isinstance(error, AssertionError):
                     # Nothing ends what waits on a plain communicator. A world that has lost a rank starts by itself.
@@ -136,14 +136,15 @@ def outcomes(ranks: int, patterns: list[str], *, plain: bool) -> dict[str, str]:
                 else:
                     # unittest takes the end of a call for an error of the test
                     late = isinstance(error, CollectiveFailed) or CallCancelled.__name__ in str(error)
-                    found[tests[0]] = "hangs" if late else "failed"
-                    print(f"{'control' if plain else 'call'}: {tests[0]}: {found[tests[0]]}: {error}", flush=True)
+                    outcome = "hangs" if late else "failed"
+                    comparison.add(found, {tests[0]: outcome})
+                    print(f"{'control' if plain else 'call'}: {tests[0]}: {outcome}: {error}", flush=True)
     return found
 
 
-def compare(ranks: int, patterns: list[str]) -> int:
+def compare(ranks: int, patterns: list[str], repeat: int) -> int:
     """Run the tests of some patterns, print what differs, and return how many differences are not expected."""
-    ours, control = (outcomes(ranks, patterns, plain=plain) for plain in (False, True))
+    ours, control = (outcomes(ranks, patterns, repeat, plain=plain) for plain in (False, True))
     return comparison.compare(f"{ranks} ranks", ours, control, EXPECTED)
 
 
@@ -151,8 +152,10 @@ def main() -> int:
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--ranks", default="2,4", help="sizes of the clusters (default: %(default)s)")
     options.add_argument("--only", default="*", help="tests to run, as patterns of their names")
+    options.add_argument("--repeat", type=int, default=1, help="runs of each test (default: %(default)s)")
     given = options.parse_args()
-    return 1 if sum([compare(int(ranks), given.only.split(",")) for ranks in given.ranks.split(",")]) else 0
+    sizes = [int(ranks) for ranks in given.ranks.split(",")]
+    return 1 if sum([compare(ranks, given.only.split(","), given.repeat) for ranks in sizes]) else 0
 
 
 if __name__ == "__main__":
