@@ -113,7 +113,8 @@ gpus:
 		'/dev/nvidia0; run it on a host with a GPU and its driver' >&2; exit 1; }
 
 .PHONY: test-gpu
-test-gpu: gpus .venv-gpu/.test
+test-gpu: gpus
+	@$(MAKE) .venv-gpu/.test
 	.venv-gpu/bin/python -m pytest -m gpu
 
 .PHONY: test-mpi4py

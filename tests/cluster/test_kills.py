@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from distributed import Client
+from distributed import Client, Future
 from support.folders import folders_of
 from support.last_word import end_of
 from support.processes import DEADLINE, GONE_WITHIN, gone, kill, launcher_of, processes_of, until
@@ -221,14 +221,27 @@ def test_a_world_with_a_rank_that_is_stuck_can_be_removed() -> None:
     with MPICluster(1, quiet=True) as cluster, Client(cluster) as client:
         cluster.scale(2)
         stuck = next(rank for rank in cluster.ranks if rank["world"] == 1)
-        result = client.submit(abs, -1, workers=["w1.0"], allow_other_workers=True)
-        assert result.result(DEADLINE) == 1
+        result = _result_on(client, stuck["address"])
         client.run_on_scheduler(_set_start_timeout, "1 s")
         os.kill(stuck["pid"], signal.SIGSTOP)
         cluster.scale(1)
         assert "world 1 was removed, but its results were not moved in time" in cluster.refresh().message
         assert _ended(stuck["pid"])
         assert result.result(DEADLINE) == 1
+
+
+def _result_on(client: Client, address: str) -> Future:
+    """Return a result on a worker, which other workers can compute again."""
+    found = []
+
+    def is_there() -> bool:  # a worker that the scheduler takes for busy does not get the task
+        future = client.submit(abs, -1, workers=[address], allow_other_workers=True, pure=False)
+        assert future.result(DEADLINE) == 1
+        found[:] = [future]
+        return address in client.who_has([future])[future.key]
+
+    until("a result on the worker", is_there)
+    return found[0]
 
 
 def _set_start_timeout(value: str) -> None:

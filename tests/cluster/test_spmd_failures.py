@@ -135,10 +135,11 @@ def test_ctrl_c_while_the_call_is_handed_over_ends_the_call(client4, monkeypatch
         until("all ranks to wait", lambda: waiting(client4))
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(PendingCall, "start", interrupted)
-    with pytest.raises(KeyboardInterrupt) as caught:
-        run_on_ranks(hang, "Allreduce", 1, "/never", client=client4)
-    monkeypatch.undo()
+    monkeypatch.setattr("workbench.collective.client._END", DEADLINE)
+    with monkeypatch.context() as starting:
+        starting.setattr(PendingCall, "start", interrupted)
+        with pytest.raises(KeyboardInterrupt) as caught:
+            run_on_ranks(hang, "Allreduce", 1, "/never", client=client4)
     assert caught.value.__notes__ == ["hang was cancelled."]
     assert works(client4)
 

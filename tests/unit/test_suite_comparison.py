@@ -20,7 +20,8 @@ def repeated(*runs: dict[str, str]) -> dict[str, str]:
         pytest.param(["failed", "failed"], ["failed", "failed"], 0, id="fails-alike"),
         pytest.param(["failed", "passed"], ["passed", "passed"], 1, id="passes-only-sometimes"),
         pytest.param(["passed", "passed"], ["failed", "failed"], 1, id="only-the-control-fails"),
-        pytest.param(["failed", "failed"], ["failed", "passed"], 0, id="the-control-passes-only-sometimes"),
+        pytest.param(["passed", "passed"], ["failed", "passed"], 0, id="the-control-passes-only-sometimes"),
+        pytest.param(["failed", "failed"], ["failed", "passed"], 1, id="only-the-control-passes-sometimes"),
     ],
 )
 def test_a_test_differs_only_from_a_control_that_is_steady(ours, control, difference, capsys):

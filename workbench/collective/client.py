@@ -25,8 +25,8 @@ from workbench.session.head_client import ClientHead
 if TYPE_CHECKING:
     from distributed import Client
 
-# Seconds for the ranks to end an interrupted call. The ranks take at most two.
-_END = 3.0
+# Seconds for the ranks to end an interrupted call. The head waits up to seven; see `workbench.collective.head_call`.
+_END = 8.0
 
 # Seconds between two checks that the client is open.
 _LOOK = 5.0
@@ -57,19 +57,20 @@ class PendingCall:
 
     def start(self) -> Future[Any]:
         """Begin the call without a wait, and return the future of the result."""
-        # The future exists before: Ctrl-C can arrive while this thread hands the call to the event loop.
+        # The future was created before, since Ctrl-C can arrive while this thread hands the call to the event loop.
         self._started = True
         self._loop.call_soon_threadsafe(self._start)
         return self.future
 
     def _start(self) -> None:
         if self.future.cancelled():
+            self.future.set_running_or_notify_cancel()
             return
-        task = self._loop.create_task(self._run())
+        loop, task = self._loop, self._loop.create_task(self._run())
 
-        def cancel(future: Future[Any]) -> None:
-            if future.cancelled() and not self._loop.is_closed():
-                self._loop.call_soon_threadsafe(task.cancel)
+        def cancel(future: Future[Any]) -> None:  # without a reference to this object, as above
+            if future.cancelled() and not loop.is_closed():
+                loop.call_soon_threadsafe(task.cancel)
 
         self.future.add_done_callback(cancel)
         task.add_done_callback(self._end)

@@ -28,7 +28,7 @@ _FURTHER = 4
 # Seconds for a rank to report where it is; and for ranks that have not returned.
 _WHERE, _WHERE_STUCK = 2.0, 0.3
 # Seconds for the ranks to return from an import, which they do not interrupt; see `workbench.collective.rank_call`.
-_IMPORT = 10.0
+_IMPORT = 5.0
 # Seconds for the scheduler to notice a loss that MPI has reported.
 _LOSS = 30.0
 
@@ -57,12 +57,13 @@ class CollectiveCall:
         self._stop: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._keys: dict[int, Sequence[Key]] = {}  # of the arguments, by rank
         self._made: list[Key] = []  # blocks that are held for the client
-        self._missing = set(world.missing())  # before the call
+        self._missing: set[int] = set()  # ranks that were lost before the call
         self._stragglers = ""  # a blank and a sentence about ranks that have not returned, or nothing
 
     async def run(self) -> protocol.Answer:
         """Prepare all ranks, run the call on them, and return the answer to the client."""
         self._serial = self._queue.communicator(self._world, list(self._members.ranks))
+        self._missing = set(self._world.missing())
         off = functools.partial(self._end, "it was called off", begun=False)
         answer = await prepare(self._reserve_all(), self._deadline, off, lambda: self._late("and had not begun"))
         try:
@@ -223,7 +224,8 @@ class CollectiveCall:
         if not reported or len(answers) == len(outcomes.futures):
             return None
         # Also the loss of a rank that is not in the call ends the wait.
-        lost = await poll(lambda: set(self._world.missing()) - self._missing, _LOSS)
+        await poll(lambda: self._stop.done() or not self._missing.issuperset(self._world.missing()), _LOSS)
+        lost = set(self._world.missing()) - self._missing
         return next((self._members.lost(rank) for rank in self._members.ranks if rank in lost), None)
 
     async def _block_stragglers(self, outcomes: Outcomes[protocol.Outcome]) -> None:

@@ -43,7 +43,7 @@ AGAIN = 2.0
 OURS = 1.0
 # Seconds for an import to end by itself. A later import of an interrupted module may fail: a submodule that was loaded
 # is no attribute of its package then, and NumPy and PyTorch refuse a second import in a process.
-IMPORT = 60.0
+IMPORT = 30.0
 
 
 def _as_data(step: Callable[P, D]) -> Callable[P, D]:

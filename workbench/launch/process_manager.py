@@ -1,6 +1,6 @@
 """The choice between ``srun`` and ``mpiexec`` for the start of a world on several nodes, and the agent for PBS.
 
-The agent is like ``rsh``, on top of PBS's own ``pbs_tmrsh``: by the agent MPI reaches the other nodes of a PBS job.
+With the agent, which is like ``rsh`` and uses PBS's own ``pbs_tmrsh``, MPI reaches the other nodes of a PBS job.
 Processes that the agent starts belong to the job: PBS counts their use of resources, and ends them with the job.
 """
 

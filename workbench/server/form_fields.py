@@ -1,6 +1,6 @@
 """The options of ``workbench start`` as fields of a form, and the values of a form as a command line.
 
-``python -m workbench.server.form_fields`` prints the contents of the form as JSON: a separate process, since it loads
+``python -m workbench.server.form_fields`` prints the contents of the form as JSON in a separate process, which loads
 dask-jobqueue and queries schedulers.
 """
 

@@ -21,7 +21,10 @@ from workbench.ml.neighbors.search import Nearest, Within, find_each
 
 NEAREST = Nearest(n_neighbors=4, metric="euclidean", keywords={})
 WITHIN = Within(radius=1.5, metric="euclidean", keywords={})
-NUMBERS = np.random.default_rng(3)
+
+
+def numbers():
+    return np.random.default_rng(3)
 
 
 @dataclass
@@ -91,7 +94,7 @@ def in_ring(X, sizes, search):
 @pytest.mark.parametrize("search", [NEAREST, WITHIN, replace(WITHIN, sort=True)])
 def test_a_ring_finds_what_one_part_finds(form, sizes, search):
     # Rows of a grid: many distances are equal, and the order of the ranks counts.
-    X = form(NUMBERS.integers(0, 3, size=(60, 4)).astype(float))
+    X = form(numbers().integers(0, 3, size=(60, 4)).astype(float))
     search = replace(search, step=56)
     alone = LocalParts(parts_of(X, (60,)))
     find_each(alone, search)
@@ -105,7 +108,7 @@ def test_a_ring_finds_what_one_part_finds(form, sizes, search):
 
 def test_messages_of_a_ring_do_not_grow_with_the_rows():
     search = replace(NEAREST, step=80)
-    _, few = in_ring(NUMBERS.normal(size=(200, 3)), (100, 100), search)
-    _, many = in_ring(NUMBERS.normal(size=(2000, 3)), (1000, 1000), search)
+    _, few = in_ring(numbers().normal(size=(200, 3)), (100, 100), search)
+    _, many = in_ring(numbers().normal(size=(2000, 3)), (1000, 1000), search)
 
     assert many == few
