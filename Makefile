@@ -126,7 +126,7 @@ test-mpi4py: .venv/.test .venv-mpich/.test
 .PHONY: test-distributed
 test-distributed: .venv/.test .venv-mpich/.test
 	.venv/bin/python tests/suites/run_distributed.py $(SUITE_OPTIONS)
-	.venv-mpich/bin/python tests/suites/run_distributed.py --part ranks $(SUITE_OPTIONS)
+	$(if $(findstring process,$(SUITE_OPTIONS)),,.venv-mpich/bin/python tests/suites/run_distributed.py --part ranks $(SUITE_OPTIONS))
 
 # Nobody installs node by hand: pip brings the one that checks what is TypeScript.
 .PHONY: lint
@@ -149,7 +149,7 @@ docs: .venv-docs/.docs
 # The wheel installs the stored page, so that no build needs Sphinx. A test compares the page with the subcommands.
 .PHONY: man
 man: .venv-docs/.docs
-	.venv-docs/bin/sphinx-build -W -n --keep-going --quiet -b man -d build/doctrees docs build/man
+	.venv-docs/bin/sphinx-build -E -W -n --keep-going --quiet -b man -d build/doctrees docs build/man
 	cp build/man/workbench.1 packaging/man/workbench.1
 
 # On MPICH: daal4py loads no other MPI.

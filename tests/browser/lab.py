@@ -182,10 +182,11 @@ class Worker(Viewer):
 
     def begin(self, cell: int) -> None:
         """Begin to run a cell."""
-        self.page.evaluate(f"cell => {{ window.ran = ({_RUN})(cell) }}", cell)
+        self.page.evaluate(f"cell => {{ delete window.ran; ({_RUN})(cell).then(it => {{ window.ran = it }}) }}", cell)
 
     def ended(self) -> str:
         """Wait for the end of the cell that was begun, and return what it says."""
+        self.page.wait_for_function("() => 'ran' in window")
         return said(self.page.evaluate("() => ran"))
 
     def wear(self, theme: str) -> None:

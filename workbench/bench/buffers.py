@@ -27,7 +27,7 @@ WRITABLE = tuple(kind for kind in KINDS if kind != "bytes")
 
 def add_option(add_argument: Callable[..., Any], kinds: Iterable[str]) -> None:
     """Add the option with which a user chooses the kind, by the method `add_argument` of a parser or of a group."""
-    add_argument("--buffers", choices=[*kinds], default="numpy", help="kind of the buffers (default: the first)")
+    add_argument("--buffers", choices=[*kinds], default="numpy", help="kind of the buffers (default: %(default)s)")
 
 
 def octets(buffer: Any) -> np.ndarray:

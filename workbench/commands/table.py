@@ -282,7 +282,11 @@ VERBS = (
         "set up",
         lambda _, shell: completion.script(shell),
         _text("completion"),
-        (Argument("shell", "bash, zsh or fish", "SHELL", lambda: completion.SCRIPTS, required=True),),
+        (
+            Argument(
+                "shell", "name of the shell: bash, zsh or fish", "SHELL", lambda: completion.SCRIPTS, required=True
+            ),
+        ),
         (TERMINAL,),
     ),
     Verb(

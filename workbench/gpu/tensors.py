@@ -6,8 +6,17 @@ import sys
 from typing import Any
 
 import numpy as np
+from dask.sizeof import sizeof
 
 from workbench.errors import InvalidRequest
+
+
+@sizeof.register_lazy("torch")  # type: ignore[untyped-decorator]
+def _register_size() -> None:
+    import torch
+
+    # Without the bytes, Dask would move a tensor to another rank as if a tensor were small.
+    sizeof.register(torch.Tensor, lambda tensor: tensor.nelement() * tensor.element_size())
 
 
 def is_tensor(value: Any) -> bool:
@@ -19,7 +28,7 @@ def is_tensor(value: Any) -> bool:
 
 def has_tensors(dtype: np.dtype[Any]) -> bool:
     """Return whether PyTorch has tensors of a dtype of NumPy."""
-    return dtype.kind in "biufc" and dtype.name not in {"float128", "complex256"}
+    return dtype.kind in "biufc" and dtype.isnative and dtype.name not in {"float128", "complex256"}
 
 
 def on_device(value: Any, device: str) -> Any:
@@ -35,7 +44,7 @@ def on_device(value: Any, device: str) -> Any:
     Raises
     ------
     InvalidRequest
-        If this process has no PyTorch, or cannot use the device.
+        If this process has no PyTorch, cannot use the device, or the device has no memory for the value.
     """
     try:
         import torch
@@ -46,7 +55,12 @@ def on_device(value: Any, device: str) -> Any:
         value = value.copy()
     try:
         return torch.as_tensor(value, device=device)
-    except (RuntimeError, AssertionError) as error:
+    except torch.OutOfMemoryError as error:
+        raise InvalidRequest(
+            f"device={device!r} has no memory for {value.nbytes} bytes. Use more ranks, or pass device=None, which "
+            "computes on the CPU."
+        ) from error
+    except (RuntimeError, AssertionError, TypeError, ValueError) as error:
         reason = (str(error).strip().splitlines() or [""])[0].rstrip(".")
         raise InvalidRequest(
             f"device={device!r} cannot be used: {reason}. Pass device=None, which computes on the CPU, or use "

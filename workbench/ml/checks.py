@@ -198,5 +198,7 @@ def _on_device(checks: Checks, X: Any, y: Any, weight: Any) -> tuple[TensorRows,
     if rows.dtype not in FLOATS and not (checks.integers and rows.dtype.kind != "f"):
         rows = TensorRows(X.double())
     # Zeros take the place of the rows, of which the host needs no copy.
-    _, y, weight = checks.apply(np.zeros((len(X), 1), checked(rows.dtype)), y, weight)
+    _, y, weight = checks.apply(
+        np.zeros([len(X), *(min(1, size) for size in X.shape[1:])], checked(rows.dtype)), y, weight
+    )
     return rows, y, weight

@@ -77,8 +77,8 @@ def cut(parts: Sequence[Any], lengths: Sequence[int]) -> Iterator[tuple[Any, ...
     for number in range(0, len(lengths), _VIEWS):
         some = lengths[number : number + _VIEWS]
         end = start + sum(some)
-        # A split takes half of the time of as many slices.
-        yield from zip(*(part[start:end].split(some) for part in parts), strict=True)
+        # One call for many views takes half of the time of as many slices. Other splits forbid to write to their views.
+        yield from zip(*(part[start:end].unsafe_split_with_sizes(some) for part in parts), strict=True)
         start = end
 
 

@@ -29,4 +29,4 @@ class TensorRows:
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
         """Return all rows as a NumPy array."""
-        return np.asarray(on_host(self.tensor), dtype)
+        return np.array(on_host(self.tensor), dtype, copy=copy) if copy else np.asarray(on_host(self.tensor), dtype)
