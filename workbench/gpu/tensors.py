@@ -6,17 +6,8 @@ import sys
 from typing import Any
 
 import numpy as np
-from dask.sizeof import sizeof
 
 from workbench.errors import InvalidRequest
-
-
-@sizeof.register_lazy("torch")  # type: ignore[untyped-decorator]
-def _register_size() -> None:
-    import torch
-
-    # Without the bytes, Dask would move a tensor to another rank as if a tensor were small.
-    sizeof.register(torch.Tensor, lambda tensor: tensor.nelement() * tensor.element_size())
 
 
 def is_tensor(value: Any) -> bool:
@@ -29,6 +20,13 @@ def is_tensor(value: Any) -> bool:
 def has_tensors(dtype: np.dtype[Any]) -> bool:
     """Return whether PyTorch has tensors of a dtype of NumPy."""
     return dtype.kind in "biufc" and dtype.isnative and dtype.name not in {"float128", "complex256"}
+
+
+def register_size(sizeof: Any) -> None:
+    """Register the bytes of tensors in `dask.sizeof.sizeof`."""
+    import torch
+
+    sizeof.register(torch.Tensor, lambda tensor: tensor.nelement() * tensor.element_size())
 
 
 def on_device(value: Any, device: str) -> Any:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+from dask.sizeof import sizeof
 
-from workbench.gpu.tensors import on_device
+from workbench.gpu import tensors
 from workbench.placement.alignment import Array, aligned, alignment_of, join_arrays, ready
+
+# Without the bytes of tensors, Dask would move a block on a device to another rank as if the block were small.
+sizeof.register_lazy("torch", functools.partial(tensors.register_size, sizeof))
 
 
 class Cut(NamedTuple):
@@ -80,7 +85,7 @@ def owned_array(pieces: Sequence[Array], *, copy: bool = False) -> Array:
 
 def owned_tensor(pieces: Sequence[Array], *, device: str, copy: bool = False) -> Any:
     """Return the pieces as one tensor on a device; on ``"cpu"`` with the memory of `owned_array`."""
-    return on_device(owned_array(pieces, copy=copy), device)
+    return tensors.on_device(owned_array(pieces, copy=copy), device)
 
 
 def owned_frame(pieces: Sequence[Any], *, copy: bool = False) -> Any:
@@ -104,8 +109,6 @@ def cut_frame(chunk: Any, start: int, stop: int) -> Any:
 
 def rows_and_bytes(chunk: Any) -> tuple[int, int]:
     """Return rows and bytes of a pandas frame or series."""
-    from dask.sizeof import sizeof
-
     return len(chunk), sizeof(chunk)
 
 

@@ -14,6 +14,7 @@ import gc
 import os
 import signal
 import sys
+import threading
 import time
 import traceback
 from typing import NoReturn
@@ -32,6 +33,8 @@ from workbench.rank import world
 _FINALIZE_TIMEOUT_S = 3.0
 # Seconds before that, for frames that MPI still transports.
 _DRAIN_TIMEOUT_S = 1.0
+# Seconds for MPI to end the world.
+_ABORT_TIMEOUT_S = 5.0
 # Prefixes of the names of launcher daemons on other nodes: of Open MPI 5 and 4, MPICH and Intel MPI, Slurm.
 _DAEMONS = ("prte", "orte", "mpirun", "mpiexec", "hydra_", "slurmstepd")
 
@@ -117,8 +120,11 @@ def _abort(error: BaseException, stderr_fd: int, record: Record, index: int, dae
     if not record.process.is_local:
         node_dirs.release_node(record.id)
     if MPI.Is_initialized() and not MPI.Is_finalized():
-        MPI.COMM_WORLD.Abort(1)
-    # MPI does not notice the loss of a process that is not a rank yet: the launcher's daemon has to end the world.
+        aborting = threading.Thread(target=MPI.COMM_WORLD.Abort, args=(1,), daemon=True)
+        aborting.start()
+        aborting.join(_ABORT_TIMEOUT_S)
+    # MPI does not notice the loss of a process that is not a rank yet, and the end by MPI of two ranks at the same time
+    # has not ended the world once: the launcher's daemon has to end the world.
     if _is_launcher(daemon, record.process):
         with contextlib.suppress(OSError):  # the daemon has ended meanwhile, or belongs to root
             os.kill(daemon, signal.SIGTERM)

@@ -1,18 +1,12 @@
-"""Arrays as tensors, and what Dask knows of tensors."""
+"""Arrays as tensors on a device."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
-import torch
-from dask.sizeof import sizeof
 
 from workbench.errors import InvalidRequest
 from workbench.gpu.tensors import has_tensors, on_device
-
-
-def test_dask_counts_the_bytes_of_a_tensor():
-    assert sizeof(torch.zeros(1000, 2)) == 8000
 
 
 @pytest.mark.parametrize(("dtype", "has"), [("f4", True), ("?", True), (">f8", False), ("O", False), ("M8[s]", False)])

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pandas as pd
+import torch
+from dask.sizeof import sizeof
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
@@ -105,3 +107,7 @@ def test_a_node_is_stood_for_by_its_lowest_rank():
         ("b", "w1.9"),
         ("d", "other"),
     ]
+
+
+def test_dask_counts_the_bytes_of_a_tensor():
+    assert sizeof(torch.zeros(1000, 2)) == 8000
