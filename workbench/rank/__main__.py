@@ -123,8 +123,8 @@ def _abort(error: BaseException, stderr_fd: int, record: Record, index: int, dae
         aborting = threading.Thread(target=MPI.COMM_WORLD.Abort, args=(1,), daemon=True)
         aborting.start()
         aborting.join(_ABORT_TIMEOUT_S)
-    # MPI does not notice the loss of a process that is not a rank yet, and the end by MPI of two ranks at the same time
-    # has not ended the world once: the launcher's daemon has to end the world.
+    # MPI does not notice the loss of a process that is not a rank yet, and Abort() of two ranks at the same time can
+    # fail to end the world: the launcher's daemon has to end the world.
     if _is_launcher(daemon, record.process):
         with contextlib.suppress(OSError):  # the daemon has ended meanwhile, or belongs to root
             os.kill(daemon, signal.SIGTERM)
