@@ -37,8 +37,10 @@ def processes_of(cluster: MPICluster) -> list[psutil.Process]:
 def launcher_of(cluster: MPICluster) -> psutil.Process:
     """Return the process of ``mpiexec`` of world 0."""
     children = psutil.Process(cluster.record.process.pid).children()
+    # The first of them: the controller of cells starts later, but its number may be lower, since numbers start again.
     tether = min(
-        (child for child in children if "parent_death.py" in " ".join(line_of(child))), key=lambda its: its.pid
+        (child for child in children if "parent_death.py" in " ".join(line_of(child))),
+        key=psutil.Process.create_time,
     )
     return tether.children()[0]
 

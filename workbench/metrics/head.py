@@ -37,6 +37,7 @@ class Metrics(SchedulerPlugin):
         self.handlers: dict[str, Callable[..., Any]] = {
             "workbench_metrics": self.update,
             "workbench_metrics_pair": self.pair,
+            "workbench_metrics_mark": self.mark,
             "workbench_metrics_met": self.wait_times,
             "workbench_time": self.time,
         }
@@ -62,10 +63,14 @@ class Metrics(SchedulerPlugin):
         times, rates = self.store.pair(source, target)
         return times.tobytes(), rates.tobytes()
 
-    async def wait_times(self, until: float) -> list[tuple[int, int, str, float, float]]:
+    async def mark(self) -> float:
+        """Return `Store.mark`."""
+        return self.store.mark()
+
+    async def wait_times(self, mark: float) -> list[tuple[int, int, str, float, float]]:
         """Return `Store.wait_times`, as soon as the ranks have sent all synchronizations until then."""
-        await asyncio.sleep(until + LATE - time.time())
-        return self.store.wait_times(until)
+        await asyncio.sleep(mark + LATE - time.time())
+        return self.store.wait_times(mark)
 
     async def time(self) -> float:
         """Return the time of the head's clock, in seconds since the epoch."""

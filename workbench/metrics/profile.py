@@ -158,7 +158,7 @@ def _run(client: Client, function: Callable[..., Any], *args: Any) -> dict[str, 
 def _request_wait_times(client: Client) -> Promise[Any]:
     """Request the wait times of all ranks until now; the head answers when it has received them."""
     head, timeout = ClientHead(client, _PURPOSE), config.seconds("connect-timeout")
-    return head.submit("workbench_metrics_met", timeout, until=head.wait("workbench_time", timeout))
+    return head.submit("workbench_metrics_met", timeout, mark=head.wait("workbench_metrics_mark", timeout))
 
 
 def _waited_seconds(reply: Promise[Any]) -> WaitedSeconds:

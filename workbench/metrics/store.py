@@ -15,6 +15,7 @@ from workbench.metrics.call_costs import CallCosts
 from workbench.metrics.schema import BY_NODE, KEPT, KINDS, NODE, OPERATION, RANK, TICK
 from workbench.metrics.training import Fits
 from workbench.metrics.update import LOST, Layout, RankActivity, RankPlace, Traffic, Update
+from workbench.metrics.wait_times import LATE
 from workbench.metrics.world_state import WorldState
 from workbench.mpi.operation_names import OPERATIONS
 from workbench.mpi.size_bins import SIZES
@@ -26,6 +27,10 @@ if TYPE_CHECKING:
 _TICKS_KEPT = round(KEPT / TICK)
 # Seconds for which the sample of a rank is valid: time for another rank to send the messages of its node.
 _VALID_S = 6 * TICK
+# A client that has died does not request the wait times of its mark.
+_MARK_KEPT_S = 60.0
+
+_WaitRows = list[tuple[int, int, str, float, float]]
 
 
 @dataclass(frozen=True)
@@ -59,6 +64,8 @@ class Store:
         self._frames: deque[_Frame] = deque(maxlen=_TICKS_KEPT)
         self._fits, self.calls = Fits(), CallCosts()
         self._changed = True
+        # The wait times until each mark, None until all ranks have sent theirs.
+        self._marks: dict[float, _WaitRows | None] = {}
         self._new_layout()
 
     # -- input -------------------------------------------------------------------------------------------------
@@ -112,6 +119,7 @@ class Store:
         """Store the current samples as the next frame; call this every `TICK` seconds."""
         now = self._clock()
         passed, self._time = max(now - self._time, 1e-3), now
+        self._keep_wait_times(now)
         if self._changed:
             self._new_layout()
         self._seq += 1
@@ -120,6 +128,14 @@ class Store:
         self._frames.append(_Frame(self._seq, now, rank, *self._node_samples(now)))
         self._traffic_history.add(now, self._traffic())
         self._now = self._activities()
+
+    def _keep_wait_times(self, now: float) -> None:
+        # The sample after this adds later synchronizations to the totals.
+        self._marks = {
+            mark: self._sum_waits(mark) if kept is None and mark <= now - LATE else kept
+            for mark, kept in sorted(self._marks.items())
+            if mark > now - _MARK_KEPT_S
+        }
 
     def _node_samples(self, now: float) -> tuple[NDArray[np.float32], NDArray[np.uint8]]:
         layout = self.layout
@@ -212,8 +228,21 @@ class Store:
         mean = float(np.nanmean(cpu)) if np.isfinite(cpu).any() else 0.0
         return {"cpu": mean, "memory": float(np.nansum(memory))}
 
-    def wait_times(self, until: float) -> list[tuple[int, int, str, float, float]]:
-        """Return world, rank, operation, seconds waited and seconds in the operation, see `WorldState.wait_times`."""
+    def mark(self) -> float:
+        """Return the current time, in seconds since the epoch, for which `wait_times` is exact."""
+        now = self._clock()
+        self._marks[now] = None
+        return now
+
+    def wait_times(self, mark: float) -> _WaitRows:
+        """Return world, rank, operation, seconds waited and seconds in the operation until the time of a `mark`.
+
+        Call this `LATE` seconds after the mark or later; see `WorldState.wait_times`.
+        """
+        kept = self._marks.pop(mark, None)
+        return self._sum_waits(mark) if kept is None else kept
+
+    def _sum_waits(self, until: float) -> _WaitRows:
         return [
             (index, int(rank), OPERATIONS[number], *seconds[rank, number].tolist())
             for index, seconds in ((index, world.wait_times(until)) for index, world in self._worlds.items())

@@ -215,6 +215,24 @@ def test_what_ranks_have_waited_so_far_is_known_to_the_meeting(store, clock):
     assert late == (0, 1, "Barrier", 0.0, pytest.approx(0.2))
 
 
+def test_the_wait_times_of_a_mark_are_exact_though_the_head_is_late(store, clock):
+    begin = store.mark()
+
+    def barrier(number, entered):
+        return [(rank, 77, number, "Barrier", begin + at, begin + 0.9) for rank, at in enumerate(entered)]
+
+    tick(store, message([0, 1], synchronizations=barrier(1, (0.2, 0.8))), seconds=1.0)
+    end = store.mark()
+    tick(store, seconds=5.0)
+    tick(store)
+
+    assert store.wait_times(begin) == []
+    assert [row[3] for row in store.wait_times(end)] == pytest.approx([0.6, 0.0])
+    store.mark()
+    tick(store, seconds=100.0)
+    assert store._marks == {}, "of a client that has died"
+
+
 def test_nodes_and_cores_are_those_of_the_nodes(store):
     tick(store, message([0], "a", cores=2), message([2], "b", cores=3))
     tick(store, message([0], "a", cores=2), message([2], "b", cores=3))
