@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from array import array
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from support.two_ways import Case, same
+import psutil
+from support.two_ways import Case, communicators, same
 from support.world import on_ranks
 
 if TYPE_CHECKING:
@@ -226,15 +230,21 @@ async def test_large_messages_that_all_ranks_tell_alike(end: End):
     await same(end, cases | {"Bcast": bcast, "Allgather": gather, "Alltoall": exchange})
 
 
-@on_ranks
-async def test_an_allreduce_on_one_node_in_parts_of_any_length_and_type(end: End):
+@contextmanager
+def _until_shared(reductions: int) -> Iterator[None]:
+    from workbench.mpi import large_messages
+
+    before, large_messages._UNTIL_SHARED = large_messages._UNTIL_SHARED, reductions
+    try:
+        yield
+    finally:
+        large_messages._UNTIL_SHARED = before
+
+
+async def _same_on_one_node(end: End) -> None:
     from mpi4py import MPI
 
-    from workbench.mpi import node_reduction
-
-    at_once = node_reduction._AT_ONCE
     # more than what is reduced at once, and parts that are not equal
-    node_reduction._AT_ONCE = 300_000
     large = {np.dtype(kind): 400_001 // np.dtype(kind).itemsize for kind in ("b", "i4", "u8", "f4", "f8", "c16")}
     cases = {
         f"{op} of {dtype}": _reduced(
@@ -253,10 +263,71 @@ async def test_an_allreduce_on_one_node_in_parts_of_any_length_and_type(end: End
         return numbers
 
     cases["None"] = in_place
+    cases["in another type on rank 1"] = _reduced(
+        "Allreduce",
+        lambda c: [_numbers(c, 100_000), MPI.DOUBLE] if c.rank == 1 else _numbers(c, 100_000),
+        _told(length=100_000),
+    )
+    cases["None again"] = in_place
+    await same(end, cases)
+
+
+@on_ranks
+async def test_an_allreduce_on_one_node_in_parts_of_any_length_and_type(end: End):
+    from workbench.mpi import node_reduction
+
+    at_once, node_reduction._AT_ONCE = node_reduction._AT_ONCE, 300_000
     try:
-        await same(end, cases)
+        with _until_shared(-1):
+            await _same_on_one_node(end)
     finally:
         node_reduction._AT_ONCE = at_once
+
+
+@on_ranks
+async def test_an_allreduce_through_shared_memory_of_any_length_and_type(end: End):
+    from workbench.mpi import shared_reduction
+
+    piece, shared_reduction._PIECE = shared_reduction._PIECE, 48_000
+    try:
+        with _until_shared(1):
+            await _same_on_one_node(end)
+    finally:
+        shared_reduction._PIECE = piece
+
+
+@on_ranks
+async def test_ranks_share_memory_for_their_third_large_allreduce_and_keep_no_file_open(end: End):
+    from workbench.mpi import shared_reduction
+
+    def shared(times: int) -> list[bool]:
+        plain, comm = communicators()
+        plain.Free()
+        found = []
+        for _ in range(times):
+            numbers = np.full(40_000, comm.rank + 1.0)
+            comm.Allreduce(None, numbers)
+            assert set(numbers) == {comm.size * (comm.size + 1) / 2}
+            found.append(comm.shared_reduction is not None)
+        return found
+
+    shared(1)
+    before = psutil.Process().num_fds()
+    assert shared(5) == [False, False, True, True, True]
+    assert psutil.Process().num_fds() == before
+    await end.gather()
+
+    # of a rank that sees other numbers of processes
+    opened, shared_reduction._open = shared_reduction._open, lambda *_: None
+    assert shared(4) == [False] * 4
+    shared_reduction._open = opened
+    nowhere = np.array([os.getpid(), 10_000, 1])
+    assert shared_reduction._open(nowhere, 8192) is None
+    other = os.memfd_create("another")
+    os.ftruncate(other, 8192)
+    assert shared_reduction._open(np.array([os.getpid(), other, 1]), 8192) is None
+    os.close(other)
+    await end.gather()
 
 
 @on_ranks

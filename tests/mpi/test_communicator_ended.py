@@ -197,6 +197,24 @@ async def what_is_made_from_it_ends_too(end: End):
         await end.gather()
 
 
+async def a_reduction_through_shared_memory_ends_too(end: End):
+    communicators = _communicators()
+
+    def reduce(comm: Any) -> None:
+        comm.Allreduce(np.ones(LARGE), np.zeros(LARGE))
+
+    for serial in range(1, 7, 2):
+        comm = _ours(communicators, serial, range(end.size))
+        while comm.shared_reduction is None:
+            reduce(comm)
+        reduce(comm)
+        if end.rank:
+            assert _ended(comm, reduce) < AT_ONCE
+        await end.gather()
+        communicators.abandon(serial)
+        reduce(_ours(communicators, serial + 1, range(end.size)))
+
+
 async def neighbours_end_too(end: End):
     communicators = _communicators()
     operations = (
@@ -460,6 +478,7 @@ CHECKS = (
     each_operation_ends_and_a_fresh_communicator_works,
     fifty_times_of_fifty,
     what_is_made_from_it_ends_too,
+    a_reduction_through_shared_memory_ends_too,
     neighbours_end_too,
     making_the_communicator_of_a_call_ends_too,
     a_rank_that_comes_when_the_others_have_left_ends_too,

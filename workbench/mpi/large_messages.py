@@ -3,7 +3,8 @@
 The non-blocking counterpart of a large operation is some percent slower, and does not use the hardware of some
 networks. But a blocking call with different arguments on the ranks may never return. So the ranks compare the
 signatures of the call. If all are equal, with arrays that mpi4py and MPI accept, they make the call, and otherwise post
-the counterpart. An Allreduce between ranks of one node is made by `node_reduction`.
+the counterpart. An Allreduce between ranks of one node is made by `node_reduction`, and by `shared_reduction` if the
+communicator is used for several.
 """
 
 from __future__ import annotations
@@ -16,12 +17,15 @@ from mpi4py import MPI
 from workbench.mpi.node_reduction import on_one_node, reduce_in_parts
 from workbench.mpi.operation import InterruptibleComm
 from workbench.mpi.polling import wait
+from workbench.mpi.shared_reduction import create
 
 # Bytes. With this size the agreement costs some percent of the operation, as much as the non-blocking counterpart.
 LARGE = 4 << 20
 LARGE_ON_NODE = 256 << 10
 """The same for an Allreduce between ranks of one node, which makes no blocking call."""
 
+# Reductions until the ranks share memory, which takes some hundred microseconds.
+_UNTIL_SHARED = 3
 _NAMES = ("Bcast", "Reduce", "Allreduce", "Allgather", "Alltoall")
 _OPS = (None, MPI.SUM, MPI.PROD, MPI.MAX, MPI.MIN, MPI.LAND, MPI.LOR, MPI.LXOR, MPI.BAND, MPI.BOR, MPI.BXOR)
 # Type codes that each MPI supports.
@@ -44,7 +48,13 @@ def run_large(
     """
     signature = _signature(name, send, receive, comm.size, op=op, root=root)
     if name == "Allreduce" and op is not None and on_one_node(comm):
-        if _all_agree(comm, signature, blocking=False):
+        if comm.shared_reduction is not None:
+            if comm.shared_reduction.allreduce(signature, send, receive, op):
+                return
+        elif _all_agree(comm, signature, blocking=False):
+            comm.large_reductions += 1
+            if comm.large_reductions == _UNTIL_SHARED:
+                comm.shared_reduction = create(comm)
             reduce_in_parts(comm, send, receive, op)
             return
     elif _all_agree(comm, signature):

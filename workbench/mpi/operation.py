@@ -29,6 +29,10 @@ class InterruptibleComm(MPI.Intracomm):
     """Identity of the communicator in synchronizations."""
     one_node: bool | None = None
     """Whether all ranks share a node, once `node_reduction.on_one_node` has found out."""
+    large_reductions: int = 0
+    """Large arrays that the ranks have reduced on one node."""
+    shared_reduction: Any = None
+    """The `shared_reduction.SharedReduction` for more of them, or None."""
     _counting: TrafficCounter | None = None
 
     @functools.cached_property

@@ -1,0 +1,296 @@
+"""Allreduce between ranks of one node through memory that they share.
+
+Each rank copies its array into slots of the shared memory, piece by piece, and reduces the pieces of all ranks from
+there. Between few ranks each rank reduces whole pieces, so that a reduction has one wait; between more ranks each one
+reduces a part of a piece, and copies the parts of the others (R. Graham and G. Shipman, *MPI Support for Multi-core
+Architectures: Optimized Shared Memory Collectives*, 2008).
+
+A wait sleeps on a futex of the rank that is late, so that the kernel wakes the rank at once, also beside other programs
+that keep the cores busy. Counters and data are ordered by x86-64, which makes the stores of a core visible in their
+order; other processors may not, so `create` returns None there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import mmap
+import os
+import platform
+import secrets
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from mpi4py import MPI
+
+from workbench.mpi.polling import wait
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from workbench.mpi.operation import InterruptibleComm
+
+# Bytes of a piece, a multiple of all item sizes, and pieces of each rank in the memory: a rank that arrives first
+# copies this many before it waits. A slot is as large as a piece.
+_PIECE, _SLOTS = 1 << 20, 4
+# Ranks up to which each rank reduces whole pieces.
+_FEW = _PAIR = 2
+# The row of a rank in the table of counters, in numbers of 64 bits: a number that changes with each of the others,
+# the pieces that the rank has written, reduced and read so far, the token, then the signature of each slot.
+_BELL, _WRITTEN, _REDUCED, _DONE, _TOKEN, _SIGNATURES = 0, 1, 2, 3, 4, 8
+_ROW = _SIGNATURES + 2 * _SLOTS
+_NO_SIGNATURE = -1
+# Seconds of tests at full speed, and of a sleep: then MPI makes progress, for sent messages that are under way.
+_SPIN, _SLEEP = 50e-6, 1e-3
+_ORDERED = platform.machine() == "x86_64" and sys.platform == "linux"
+# Numbers of the system call and of its operations, on x86-64.
+_FUTEX, _WAIT, _WAKE, _ALL = 202, 0, 1, 2**31 - 1
+
+
+class _Time(ctypes.Structure):
+    _fields_ = (("seconds", ctypes.c_long), ("nanoseconds", ctypes.c_long))
+
+
+_system_call = ctypes.CDLL(None).syscall
+_system_call.argtypes = (ctypes.c_long, ctypes.c_void_p, ctypes.c_int, ctypes.c_uint32, ctypes.c_void_p)
+_SLEEP_TIME = ctypes.byref(_Time(0, int(_SLEEP * 1e9)))
+
+
+def create(comm: InterruptibleComm) -> SharedReduction | None:
+    """Return the slots of a communicator whose ranks share a node, or None if they cannot share memory; collective."""
+    check, descriptor, memory = comm.watch.check, -1, None
+    nbytes = comm.size * (_ROW * 8 + _SLOTS * _PIECE)
+    # Rank 0 makes memory without a name, which ends with its last process. Others open it in the folder of rank 0.
+    facts = np.zeros(3, np.int64)
+    try:
+        with contextlib.suppress(OSError, AttributeError):
+            if comm.rank == 0 and _ORDERED:
+                descriptor = os.memfd_create("workbench-reduction")
+                os.ftruncate(descriptor, nbytes)
+                memory = mmap.mmap(descriptor, nbytes)
+                facts[:] = os.getpid(), descriptor, secrets.randbits(62)
+                memoryview(memory).cast("q")[_TOKEN] = facts[2]
+        wait(MPI.Comm.Ibcast(comm, facts, 0), check, buffers=facts)
+        if comm.rank and facts[0]:
+            memory = _open(facts, nbytes)
+        shared = np.array([memory is not None], np.int64)
+        wait(MPI.Comm.Iallreduce(comm, MPI.IN_PLACE, shared, MPI.MIN), check, buffers=shared)
+    finally:
+        if descriptor >= 0:
+            os.close(descriptor)
+    return SharedReduction(comm, memory) if memory is not None and shared[0] else None
+
+
+def _open(facts: NDArray[np.int64], nbytes: int) -> mmap.mmap | None:
+    """Return the memory of rank 0; None if its process has another number in this container."""
+    pid, number, token = facts.tolist()
+    with contextlib.suppress(OSError, ValueError):
+        descriptor = os.open(f"/proc/{pid}/fd/{number}", os.O_RDWR | os.O_CLOEXEC)
+        try:
+            memory = mmap.mmap(descriptor, nbytes)
+        finally:
+            os.close(descriptor)
+        if memoryview(memory).cast("q")[_TOKEN] == token:
+            return memory
+    return None
+
+
+class SharedReduction:
+    """Memory for the pieces of all ranks of a communicator.
+
+    Parameters
+    ----------
+    comm
+        The communicator.
+    memory
+        Shared by its ranks.
+
+    Notes
+    -----
+    The ranks number their pieces alike. Piece `n` of a rank is in slot ``n % _SLOTS`` until all ranks have read it.
+    After an operation that was canceled the slots must not be used, as the communicator must not.
+    """
+
+    def __init__(self, comm: InterruptibleComm, memory: mmap.mmap) -> None:
+        # Not the object itself, which holds this one.
+        self._comm, self._check = MPI.Intracomm(comm), comm.watch.check
+        self._rank, self._ranks = comm.rank, range(comm.size)
+        table = comm.size * _ROW * 8
+        self._numbers = memoryview(memory)[:table].cast("q")
+        whole: NDArray[np.uint8] = np.frombuffer(memory, np.uint8)
+        self._table = whole.ctypes.data
+        self._slots = whole[table:].reshape(comm.size, _SLOTS, _PIECE)
+        self._position = 0
+
+    def allreduce(self, signature: tuple[int, int] | None, send: Any, receive: Any, op: MPI.Op) -> bool:
+        """Reduce contiguous arrays on all ranks; collective.
+
+        Parameters
+        ----------
+        signature
+            Two numbers that describe the call; None if this rank cannot make it.
+        send, receive
+            Arrays that do not overlap, or `send` is ``MPI.IN_PLACE``. With a signature only.
+
+        Returns
+        -------
+        agreed : bool
+            Whether the signatures of all ranks are equal; otherwise nothing was reduced, on all ranks.
+        """
+        work = _Reduction(self._position, send, receive, op) if signature else None
+        first = self._position
+        self._wait(_DONE, first - _SLOTS + 1)
+        place = self._place(self._rank, first)
+        self._numbers[place], self._numbers[place + 1] = signature or (_NO_SIGNATURE, self._rank)
+        if work is None:
+            self._set(_WRITTEN, first + 1)
+        else:
+            self._write(work)
+        self._wait(_WRITTEN, first + 1)
+        signatures = {
+            tuple(self._numbers[place : place + 2]) for place in (self._place(rank, first) for rank in self._ranks)
+        }
+        if work is None or len(signatures) > 1:
+            # No rank has got as far, and none writes there before all ranks have read the signatures.
+            self._position = first + 2 * _SLOTS
+            for counter in (_WRITTEN, _REDUCED, _DONE):
+                self._set(counter, self._position)
+            return False
+        while work.done < work.end:
+            if work.written == work.done:
+                self._wait(_DONE, work.written - _SLOTS + 1)
+            self._write(work)
+            self._reduce(work)
+            self._read(work)
+        self._position = work.end
+        return True
+
+    def _write(self, work: _Reduction) -> None:
+        """Copy as many pieces of this rank as there are free slots."""
+        while work.written < work.end and self._all(_DONE, work.written - _SLOTS + 1):
+            piece = work.sent(work.written)
+            self._slot(self._rank, work.written, piece)[:] = piece
+            work.written += 1
+            self._set(_WRITTEN, work.written)
+
+    def _reduce(self, work: _Reduction) -> None:
+        """Reduce the next piece, and more if all ranks have written them."""
+        few = len(self._ranks) <= _FEW
+        while work.reduced < work.written:
+            if work.reduced == work.done:
+                self._wait(_WRITTEN, work.reduced + 1)
+            elif few or not self._all(_WRITTEN, work.reduced + 1):
+                return
+            received = work.received(work.reduced)
+            slots = [self._slot(rank, work.reduced, received) for rank in self._ranks]
+            if work.is_sum_in_place and len(slots) == _PAIR:
+                # The sum of two numbers has the same bits in both orders.
+                work.op.Reduce_local(slots[1 - self._rank], received)
+            elif few:
+                _reduce_all(slots, received, work.op)
+            else:
+                own = _part(len(received), self._rank, len(slots))
+                _reduce_all([slot[own] for slot in slots], received[own], work.op)
+                slots[self._rank][own] = received[own]
+            work.reduced += 1
+            self._set(_REDUCED, work.reduced)
+
+    def _read(self, work: _Reduction) -> None:
+        """Copy the parts of the next piece that other ranks have reduced."""
+        if len(self._ranks) > _FEW:
+            self._wait(_REDUCED, work.done + 1)
+            received = work.received(work.done)
+            for rank in self._ranks:
+                if rank != self._rank:
+                    part = _part(len(received), rank, len(self._ranks))
+                    received[part] = self._slot(rank, work.done, received)[part]
+        work.done += 1
+        self._set(_DONE, work.done)
+
+    def _slot(self, rank: int, piece: int, like: NDArray[Any]) -> NDArray[Any]:
+        """Return the slot of a piece as an array like `like`."""
+        return self._slots[rank, piece % _SLOTS, : like.nbytes].view(like.dtype)
+
+    @staticmethod
+    def _place(rank: int, piece: int) -> int:
+        """Return the index of the signature in the slot of a piece."""
+        return rank * _ROW + _SIGNATURES + 2 * (piece % _SLOTS)
+
+    def _set(self, counter: int, value: int) -> None:
+        row = self._rank * _ROW
+        self._numbers[row + counter] = value
+        self._numbers[row + _BELL] = (self._numbers[row + _BELL] + 1) & _ALL
+        _system_call(_FUTEX, self._table + row * 8, _WAKE, _ALL, None)
+
+    def _all(self, counter: int, value: int) -> bool:
+        """Return whether a counter of all ranks has reached a value."""
+        return min(self._numbers[counter::_ROW]) >= value
+
+    def _wait(self, counter: int, value: int) -> None:
+        for rank in self._ranks:
+            if self._numbers[rank * _ROW + counter] < value:
+                self._wait_for(rank, counter, value)
+
+    def _wait_for(self, rank: int, counter: int, value: int) -> None:
+        numbers, row, check = self._numbers, rank * _ROW, self._check
+        bell, since = self._table + row * 8, time.monotonic()
+        try:
+            while True:
+                rung = numbers[row + _BELL]
+                if numbers[row + counter] >= value:
+                    return
+                check()
+                if time.monotonic() - since > _SPIN:
+                    _system_call(_FUTEX, bell, _WAIT, rung, _SLEEP_TIME)
+                    # MPI raises here if a rank has ended.
+                    self._comm.Iprobe(MPI.ANY_SOURCE, MPI.ANY_TAG)
+        except BaseException:
+            check()  # a cancellation is the cause of other errors after it
+            raise
+
+
+class _Reduction:
+    """An Allreduce under way: its pieces, and how far this rank has got.
+
+    Parameters
+    ----------
+    first
+        Number of the first piece.
+    send, receive, op
+        As in `SharedReduction.allreduce`.
+    """
+
+    def __init__(self, first: int, send: Any, receive: Any, op: MPI.Op) -> None:
+        self.op = op
+        self._received = receive.reshape(-1)
+        self._sent = self._received if send is MPI.IN_PLACE else send.reshape(-1)
+        self.is_sum_in_place = send is MPI.IN_PLACE and op == MPI.SUM
+        self._length = _PIECE // receive.itemsize
+        self._first = self.written = self.reduced = self.done = first
+        self.end = first - -receive.size // self._length
+
+    def sent(self, piece: int) -> NDArray[Any]:
+        """Return a piece of the array to send."""
+        return self._piece(self._sent, piece)
+
+    def received(self, piece: int) -> NDArray[Any]:
+        """Return a piece of the array for the result."""
+        return self._piece(self._received, piece)
+
+    def _piece(self, row: NDArray[Any], piece: int) -> NDArray[Any]:
+        begin = (piece - self._first) * self._length
+        return row[begin : begin + self._length]
+
+
+def _reduce_all(arrays: list[NDArray[Any]], received: NDArray[Any], op: MPI.Op) -> None:
+    """Reduce arrays in the order of the ranks, so that all ranks get equal bits."""
+    first, *others = arrays
+    received[:] = first
+    for other in others:
+        op.Reduce_local(other, received)
+
+
+def _part(length: int, rank: int, size: int) -> slice:
+    return slice(length * rank // size, length * (rank + 1) // size)
