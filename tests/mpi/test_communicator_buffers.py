@@ -269,6 +269,25 @@ async def _same_on_one_node(end: End) -> None:
         _told(length=100_000),
     )
     cases["None again"] = in_place
+
+    def scattered(dtype: Any, length: int, op: Any) -> Case:
+        def case(comm: Any) -> Any:
+            got = np.zeros(length, dtype)
+            comm.Reduce_scatter_block((_numbers(comm, length * comm.size) % 40).astype(dtype), got, op)
+            return got
+
+        return case
+
+    for dtype, length in large.items():
+        cases[f"a part of {dtype}"] = scattered(dtype, length, MPI.SUM)
+    cases["a part of the largest"] = scattered(float, 70_001, MPI.MAX)
+
+    def scattered_in_place(comm: Any) -> Any:
+        numbers = _numbers(comm, 60_000 * comm.size)
+        comm.Reduce_scatter_block(MPI.IN_PLACE, numbers)
+        return numbers[:60_000]
+
+    cases["a part in place"] = scattered_in_place
     await same(end, cases)
 
 

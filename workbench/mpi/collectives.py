@@ -83,6 +83,14 @@ class Collectives(InterruptibleComm):
             run_large(self, "Alltoall", (sendbuf, recvbuf), sendbuf, recvbuf)
 
     @operation
+    def Reduce_scatter_block(self, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM) -> None:
+        if nbytes(recvbuf) * self.size >= LARGE_ON_NODE and on_one_node(self):
+            sent = MPI.IN_PLACE if sendbuf is None else sendbuf
+            run_large(self, "Reduce_scatter_block", (sendbuf, recvbuf, op), sent, recvbuf, op=op)
+        else:
+            self._run(MPI.Comm.Ireduce_scatter_block, sendbuf, recvbuf, op)
+
+    @operation
     def Reduce_scatter(
         self, sendbuf: Any, recvbuf: Any, recvcounts: Sequence[int] | None = None, op: MPI.Op = MPI.SUM
     ) -> None:
@@ -139,7 +147,7 @@ class NeighborCollectives(InterruptibleComm, MPI.Topocomm):
 
 for _name in (
     "Barrier", "Gather", "Gatherv", "Scatter", "Scatterv", "Allgatherv", "Alltoallv", "Alltoallw",
-    "Reduce_scatter_block", "Scan", "Exscan",
+    "Scan", "Exscan",
 ):  # fmt: skip
     _blocking, _counterpart = getattr(MPI.Intracomm, _name), getattr(MPI.Intracomm, f"I{_name.lower()}")
     setattr(Collectives, _name, via_nonblocking(_blocking, _counterpart))

@@ -17,7 +17,7 @@ from mpi4py import MPI
 from workbench.mpi.node_reduction import on_one_node, reduce_in_parts
 from workbench.mpi.operation import InterruptibleComm
 from workbench.mpi.polling import wait
-from workbench.mpi.shared_reduction import create
+from workbench.mpi.shared_reduction import Allreduce, ReduceScatter, create
 
 # Bytes. With this size the agreement costs some percent of the operation, as much as the non-blocking counterpart.
 LARGE = 4 << 20
@@ -26,7 +26,9 @@ LARGE_ON_NODE = 256 << 10
 
 # Reductions until the ranks share memory, which takes some hundred microseconds.
 _UNTIL_SHARED = 3
-_NAMES = ("Bcast", "Reduce", "Allreduce", "Allgather", "Alltoall")
+_NAMES = ("Bcast", "Reduce", "Allreduce", "Allgather", "Alltoall", "Reduce_scatter_block")
+# What ranks of one node reduce by shared memory.
+_WORKS = {"Allreduce": Allreduce, "Reduce_scatter_block": ReduceScatter}
 _OPS = (None, MPI.SUM, MPI.PROD, MPI.MAX, MPI.MIN, MPI.LAND, MPI.LOR, MPI.LXOR, MPI.BAND, MPI.BOR, MPI.BXOR)
 # Type codes that each MPI supports.
 _CODES = "bBhHiIlLqQfdFD"
@@ -47,16 +49,17 @@ def run_large(
     `send` and `receive` are the buffers of this rank, or None.
     """
     signature = _signature(name, send, receive, comm.size, op=op, root=root)
-    if name == "Allreduce" and op is not None and on_one_node(comm):
+    if name in _WORKS and op is not None and on_one_node(comm):
         if comm.shared_reduction is not None:
-            if comm.shared_reduction.allreduce(signature, send, receive, op):
+            if comm.shared_reduction.run(signature, signature and _WORKS[name](comm, send, receive, op)):
                 return
         elif _all_agree(comm, signature, blocking=False):
             comm.large_reductions += 1
             if comm.large_reductions == _UNTIL_SHARED:
                 comm.shared_reduction = create(comm)
-            reduce_in_parts(comm, send, receive, op)
-            return
+            if name == "Allreduce":
+                reduce_in_parts(comm, send, receive, op)
+                return
     elif _all_agree(comm, signature):
         comm.blocking(getattr(MPI.Intracomm, name), *arguments)
         return
@@ -76,8 +79,12 @@ def _signature(
     code = _code(first)
     if code is None:
         return None
-    # In an Allgather each rank sends a part of the array.
+    # In an Allgather each rank sends a part of the array, in a reduce-scatter each one receives a part.
     length = first.size * size if first is send and name == "Allgather" else first.size
+    if name == "Reduce_scatter_block":
+        if in_place or length % size:
+            return None
+        length //= size
     if receive is not None:
         # Some MPIs raise for overlapping arrays, and only on this rank.
         if first is send and (_code(receive) != code or np.may_share_memory(send, receive)):

@@ -124,22 +124,21 @@ class SharedReduction:
         self._slots = whole[table:].reshape(comm.size, _SLOTS, _PIECE)
         self._position = 0
 
-    def allreduce(self, signature: tuple[int, int] | None, send: Any, receive: Any, op: MPI.Op) -> bool:
-        """Reduce contiguous arrays on all ranks; collective.
+    def run(self, signature: tuple[int, int] | None, work: Work | None) -> bool:
+        """Reduce on all ranks; collective.
 
         Parameters
         ----------
         signature
-            Two numbers that describe the call; None if this rank cannot make it.
-        send, receive
-            Arrays that do not overlap, or `send` is ``MPI.IN_PLACE``. With a signature only.
+            Two numbers that describe the operation; None if this rank cannot do it.
+        work
+            The operation; None without a signature.
 
         Returns
         -------
         agreed : bool
             Whether the signatures of all ranks are equal; otherwise nothing was reduced, on all ranks.
         """
-        work = _Reduction(self._position, send, receive, op) if signature else None
         first = self._position
         self._wait(_DONE, first - _SLOTS + 1)
         place = self._place(self._rank, first)
@@ -147,6 +146,7 @@ class SharedReduction:
         if work is None:
             self._set(_WRITTEN, first + 1)
         else:
+            work.begin(first)
             self._write(work)
         self._wait(_WRITTEN, first + 1)
         signatures = {
@@ -167,51 +167,31 @@ class SharedReduction:
         self._position = work.end
         return True
 
-    def _write(self, work: _Reduction) -> None:
+    def _write(self, work: Work) -> None:
         """Copy as many pieces of this rank as there are free slots."""
         while work.written < work.end and self._all(_DONE, work.written - _SLOTS + 1):
-            piece = work.sent(work.written)
-            self._slot(self._rank, work.written, piece)[:] = piece
+            work.write(work.written - work.first, self._slots[self._rank, work.written % _SLOTS])
             work.written += 1
             self._set(_WRITTEN, work.written)
 
-    def _reduce(self, work: _Reduction) -> None:
-        """Reduce the next piece, and more if all ranks have written them."""
-        few = len(self._ranks) <= _FEW
+    def _reduce(self, work: Work) -> None:
+        """Reduce the next piece; before a wait for what others reduce, also more if all ranks have written them."""
         while work.reduced < work.written:
             if work.reduced == work.done:
                 self._wait(_WRITTEN, work.reduced + 1)
-            elif few or not self._all(_WRITTEN, work.reduced + 1):
+            elif not (work.in_parts and self._all(_WRITTEN, work.reduced + 1)):
                 return
-            received = work.received(work.reduced)
-            slots = [self._slot(rank, work.reduced, received) for rank in self._ranks]
-            if work.is_sum_in_place and len(slots) == _PAIR:
-                # The sum of two numbers has the same bits in both orders.
-                work.op.Reduce_local(slots[1 - self._rank], received)
-            elif few:
-                _reduce_all(slots, received, work.op)
-            else:
-                own = _part(len(received), self._rank, len(slots))
-                _reduce_all([slot[own] for slot in slots], received[own], work.op)
-                slots[self._rank][own] = received[own]
+            work.reduce(work.reduced - work.first, self._slots[:, work.reduced % _SLOTS])
             work.reduced += 1
             self._set(_REDUCED, work.reduced)
 
-    def _read(self, work: _Reduction) -> None:
+    def _read(self, work: Work) -> None:
         """Copy the parts of the next piece that other ranks have reduced."""
-        if len(self._ranks) > _FEW:
+        if work.in_parts:
             self._wait(_REDUCED, work.done + 1)
-            received = work.received(work.done)
-            for rank in self._ranks:
-                if rank != self._rank:
-                    part = _part(len(received), rank, len(self._ranks))
-                    received[part] = self._slot(rank, work.done, received)[part]
+            work.read(work.done - work.first, self._slots[:, work.done % _SLOTS])
         work.done += 1
         self._set(_DONE, work.done)
-
-    def _slot(self, rank: int, piece: int, like: NDArray[Any]) -> NDArray[Any]:
-        """Return the slot of a piece as an array like `like`."""
-        return self._slots[rank, piece % _SLOTS, : like.nbytes].view(like.dtype)
 
     @staticmethod
     def _place(rank: int, piece: int) -> int:
@@ -251,40 +231,117 @@ class SharedReduction:
             raise
 
 
-class _Reduction:
-    """An Allreduce under way: its pieces, and how far this rank has got.
+class Work:
+    """An operation: its pieces, and how far this rank has got.
 
     Parameters
     ----------
-    first
-        Number of the first piece.
-    send, receive, op
-        As in `SharedReduction.allreduce`.
+    comm
+        The communicator.
+    send, receive
+        Contiguous arrays that do not overlap; `send` of `Allreduce` may be ``MPI.IN_PLACE``.
+    op
+        A predefined operation.
+
+    Attributes
+    ----------
+    in_parts : bool
+        Whether each rank reduces a part of a piece for all.
     """
 
-    def __init__(self, first: int, send: Any, receive: Any, op: MPI.Op) -> None:
-        self.op = op
+    in_parts = False
+    written = reduced = done = first = end = 0
+
+    def __init__(self, comm: InterruptibleComm, send: Any, receive: Any, op: MPI.Op) -> None:
+        self._rank, self._size, self._op = comm.rank, comm.size, op
         self._received = receive.reshape(-1)
         self._sent = self._received if send is MPI.IN_PLACE else send.reshape(-1)
-        self.is_sum_in_place = send is MPI.IN_PLACE and op == MPI.SUM
-        self._length = _PIECE // receive.itemsize
-        self._first = self.written = self.reduced = self.done = first
-        self.end = first - -receive.size // self._length
 
-    def sent(self, piece: int) -> NDArray[Any]:
-        """Return a piece of the array to send."""
-        return self._piece(self._sent, piece)
+    def begin(self, first: int) -> None:
+        """Give the pieces their numbers, from `first`."""
+        self.written = self.reduced = self.done = self.first = first
+        self.end = first - -self._received.size // self._length()
 
-    def received(self, piece: int) -> NDArray[Any]:
-        """Return a piece of the array for the result."""
-        return self._piece(self._received, piece)
+    def _length(self) -> int:
+        """Return the items of the result in a piece."""
+        itemsize: int = self._received.itemsize
+        return _PIECE // itemsize
+
+    def write(self, piece: int, slot: NDArray[np.uint8]) -> None:
+        """Copy a piece of the array of this rank into its slot."""
+        raise NotImplementedError
+
+    def reduce(self, piece: int, slots: NDArray[np.uint8]) -> None:
+        """Reduce a piece from the slots of all ranks, shape (size, bytes)."""
+        raise NotImplementedError
+
+    def read(self, piece: int, slots: NDArray[np.uint8]) -> None:
+        """Copy what other ranks have reduced from their slots, shape (size, bytes)."""
 
     def _piece(self, row: NDArray[Any], piece: int) -> NDArray[Any]:
-        begin = (piece - self._first) * self._length
-        return row[begin : begin + self._length]
+        begin = piece * self._length()
+        return row[..., begin : begin + self._length()]
 
 
-def _reduce_all(arrays: list[NDArray[Any]], received: NDArray[Any], op: MPI.Op) -> None:
+class Allreduce(Work):
+    """The operation of this name."""
+
+    def __init__(self, comm: InterruptibleComm, send: Any, receive: Any, op: MPI.Op) -> None:
+        super().__init__(comm, send, receive, op)
+        self.in_parts = comm.size > _FEW
+        # The sum of two numbers has the same bits in both orders.
+        self._is_sum_of_pair = send is MPI.IN_PLACE and op == MPI.SUM and comm.size == _PAIR
+
+    def write(self, piece: int, slot: NDArray[np.uint8]) -> None:
+        """As `Work.write`."""
+        sent = self._piece(self._sent, piece)
+        _like(sent, slot)[:] = sent
+
+    def reduce(self, piece: int, slots: NDArray[np.uint8]) -> None:
+        """As `Work.reduce`."""
+        received = self._piece(self._received, piece)
+        arrays = [_like(received, slot) for slot in slots]
+        if self._is_sum_of_pair:
+            self._op.Reduce_local(arrays[1 - self._rank], received)
+        elif not self.in_parts:
+            _reduce(arrays, received, self._op)
+        else:
+            own = _part(len(received), self._rank, self._size)
+            _reduce([array[own] for array in arrays], received[own], self._op)
+            arrays[self._rank][own] = received[own]
+
+    def read(self, piece: int, slots: NDArray[np.uint8]) -> None:
+        """As `Work.read`."""
+        received = self._piece(self._received, piece)
+        for rank, slot in enumerate(slots):
+            if rank != self._rank:
+                part = _part(len(received), rank, self._size)
+                received[part] = _like(received, slot)[part]
+
+
+class ReduceScatter(Work):
+    """``Reduce_scatter_block``: a piece has some items of the part of each rank."""
+
+    def _length(self) -> int:
+        return super()._length() // self._size
+
+    def write(self, piece: int, slot: NDArray[np.uint8]) -> None:
+        """As `Work.write`."""
+        sent = self._piece(self._sent.reshape(self._size, -1), piece)
+        _like(sent, slot)[:] = sent
+
+    def reduce(self, piece: int, slots: NDArray[np.uint8]) -> None:
+        """As `Work.reduce`."""
+        sent, received = self._piece(self._sent.reshape(self._size, -1), piece), self._piece(self._received, piece)
+        _reduce([_like(sent, slot)[self._rank] for slot in slots], received, self._op)
+
+
+def _like(array: NDArray[Any], slot: NDArray[np.uint8]) -> NDArray[Any]:
+    """Return the begin of a slot as an array of the shape and type of another one."""
+    return slot[: array.nbytes].view(array.dtype).reshape(array.shape)
+
+
+def _reduce(arrays: list[NDArray[Any]], received: NDArray[Any], op: MPI.Op) -> None:
     """Reduce arrays in the order of the ranks, so that all ranks get equal bits."""
     first, *others = arrays
     received[:] = first
