@@ -45,7 +45,7 @@ from workbench.errors import (
 )
 from workbench.files import node_dirs
 from workbench.files.private import check_closed, check_private, make_private, replace_file
-from workbench.hints import Command, Hint, Option
+from workbench.hints import Command, Option
 from workbench.log.printable import printable
 
 if TYPE_CHECKING:
@@ -247,28 +247,22 @@ def running(name: str) -> Record:
         if logs is None:
             raise
         end = ended.last(name)
-        why = f" ({end.reason})" if end is not None and end.logs_folder == logs else ""
-        raise ClusterNotFound(
-            f"cluster {name!r} has ended{why}. Its logs are in {logs}.",
-            option="name",
-            given=name,
-            hint=_start_hint(name),
-        ) from error
+        raise _ended(name, logs, end.reason if end is not None and end.logs_folder == logs else "") from error
     if _alive(record) is not False and record.state != "failed":
         return record
     clean()
-    why = f" ({printable(record.message)})" if record.state == "failed" else ""
-    raise ClusterNotFound(
-        f"cluster {name!r} has ended{why}: its head, process {record.process.pid} on {record.process.host}, is gone. "
-        f"Its logs are in {record.logs}.",
+    end = ended.of(record)
+    raise _ended(name, record.logs, printable(record.message) if end is None else end.reason)
+
+
+def _ended(name: str, logs: Path, reason: str) -> ClusterNotFound:
+    why = f" ({reason})" if reason else ""
+    return ClusterNotFound(
+        f"cluster {name!r} has ended{why}. Its logs are in {logs}.",
         option="name",
         given=name,
-        hint=_start_hint(name),
+        hint=("Start a new one with ", Command("start", f"--name {name}"), "."),
     )
-
-
-def _start_hint(name: str) -> Hint:
-    return "Start a new one with ", Command("start", f"--name {name}"), "."
 
 
 def _alive(record: Record, job: JobStatus | None = None) -> bool | None:

@@ -133,7 +133,7 @@ def test_words_of_others_are_shown_as_text_and_not_as_orders_to_the_terminal():
 def test_the_last_word_of_a_failed_head_is_shown_as_text():
     cluster(state="failed", message="\x1b[2J rank 1 died")
 
-    with pytest.raises(ClusterNotFound, match=r"has ended \(\\x1b\[2J rank 1 died\): its head"):
+    with pytest.raises(ClusterNotFound, match=r"has ended \(\\x1b\[2J rank 1 died\)\. Its logs"):
         registry.running("a")
 
 
@@ -207,6 +207,17 @@ def test_what_the_scheduler_has_done_is_the_reason(monkeypatch, told, reason):
     assert its.state == ended.FAILED
     assert its.reason.startswith(reason)
     assert its.when == (told.end or pytest.approx(time.time(), abs=60))
+
+
+def test_a_cluster_whose_job_was_deleted_says_so_at_the_first_look(monkeypatch):
+    cluster(scheduler="slurm", job="4711", process=ELSEWHERE, state="submitted")
+    deleted = JobStatus(JobState.CANCELLED, "by alice")
+    monkeypatch.setattr(jobs, "cancel", lambda _: None)
+    monkeypatch.setattr(jobs, "status", lambda _: deleted)
+    monkeypatch.setattr(jobs, "ask_all", lambda records: {record.id: deleted for record in records})
+
+    with pytest.raises(ClusterNotFound, match=r"has ended \(its job 4711 has ended: CANCELLED: by alice\)\. Its logs"):
+        registry.running("a")
 
 
 def test_a_stop_is_the_users_even_if_the_head_does_not_answer(monkeypatch):

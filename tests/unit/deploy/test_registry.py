@@ -580,7 +580,7 @@ def test_a_killed_head_is_gone():
         cluster(process=ProcessId.of(process.pid))
         assert registry.running("a").alive() is True
         process.kill()
-    with pytest.raises(ClusterNotFound, match=rf"'a' has ended: its head, process {process.pid} on .* is gone"):
+    with pytest.raises(ClusterNotFound, match=rf"'a' has ended \(its head, process {process.pid} on .* was killed"):
         registry.running("a")
     assert registry.names() == []
 
