@@ -173,6 +173,14 @@ def test_the_solver_is_chosen_by_shape(shape, number, solver):
     assert PCA(number, random_state=0).fit(X).solver_ == solver
 
 
+@pytest.mark.parametrize(("solver", "draws"), [("tsqr", False), ("gram", False), ("auto", False), ("randomized", True)])
+def test_a_solver_that_draws_nothing_leaves_the_generator_of_numpy_alone(solver, draws):
+    before = np.random.get_state(legacy=False)["state"]  # noqa: NPY002  (that of the user)
+    PCA(2, solver=solver).fit(np.eye(8))
+    after = np.random.get_state(legacy=False)["state"]  # noqa: NPY002
+    assert (before["pos"] != after["pos"]) is draws
+
+
 def test_wide_rows_are_found_as_well_as_by_scikit_learn():
     X = of_singular_values(0.8 ** np.arange(120), rows=1200).T
     theirs = decomposition.TruncatedSVD(10, random_state=0).fit(X)

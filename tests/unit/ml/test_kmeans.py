@@ -63,6 +63,12 @@ def test_scikit_learn_accepts_it(estimator, check):
     check(estimator)
 
 
+def test_given_centres_leave_the_generator_of_numpy_alone():
+    before = np.random.get_state(legacy=False)["state"]["pos"]  # noqa: NPY002  (that of the user)
+    KMeans(2, init=np.eye(2, 8)).fit(np.eye(8))
+    assert np.random.get_state(legacy=False)["state"]["pos"] == before  # noqa: NPY002
+
+
 @accepted_by_scikit_learn(KMeans(n_clusters=2, init=np.eye(2, 30)), only=OF_WEIGHTS)
 def test_from_given_centres_a_weight_of_two_is_a_row_twice(estimator, check):
     check(estimator)

@@ -106,10 +106,13 @@ class _Decomposition(ClassNamePrefixFeaturesOutMixin, Transformer, Estimator):  
             solver=self._solver(),
             n_iter=self._iterations(),
             n_oversamples=self.n_oversamples,
-            seed=int(check_random_state(self.random_state).randint(2**31 - 1)),
+            seed=0,
             rows=rows,
             features=features,
         )
+        if settings.chosen == "randomized":
+            # The others draw nothing, so the state of NumPy's generator stays as the user has set it.
+            settings = replace(settings, seed=int(check_random_state(self.random_state).randint(2**31 - 1)))
         name, most = type(self).__name__, settings.most
         limit = memory_guard.check(
             name, data, self.engine, settings.needs, _INSTEAD, most=most, sent=settings.sent, later=settings.later

@@ -202,7 +202,8 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, Transformer, ClusterMixin, Estimat
             runs = 10 if init == "random" else 1
         else:
             runs = int(self.n_init)
-        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        # With given centers nothing is drawn, so the state of NumPy's generator stays as the user has set it.
+        seed = int(check_random_state(self.random_state).randint(2**31 - 1)) if isinstance(init, str) else 0
         return kmeans_fit.Settings(
             n_clusters=self.n_clusters,
             init=init,
