@@ -28,7 +28,7 @@ from workbench.errors import (
     from_fields,
 )
 from workbench.files import node_dirs
-from workbench.hints import NOTEBOOK, Command, Option
+from workbench.hints import Command, Option
 from workbench.launch import mpi_library
 from workbench.launch.allocation import Allocation, allocation_hint
 from workbench.launch.interface import UNKNOWN, JobState, Launcher
@@ -268,7 +268,8 @@ class ClusterStarter:
         if self._given_up:
             raise error
         if isinstance(error, WorkbenchError):
-            self._note(ended.FAILED, (self._start_error or error).words(NOTEBOOK))
+            # Without the hint, whose commands are those of one place: the terminal and the panel show the reason, too.
+            self._note(ended.FAILED, (self._start_error or error).message)
         else:
             self._note(ended.STOPPED, "its start was given up")
         try:

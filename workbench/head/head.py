@@ -127,7 +127,7 @@ class Head:
         try:
             kind, reason = await self._end
         except StartError as error:
-            ended.note(self.record, ended.FAILED, str(error))
+            ended.note(self.record, ended.FAILED, error.message)
             self.record = self.record.replace(failure=error.fields())
             return await self._close("failed", str(error))
         ended.note(self.record, kind, reason)

@@ -19,6 +19,7 @@ from workbench.deploy import ended, jobs, registry, stop
 from workbench.deploy.record import Record
 from workbench.deploy.start import ClusterStarter
 from workbench.errors import ClusterNotFound, LaunchError, RecordError
+from workbench.hints import Command
 from workbench.launch.interface import JobState, JobStatus
 from workbench.processes.process_id import ProcessId
 
@@ -233,7 +234,7 @@ def test_a_stop_is_the_users_even_if_the_head_does_not_answer(monkeypatch):
     ("error", "state", "reason"),
     [
         (
-            LaunchError("there is no sbatch.", log="/x.log:\n  word"),
+            LaunchError("there is no sbatch.", hint=("Try ", Command("doctor"), "."), log="/x.log:\n  word"),
             ended.FAILED,
             "there is no sbatch.",
         ),
