@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from array import array
 from collections.abc import Iterator
@@ -241,7 +242,60 @@ def _until_shared(reductions: int) -> Iterator[None]:
         large_messages._UNTIL_SHARED = before
 
 
-async def _same_on_one_node(end: End) -> None:
+def _scattered(large: dict[Any, int]) -> dict[str, Case]:
+    from mpi4py import MPI
+
+    cases = {}
+
+    def scattered(dtype: Any, length: int, op: Any) -> Case:
+        def case(comm: Any) -> Any:
+            got = np.zeros(length, dtype)
+            comm.Reduce_scatter_block((_numbers(comm, length * comm.size) % 40).astype(dtype), got, op)
+            return got
+
+        return case
+
+    for dtype, length in large.items():
+        cases[f"a part of {dtype}"] = scattered(dtype, length, MPI.SUM)
+    cases["a part of the largest"] = scattered(float, 70_001, MPI.MAX)
+
+    def scattered_in_place(comm: Any) -> Any:
+        numbers = _numbers(comm, 60_000 * comm.size)
+        comm.Reduce_scatter_block(MPI.IN_PLACE, numbers)
+        return numbers[:60_000]
+
+    def in_place_of_different_forms(comm: Any) -> Any:
+        # The array alone has 256 KiB or more, and a part has less.
+        numbers = _numbers(comm, 20_000 * comm.size)
+        comm.Reduce_scatter_block(MPI.IN_PLACE, [numbers, 20_000, MPI.DOUBLE] if comm.rank else numbers)
+        return numbers[:20_000]
+
+    cases |= {"a part in place": scattered_in_place, "in place of different forms": in_place_of_different_forms}
+    return cases
+
+
+def _refused() -> dict[str, Case]:
+    from mpi4py import MPI
+
+    def not_defined(op: Any, dtype: Any) -> Case:
+        def case(comm: Any) -> Any:
+            numbers, got = _numbers(comm, 70_000).astype(dtype), np.zeros(70_000, dtype)
+            try:
+                comm.Allreduce(numbers, got, op)
+            except MPI.Exception:
+                return "refused"
+            return got
+
+        return case
+
+    return {
+        "bits of float": not_defined(MPI.BAND, float),
+        "bits of integers": not_defined(MPI.BAND, int),
+        "the largest complex": not_defined(MPI.MAX, complex),
+    }
+
+
+async def _same_on_one_node(end: End) -> bool:
     from mpi4py import MPI
 
     # more than what is reduced at once, and parts that are not equal
@@ -270,25 +324,16 @@ async def _same_on_one_node(end: End) -> None:
     )
     cases["None again"] = in_place
 
-    def scattered(dtype: Any, length: int, op: Any) -> Case:
-        def case(comm: Any) -> Any:
-            got = np.zeros(length, dtype)
-            comm.Reduce_scatter_block((_numbers(comm, length * comm.size) % 40).astype(dtype), got, op)
-            return got
+    cases |= _scattered(large) | _refused()
+    cases["after them"] = in_place
+    shared = []
 
-        return case
+    def is_shared(comm: Any) -> None:
+        shared.append(getattr(comm, "shared_reduction", None) is not None)
+        comm.Barrier()
 
-    for dtype, length in large.items():
-        cases[f"a part of {dtype}"] = scattered(dtype, length, MPI.SUM)
-    cases["a part of the largest"] = scattered(float, 70_001, MPI.MAX)
-
-    def scattered_in_place(comm: Any) -> Any:
-        numbers = _numbers(comm, 60_000 * comm.size)
-        comm.Reduce_scatter_block(MPI.IN_PLACE, numbers)
-        return numbers[:60_000]
-
-    cases["a part in place"] = scattered_in_place
-    await same(end, cases)
+    await same(end, cases | {"memory": is_shared})
+    return any(shared)
 
 
 @on_ranks
@@ -298,7 +343,7 @@ async def test_an_allreduce_on_one_node_in_parts_of_any_length_and_type(end: End
     at_once, node_reduction._AT_ONCE = node_reduction._AT_ONCE, 300_000
     try:
         with _until_shared(-1):
-            await _same_on_one_node(end)
+            assert not await _same_on_one_node(end)
     finally:
         node_reduction._AT_ONCE = at_once
 
@@ -310,13 +355,13 @@ async def test_an_allreduce_through_shared_memory_of_any_length_and_type(end: En
     piece, shared_reduction._PIECE = shared_reduction._PIECE, 48_000
     try:
         with _until_shared(1):
-            await _same_on_one_node(end)
+            assert await _same_on_one_node(end)
     finally:
         shared_reduction._PIECE = piece
 
 
 @on_ranks
-async def test_ranks_share_memory_for_their_third_large_allreduce_and_keep_no_file_open(end: End):
+async def test_ranks_share_memory_after_three_large_reductions_and_a_call_that_has_ended_keeps_none(end: End):
     from workbench.mpi import shared_reduction
 
     def shared(times: int) -> list[bool]:
@@ -328,12 +373,15 @@ async def test_ranks_share_memory_for_their_third_large_allreduce_and_keep_no_fi
             comm.Allreduce(None, numbers)
             assert set(numbers) == {comm.size * (comm.size + 1) / 2}
             found.append(comm.shared_reduction is not None)
+        comm.release_memory()
         return found
 
-    shared(1)
+    shared(4)
+    gc.collect()
     before = psutil.Process().num_fds()
     assert shared(5) == [False, False, True, True, True]
-    assert psutil.Process().num_fds() == before
+    gc.collect()
+    assert psutil.Process().num_fds() <= before
     await end.gather()
 
     # of a rank that sees other numbers of processes

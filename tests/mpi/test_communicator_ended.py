@@ -198,21 +198,64 @@ async def what_is_made_from_it_ends_too(end: End):
 
 
 async def a_reduction_through_shared_memory_ends_too(end: End):
+    from workbench.errors import CollectiveFailed
+    from workbench.mpi import shared_reduction
+
     communicators = _communicators()
 
     def reduce(comm: Any) -> None:
         comm.Allreduce(np.ones(LARGE), np.zeros(LARGE))
 
-    for serial in range(1, 7, 2):
-        comm = _ours(communicators, serial, range(end.size))
-        while comm.shared_reduction is None:
+    def fail_in_the_middle(comm: Any) -> None:
+        shared_reduction.Allreduce.reduce, before = failing, shared_reduction.Allreduce.reduce
+        try:
+            with pytest.raises(MemoryError):
+                reduce(comm)
+        finally:
+            shared_reduction.Allreduce.reduce = before
+        with pytest.raises(CollectiveFailed, match="an earlier reduction on this communicator has failed"):
             reduce(comm)
-        reduce(comm)
+
+    def failing(_: Any, piece: int, _slots: Any) -> None:
+        raise MemoryError(piece)
+
+    for serial, leave in ((1, lambda _: None), (3, fail_in_the_middle), (5, lambda _: None)):
+        comm = _ours(communicators, serial, range(end.size))
+        for _ in range(4):
+            reduce(comm)
+        assert comm.shared_reduction is not None
         if end.rank:
             assert _ended(comm, reduce) < AT_ONCE
+        else:
+            leave(comm)
         await end.gather()
         communicators.abandon(serial)
         reduce(_ours(communicators, serial + 1, range(end.size)))
+
+
+async def messages_arrive_while_a_rank_waits_for_a_reduction_through_shared_memory(end: End):
+    from mpi4py import MPI
+
+    communicators = _communicators()
+    comm = _ours(communicators, 1, range(end.size))
+    for _ in range(4):
+        comm.Allreduce(None, np.ones(LARGE))
+    plain, big, small = MPI.Intracomm(comm), np.ones(LARGE), np.zeros(1)
+    hung = threading.Timer(AT_ONCE, comm.watch.end, ["it hangs"])
+    hung.start()
+    if end.rank == 0:
+        sent = plain.Isend(big, 1, tag=5)
+        comm.Allreduce(None, np.ones(LARGE))
+        plain.Recv(small, 1, tag=9)
+        sent.Wait()
+    else:
+        if end.rank == 1:
+            # While this message is not received, a probe of rank 0 that finds it would make no progress.
+            plain.Send(small, 0, tag=9)
+            comm.Recv(np.zeros(LARGE), 0, tag=5)
+        comm.Allreduce(None, np.ones(LARGE))
+    hung.cancel()
+    await end.gather()
 
 
 async def neighbours_end_too(end: End):
@@ -474,6 +517,27 @@ async def survivors_of_a_dead_rank_get_a_communicator(end: End):
         assert fresh.Split(0).allreduce(1) == len(survivors)
 
 
+async def a_dead_rank_ends_a_reduction_through_shared_memory(end: End):
+    from mpi4py import MPI
+
+    comm = _ours(_communicators(), 1, range(end.size))
+    for _ in range(4):
+        comm.Allreduce(None, np.ones(LARGE))
+    await end.gather()
+    if end.rank == 1:
+        if "Open MPI" in MPI.Get_library_version():
+            MPI.Intracomm(comm).Send(np.zeros(1), 0)  # rank 0 does not receive this message
+            os.kill(os.getpid(), signal.SIGKILL)
+        return
+    if "Open MPI" not in MPI.Get_library_version():
+        return
+    hung = threading.Timer(AT_ONCE, comm.watch.end, ["it hangs"])
+    hung.start()
+    with pytest.raises(MPI.Exception, match="PROC_FAILED"):
+        comm.Allreduce(None, np.ones(LARGE))
+    hung.cancel()
+
+
 CHECKS = (
     each_operation_ends_and_a_fresh_communicator_works,
     fifty_times_of_fifty,
@@ -497,6 +561,16 @@ CHECKS = (
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
 def test_a_call_that_is_ended(endable: World, check: Any) -> None:
     endable.run(check)
+
+
+@pytest.mark.parametrize("world", ["2-piecewise"], indirect=True)
+def test_messages_arrive_while_a_rank_waits_for_a_reduction_through_shared_memory(world: World) -> None:
+    world.run(messages_arrive_while_a_rank_waits_for_a_reduction_through_shared_memory)
+
+
+def test_a_dead_rank_ends_a_reduction_through_shared_memory(mortal: World) -> None:
+    mortal.run(a_dead_rank_ends_a_reduction_through_shared_memory, mortal=[1])
+    assert mortal.dead == ({1} if found().flavour == "openmpi" else set())
 
 
 def test_survivors_of_a_dead_rank_get_a_communicator(mortal: World) -> None:

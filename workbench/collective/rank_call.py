@@ -163,6 +163,8 @@ class SpmdCall(RankState):
         from mpi4py import MPI
 
         self._function = None
+        if self._comm is not None:
+            self._comm.release_memory()
         # A persistent request that the user has started, and freed by a copy, MPI.Prequest(request), may seem active.
         # After an error its buffers are kept, because MPI may write to them.
         posted = [request for request in self.watch.posted if request and (request.started or not self._returned)]

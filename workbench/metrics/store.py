@@ -239,6 +239,7 @@ class Store:
 
         Call this `LATE` seconds after the mark or later; see `WorldState.wait_times`.
         """
+        self._keep_wait_times(self._clock())
         kept = self._marks.pop(mark, None)
         return self._sum_waits(mark) if kept is None else kept
 

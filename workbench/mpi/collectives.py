@@ -84,8 +84,10 @@ class Collectives(InterruptibleComm):
 
     @operation
     def Reduce_scatter_block(self, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM) -> None:
-        if nbytes(recvbuf) * self.size >= LARGE_ON_NODE and on_one_node(self):
-            sent = MPI.IN_PLACE if sendbuf is None else sendbuf
+        sent = MPI.IN_PLACE if sendbuf is None else sendbuf
+        # In place the buffer has the parts of all ranks.
+        part = nbytes(recvbuf, self.size if sent is MPI.IN_PLACE else 1)
+        if part * self.size >= LARGE_ON_NODE and on_one_node(self):
             run_large(self, "Reduce_scatter_block", (sendbuf, recvbuf, op), sent, recvbuf, op=op)
         else:
             self._run(MPI.Comm.Ireduce_scatter_block, sendbuf, recvbuf, op)

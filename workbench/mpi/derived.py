@@ -62,6 +62,12 @@ class DerivedCommunicators(InterruptibleComm):
             if comm != MPI.COMM_NULL:
                 MPI.Comm.Free(comm)
 
+    def release_memory(self) -> None:
+        """Release the memory that the ranks share for reductions, of this and derived communicators."""
+        comm: Any
+        for comm in (self, *self._derived):
+            comm.shared_reduction = None
+
     @property
     def derived(self) -> list[MPI.Intracomm]:
         """The derived communicators that are not freed yet, as plain ones of mpi4py."""
@@ -105,6 +111,7 @@ class DerivedCommunicators(InterruptibleComm):
                 "communicators, from Dup, Split and so on, can be freed."
             )
         self._derived[:] = [comm for comm in self._derived if comm is not self]
+        self.shared_reduction = None
 
     def Abort(self, errorcode: int = 0) -> NoReturn:
         """End the call on all ranks, but not the world: always raises CollectiveFailed."""

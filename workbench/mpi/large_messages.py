@@ -30,8 +30,10 @@ _NAMES = ("Bcast", "Reduce", "Allreduce", "Allgather", "Alltoall", "Reduce_scatt
 # What ranks of one node reduce by shared memory.
 _WORKS = {"Allreduce": Allreduce, "Reduce_scatter_block": ReduceScatter}
 _OPS = (None, MPI.SUM, MPI.PROD, MPI.MAX, MPI.MIN, MPI.LAND, MPI.LOR, MPI.LXOR, MPI.BAND, MPI.BOR, MPI.BXOR)
-# Type codes that each MPI supports.
+# Type codes that each MPI supports, and those for which each MPI has all operations.
 _CODES = "bBhHiIlLqQfdFD"
+_INTEGERS = "bBhHiIlLqQ"
+_ARITHMETIC = {"f": (MPI.SUM, MPI.PROD, MPI.MAX, MPI.MIN), "F": (MPI.SUM, MPI.PROD)}
 
 
 def run_large(
@@ -53,9 +55,11 @@ def run_large(
         if comm.shared_reduction is not None:
             if comm.shared_reduction.run(signature, signature and _WORKS[name](comm, send, receive, op)):
                 return
-        elif _all_agree(comm, signature, blocking=False):
+        elif (name == "Allreduce" or comm.large_reductions < _UNTIL_SHARED) and _all_agree(
+            comm, signature, blocking=False
+        ):
             comm.large_reductions += 1
-            if comm.large_reductions == _UNTIL_SHARED:
+            if comm.size > 1 and comm.large_reductions == _UNTIL_SHARED:
                 comm.shared_reduction = create(comm)
             if name == "Allreduce":
                 reduce_in_parts(comm, send, receive, op)
@@ -91,7 +95,7 @@ def _signature(
             return None
         if receive.size != length or not receive.flags.writeable:
             return None
-    if (name == "Alltoall" and length % size) or op not in _OPS or root not in range(size):
+    if (name == "Alltoall" and length % size) or not _is_defined(op, chr(code)) or root not in range(size):
         return None
     # In a Reduce only the root may be in place.
     all_in_place = in_place and name != "Reduce"
@@ -110,6 +114,11 @@ def _all_agree(comm: InterruptibleComm, signature: tuple[int, int] | None, *, bl
         wait(request, comm.watch.check, buffers=extremes)
     longest, max_kind, shortest, min_kind = extremes.tolist()
     return signature is not None and longest == -shortest and max_kind == -min_kind
+
+
+def _is_defined(op: MPI.Op | None, code: str) -> bool:
+    """Return whether each MPI has an operation for a type: otherwise it may raise, and only when it reduces."""
+    return op in _OPS and (op is None or code in _INTEGERS or op in _ARITHMETIC["f" if code in "fd" else "F"])
 
 
 def _code(array: Any) -> int | None:

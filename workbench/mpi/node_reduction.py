@@ -56,10 +56,12 @@ def _reduce(comm: InterruptibleComm, sent: Any, received: Any, op: MPI.Op) -> No
     wait(MPI.Comm.Ialltoallv(comm, *exchanged), check, buffers=exchanged)
     part = slice(starts[rank], starts[rank] + own)
     reduced = received[part]
-    if sent is not received:
-        reduced[:] = sent[part]
-    for other in others:
-        op.Reduce_local(other, reduced)
+    # In the order of the ranks, as `shared_reduction`, so that a repeated call gets the same bits.
+    parts = [*others]
+    parts.insert(rank, sent[part].copy() if sent is received and rank else sent[part])
+    reduced[:] = parts[0]
+    for array in parts[1:]:
+        op.Reduce_local(array, reduced)
     gathered = MPI.IN_PLACE, [received, (counts, starts)]
     wait(MPI.Comm.Iallgatherv(comm, *gathered), check, buffers=gathered)
 

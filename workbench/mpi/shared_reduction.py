@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from mpi4py import MPI
 
+from workbench.errors import CollectiveFailed
 from workbench.mpi.polling import wait
 
 if TYPE_CHECKING:
@@ -42,8 +43,9 @@ _FEW = _PAIR = 2
 _BELL, _WRITTEN, _REDUCED, _DONE, _TOKEN, _SIGNATURES = 0, 1, 2, 3, 4, 8
 _ROW = _SIGNATURES + 2 * _SLOTS
 _NO_SIGNATURE = -1
-# Seconds of tests at full speed, and of a sleep: then MPI makes progress, for sent messages that are under way.
-_SPIN, _SLEEP = 50e-6, 1e-3
+# Seconds of tests at full speed, and of a sleep. Before each one MPI makes progress, for sent messages that are under
+# way; MPICH may send some kilobytes of a message at each probe.
+_SPIN, _SLEEP, _PROBES = 50e-6, 1e-3, 32
 _ORDERED = platform.machine() == "x86_64" and sys.platform == "linux"
 # Numbers of the system call and of its operations, on x86-64.
 _FUTEX, _WAIT, _WAKE, _ALL = 202, 0, 1, 2**31 - 1
@@ -116,13 +118,14 @@ class SharedReduction:
     def __init__(self, comm: InterruptibleComm, memory: mmap.mmap) -> None:
         # Not the object itself, which holds this one.
         self._comm, self._check = MPI.Intracomm(comm), comm.watch.check
+        self._unused_tag: Any = comm.Get_attr(MPI.TAG_UB)
         self._rank, self._ranks = comm.rank, range(comm.size)
         table = comm.size * _ROW * 8
         self._numbers = memoryview(memory)[:table].cast("q")
         whole: NDArray[np.uint8] = np.frombuffer(memory, np.uint8)
         self._table = whole.ctypes.data
         self._slots = whole[table:].reshape(comm.size, _SLOTS, _PIECE)
-        self._position = 0
+        self._position, self._is_complete = 0, True
 
     def run(self, signature: tuple[int, int] | None, work: Work | None) -> bool:
         """Reduce on all ranks; collective.
@@ -138,7 +141,20 @@ class SharedReduction:
         -------
         agreed : bool
             Whether the signatures of all ranks are equal; otherwise nothing was reduced, on all ranks.
+
+        Raises
+        ------
+        CollectiveFailed
+            If an earlier operation has raised an error on this rank: other ranks would take its pieces for new ones.
         """
+        if not self._is_complete:
+            raise CollectiveFailed("an earlier reduction on this communicator has failed. Use another one, of Dup")
+        self._is_complete = False
+        agreed = self._run(signature, work)
+        self._is_complete = True
+        return agreed
+
+    def _run(self, signature: tuple[int, int] | None, work: Work | None) -> bool:
         first = self._position
         self._wait(_DONE, first - _SLOTS + 1)
         place = self._place(self._rank, first)
@@ -223,9 +239,11 @@ class SharedReduction:
                     return
                 check()
                 if time.monotonic() - since > _SPIN:
+                    # MPI raises here if the rank has ended. It only makes progress if the probe finds no message, so
+                    # the tag is one that programs do not use.
+                    for _ in range(_PROBES):
+                        self._comm.Iprobe(rank, self._unused_tag)
                     _system_call(_FUTEX, bell, _WAIT, rung, _SLEEP_TIME)
-                    # MPI raises here if a rank has ended.
-                    self._comm.Iprobe(MPI.ANY_SOURCE, MPI.ANY_TAG)
         except BaseException:
             check()  # a cancellation is the cause of other errors after it
             raise
@@ -289,7 +307,7 @@ class Allreduce(Work):
     def __init__(self, comm: InterruptibleComm, send: Any, receive: Any, op: MPI.Op) -> None:
         super().__init__(comm, send, receive, op)
         self.in_parts = comm.size > _FEW
-        # The sum of two numbers has the same bits in both orders.
+        # The sum of two numbers has the same bits in both orders (but for the payload of NaN).
         self._is_sum_of_pair = send is MPI.IN_PLACE and op == MPI.SUM and comm.size == _PAIR
 
     def write(self, piece: int, slot: NDArray[np.uint8]) -> None:

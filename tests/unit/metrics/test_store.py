@@ -233,6 +233,18 @@ def test_the_wait_times_of_a_mark_are_exact_though_the_head_is_late(store, clock
     assert store._marks == {}, "of a client that has died"
 
 
+def test_the_wait_times_of_two_marks_at_nearly_the_same_time_are_apart(store, clock):
+    first = store.mark()
+    clock.now += 0.3
+    second = store.mark()
+    barrier = [(rank, 77, 1, "Barrier", first + 0.1 * rank, first + 0.2) for rank in (0, 1)]
+    store.take(message([0, 1], synchronizations=barrier))
+    clock.now += 1.3  # no tick in between
+
+    assert len(store.wait_times(second)) == 2
+    assert store.wait_times(first) == []
+
+
 def test_nodes_and_cores_are_those_of_the_nodes(store):
     tick(store, message([0], "a", cores=2), message([2], "b", cores=3))
     tick(store, message([0], "a", cores=2), message([2], "b", cores=3))
