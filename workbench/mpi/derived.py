@@ -64,9 +64,9 @@ class DerivedCommunicators(InterruptibleComm):
 
     def release_memory(self) -> None:
         """Release the memory that the ranks share for reductions, of this and derived communicators."""
-        comm: Any
         for comm in (self, *self._derived):
-            comm.shared_reduction = None
+            if isinstance(comm, InterruptibleComm):  # others are those of mpi4py
+                comm.shared_reduction = None
 
     @property
     def derived(self) -> list[MPI.Intracomm]:
