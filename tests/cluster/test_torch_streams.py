@@ -95,9 +95,11 @@ def test_the_memory_of_a_rank_has_no_more_than_some_chunks(client4, shuffle):
     # 64 chunks of 4 MiB, of which a rank reads 16, and one in each window.
     rows, columns = 64 * 64, 8192
     lazy = stream(da.random.default_rng(0).random((rows, columns), chunks=(64, columns)), window=4)
-    for count, nbytes in run_on_ranks(streamed.growth, lazy, 64, shuffle=shuffle, client=client4):
-        assert count == rows // 4
-        assert nbytes < 13 * (4 << 20)
+    # Other threads of a rank add to a measurement, so the smaller one of two counts.
+    epochs = [run_on_ranks(streamed.growth, lazy, 64, shuffle=shuffle, client=client4) for _ in range(2)]
+    for rank in zip(*epochs, strict=True):
+        assert [count for count, _ in rank] == [rows // 4] * 2
+        assert min(nbytes for _, nbytes in rank) < 10 * (4 << 20)
 
 
 def test_an_error_in_a_chunk_ends_the_call_with_the_chunk_and_the_next_call_works(client4):

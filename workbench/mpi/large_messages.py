@@ -22,7 +22,7 @@ from workbench.mpi.shared_reduction import Allreduce, ReduceScatter, create
 # Bytes. With this size the agreement costs some percent of the operation, as much as the non-blocking counterpart.
 LARGE = 4 << 20
 LARGE_ON_NODE = 256 << 10
-"""The same for an Allreduce between ranks of one node, which makes no blocking call."""
+"""The same for the reductions of `_WORKS` between ranks of one node, which make no blocking call."""
 
 # Reductions until the ranks share memory, which takes some hundred microseconds.
 _UNTIL_SHARED = 3

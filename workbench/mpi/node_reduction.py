@@ -17,6 +17,7 @@ from mpi4py import MPI
 
 from workbench.mpi.operation import InterruptibleComm
 from workbench.mpi.polling import wait
+from workbench.mpi.shared_reduction import reduce_in_order
 
 # Bytes that are reduced at once: more than the 25 MiB of a bucket of gradients, and a limit for the second copy.
 _AT_ONCE = 32 << 20
@@ -56,12 +57,9 @@ def _reduce(comm: InterruptibleComm, sent: Any, received: Any, op: MPI.Op) -> No
     wait(MPI.Comm.Ialltoallv(comm, *exchanged), check, buffers=exchanged)
     part = slice(starts[rank], starts[rank] + own)
     reduced = received[part]
-    # In the order of the ranks, as `shared_reduction`, so that a repeated call gets the same bits.
     parts = [*others]
     parts.insert(rank, sent[part].copy() if sent is received and rank else sent[part])
-    reduced[:] = parts[0]
-    for array in parts[1:]:
-        op.Reduce_local(array, reduced)
+    reduce_in_order(parts, reduced, op)
     gathered = MPI.IN_PLACE, [received, (counts, starts)]
     wait(MPI.Comm.Iallgatherv(comm, *gathered), check, buffers=gathered)
 

@@ -322,10 +322,10 @@ class Allreduce(Work):
         if self._is_sum_of_pair:
             self._op.Reduce_local(arrays[1 - self._rank], received)
         elif not self.in_parts:
-            _reduce(arrays, received, self._op)
+            reduce_in_order(arrays, received, self._op)
         else:
             own = _part(len(received), self._rank, self._size)
-            _reduce([array[own] for array in arrays], received[own], self._op)
+            reduce_in_order([array[own] for array in arrays], received[own], self._op)
             arrays[self._rank][own] = received[own]
 
     def read(self, piece: int, slots: NDArray[np.uint8]) -> None:
@@ -351,7 +351,7 @@ class ReduceScatter(Work):
     def reduce(self, piece: int, slots: NDArray[np.uint8]) -> None:
         """As `Work.reduce`."""
         sent, received = self._piece(self._sent.reshape(self._size, -1), piece), self._piece(self._received, piece)
-        _reduce([_like(sent, slot)[self._rank] for slot in slots], received, self._op)
+        reduce_in_order([_like(sent, slot)[self._rank] for slot in slots], received, self._op)
 
 
 def _like(array: NDArray[Any], slot: NDArray[np.uint8]) -> NDArray[Any]:
@@ -359,8 +359,8 @@ def _like(array: NDArray[Any], slot: NDArray[np.uint8]) -> NDArray[Any]:
     return slot[: array.nbytes].view(array.dtype).reshape(array.shape)
 
 
-def _reduce(arrays: list[NDArray[Any]], received: NDArray[Any], op: MPI.Op) -> None:
-    """Reduce arrays in the order of the ranks, so that all ranks get equal bits."""
+def reduce_in_order(arrays: list[NDArray[Any]], received: NDArray[Any], op: MPI.Op) -> None:
+    """Reduce the arrays of the ranks in their order, so that all ranks, and repeated calls, get equal bits."""
     first, *others = arrays
     received[:] = first
     for other in others:
