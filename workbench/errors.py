@@ -43,19 +43,19 @@ class WorkbenchError(Exception):
 
     Parameters
     ----------
-    message
+    message : str, default=""
         What is wrong; empty: `given` is not valid for `option`.
-    more
+    *more : str
         More text: Dask recreates a long error with a shortened text after the message.
-    option
+    option : str, default=""
         The option of the error, e.g. ``ranks_per_node``, or its setting, e.g. ``workbench.start-timeout``.
-    given
-        The given value; stored as text unless it is a text or an integer.
-    allowed
+    given : object, default=None
+        The given value; stored as text unless it is a string or an integer.
+    allowed : str or iterable of str, default=()
         The valid values: a description, or a list of all.
-    hint
-        What to do.
-    log
+    hint : str or sequence, default=()
+        What to do: a sentence, or the parts of a sentence, of which commands and options are worded for each place.
+    log : str, default=""
         The end of the log that has the reason.
     """
 
@@ -101,7 +101,7 @@ class WorkbenchError(Exception):
     def __str__(self) -> str:
         return self.text(NOTEBOOK)
 
-    def retold(self, kind: type[Error], message: str, **changes: Any) -> Error:
+    def converted(self, kind: type[Error], message: str, **changes: Any) -> Error:
         """Return an error of another class or with another message, and with the same fields except `changes`."""
         return kind(message, **{name: getattr(self, name) for name in _FIELDS} | changes)
 

@@ -118,16 +118,14 @@ def exceptions() -> str:
 
 
 def exception_classes() -> str:
-    """Return the documentation of the classes."""
-    return (
-        "```{eval-rst}\n.. autoexception:: workbench.errors.WorkbenchError\n   :members:\n\n"
-        + "\n".join(
-            f".. autoexception:: workbench.errors.{name}\n"
-            for name, cls in vars(errors).items()
-            if isinstance(cls, type) and issubclass(cls, errors.WorkbenchError) and cls is not errors.WorkbenchError
-        )
-        + "\n```"
-    )
+    """Return the documentation of the base class, and an entry for each other class: all have the same parameters."""
+    others = [
+        f".. py:exception:: workbench.errors.{name}\n\n   {inspect.getdoc(cls)}\n"
+        for name, cls in vars(errors).items()
+        if isinstance(cls, type) and issubclass(cls, errors.WorkbenchError) and cls is not errors.WorkbenchError
+    ]
+    base = ".. autoexception:: workbench.errors.WorkbenchError\n   :members:\n"
+    return "\n".join(["```{eval-rst}", base, *others, "```"])
 
 
 def measured() -> str:

@@ -142,8 +142,8 @@ def test_what_was_given_is_kept_as_it_can_be_shown():
     assert json.loads(json.dumps(WorkbenchError("x", given=given).fields()))["given"] == repr(given)
 
 
-def test_an_error_that_is_retold_keeps_its_fields():
-    error = ClusterNotFound("sentence.", **FIELDS).retold(InvalidRequest, "other words.", log="")
+def test_an_error_that_is_converted_keeps_its_fields():
+    error = ClusterNotFound("sentence.", **FIELDS).converted(InvalidRequest, "other words.", log="")
 
     assert _same(InvalidRequest("other words.", **{**FIELDS, "log": ""}), error)
 

@@ -94,7 +94,7 @@ class RankRPC:
         raised = errors.from_fields(fields)
         if raised.kind == fields["kind"]:
             # The class of the error stays, and the message gets the name of the rank.
-            raise raised.retold(type(raised), f"{who}: {raised.message}")
+            raise raised.converted(type(raised), f"{who}: {raised.message}")
         raise CollectiveFailed(f"{who} cannot take part in {self._purpose}: {fields['kind']}: {fields['message']}")
 
     def lost(self, rank: int) -> RankLost:

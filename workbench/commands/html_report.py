@@ -48,7 +48,7 @@ def report(file: str, name: str | None, bound: Record | None = None) -> str:
         record = actions.choose(name, bound)
     except ClusterNotFound as error:
         message = f"{error.message} A report can only be written while its cluster runs."
-        raise error.retold(ClusterNotFound, message) from None
+        raise error.converted(ClusterNotFound, message) from None
     atomic_file.write("report", path, _drawn(record.name))
     return f"{file} has the report of cluster {record.name!r}"
 

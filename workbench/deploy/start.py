@@ -243,7 +243,7 @@ class ClusterStarter:
         kind = StartTimeout if isinstance(error, StartTimeout) else StartError
         self._start_error = error
         message = f"cluster {self.record.name!r} did not start: {error.message}"
-        return error.retold(kind, message, log=logs.tail(self.record, head=head))
+        return error.converted(kind, message, log=logs.tail(self.record, head=head))
 
     def runs(self) -> bool:
         """Return whether the cluster may still run."""

@@ -131,7 +131,7 @@ def _check_value(field: str, value: Any) -> None:
     try:
         quoted("" if value is None else str(value))
     except InvalidRequest as error:
-        raise error.retold(InvalidRequest, f"--{named(field)} {error.message}", option=field, given=value) from None
+        raise error.converted(InvalidRequest, f"--{named(field)} {error.message}", option=field, given=value) from None
 
 
 def _options(line: str) -> int:

@@ -113,7 +113,7 @@ def valid_name(name: str) -> str:
     try:
         return registry.check_name(name)
     except InvalidRequest as error:
-        raise error.retold(ClusterNotFound, error.message) from error
+        raise error.converted(ClusterNotFound, error.message) from error
 
 
 # The first matching class counts.
