@@ -26,8 +26,8 @@ from workbench.launch.options import GROUPS, ClusterOption, options
 from workbench.metrics import schema
 
 ROOT = Path(__file__).parents[2]
-# A command of JupyterLab: its name in the table of the extension, and its id.
-COMMAND = re.compile(r"(\w+): '(mpi-workbench:[\w-]+)'")
+# A command of JupyterLab in the table of the extension: the meaning and the id.
+COMMAND = re.compile(r"/\*\* (.+) \*/\s+\w+: '(mpi-workbench:[\w-]+)'")
 
 
 def _table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
@@ -153,11 +153,10 @@ def lab_commands() -> str:
     shortcuts = {each["command"]: each for each in _lab_schema()["jupyter.lab.shortcuts"]}
     source = (ROOT / "extension" / "src" / "tokens.ts").read_text(encoding="utf-8")
     rows = []
-    for _, identifier in COMMAND.findall(source):
-        keys = shortcuts.get(identifier, {})
-        typed = [" ".join(keys[kind]).replace("Accel", "Ctrl").replace(" ", "+") for kind in ("keys",) if kind in keys]
-        rows.append((f"`{identifier}`", ", ".join(f"{{kbd}}`{each}`" for each in typed)))
-    return _table(["command", "keys"], [row for row in rows if "IWorkbench" not in row[0] and ":plugin" not in row[0]])
+    for meaning, identifier in COMMAND.findall(source):
+        typed = " ".join(shortcuts.get(identifier, {}).get("keys", [])).replace("Accel", "Ctrl").replace(" ", "+")
+        rows.append((f"`{identifier}`", meaning, f"{{kbd}}`{typed}`" if typed else ""))
+    return _table(["command", "meaning", "keys"], rows)
 
 
 def lab_settings() -> str:
@@ -165,7 +164,9 @@ def lab_settings() -> str:
     rows = []
     for name, each in _lab_schema()["properties"].items():
         choices = ", ".join(f"`{choice['const']}`" for choice in each.get("oneOf", []))
-        rows.append((f"`{name}`", each.get("description", each["title"]), f"`{json.dumps(each['default'])}`", choices))
+        rows.append(
+            (f"`{name}`", each.get("description", f"{each['title']}."), f"`{json.dumps(each['default'])}`", choices)
+        )
     return _table(["setting", "meaning", "default", "values"], rows)
 
 

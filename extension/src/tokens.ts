@@ -20,15 +20,21 @@ export const IWorkbench = new Token<IWorkbench>(
 
 /** Commands; all but `newCluster` and `show` take `{name}`, and act on the selected cluster without it. */
 export const CommandIDs = {
+  /** Show the panel of the MPI clusters. */
   show: 'mpi-workbench:show',
-  /** Of the plugin of the form. */
+  /** Open the form of a new cluster. */
   newCluster: 'mpi-workbench:new-cluster',
-  /** Of the plugin of the logs viewer. */
+  /** Open the logs of a cluster in a tab. */
   logs: 'mpi-workbench:logs',
+  /** Open the dashboard of a cluster in a tab. */
   dashboard: 'mpi-workbench:dashboard',
+  /** Insert code that connects to a cluster into the current notebook. */
   insertCode: 'mpi-workbench:insert-code',
+  /** Add MPI worlds to a cluster, or remove worlds. */
   scale: 'mpi-workbench:scale',
+  /** Restart the ranks of a cluster. */
   restart: 'mpi-workbench:restart',
+  /** Stop a cluster. */
   stop: 'mpi-workbench:stop'
 } as const;
 
