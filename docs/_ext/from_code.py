@@ -88,12 +88,12 @@ def option_tables() -> str:
 
 
 def settings() -> str:
-    """Return a table of the settings with their descriptions."""
+    """Return a table of the settings with their variables and descriptions."""
     rows = []
     for each in table.settings():
         variable = "DASK_WORKBENCH__" + each.name.upper().replace(".", "__").replace("-", "_")
-        rows.append([f"`workbench.{each.name}`", f"`{each.text}`", _sentence(each.help), f"`{variable}`"])
-    return _table(["setting", "default", "meaning", "variable"], rows)
+        rows.append([f"`workbench.{each.name}`<br>`{variable}`", f"`{each.text}`", _sentence(each.help)])
+    return _table(["setting and variable", "default", "meaning"], rows)
 
 
 def exceptions() -> str:
@@ -136,12 +136,13 @@ def measured() -> str:
         "Of each MPI operation": schema.OPERATION_COLUMNS,
         "Of each pair of ranks or nodes": schema.TRAFFIC_COLUMNS,
     }
-    head = ["column", "unit", "meaning"]
-    return "\n\n".join(
-        f"## {title}\n\n"
-        + _table(head, [(f"`{each.name}`", each.unit.replace("_", " "), each.help) for each in columns])
-        for title, columns in tables.items()
-    )
+    parts = []
+    for title, columns in tables.items():
+        # The meaning of totals has their unit.
+        units = ["unit"] if any(each.unit for each in columns) else []
+        rows = [[f"`{each.name}`", *(each.unit.replace("_", " ") for _ in units), each.help] for each in columns]
+        parts.append(f"## {title}\n\n{_table(['column', *units, 'meaning'], rows)}")
+    return "\n\n".join(parts)
 
 
 def _lab_schema() -> dict[str, Any]:
