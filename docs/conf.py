@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
+
+from sphinx.application import Sphinx
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE / "_ext"))
@@ -119,3 +122,15 @@ copybutton_exclude = ".linenos, .go, .gt"
 man_pages = [("reference/subcommands", "workbench", "start and use MPI worlds that are Dask clusters", author, 1)]
 # A page without a date is the same at each build.
 today = " "
+
+# doctest wants an empty line at the end of a block; readers do not.
+EMPTY_LINE = re.compile(r"^(```python\n(?:(?!```).*\n)*?)\n```$", re.MULTILINE)
+
+
+def setup(app: Sphinx) -> None:
+    """Read pages without the last empty lines of their blocks."""
+
+    def read(_: Sphinx, __: str, source: list[str]) -> None:
+        source[0] = EMPTY_LINE.sub(r"\1```", source[0])
+
+    app.connect("source-read", read)
