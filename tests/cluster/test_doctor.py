@@ -1,16 +1,21 @@
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
+import subprocess
 from pathlib import Path
 
 import dask
-from support.processes import DEADLINE
+import psutil
+import pytest
+from support.processes import DEADLINE, gone, until
 
 from workbench import hints
 from workbench.commands import doctor
 from workbench.hints import TERMINAL
 from workbench.launch import mpi_library, probe
+from workbench.processes import parent_death
 
 CHECKS = [
     "interpreter", "names", "settings", "mpi4py", "MPI wheels", "mpiexec", "two ranks", "launcher", "thread level",
@@ -69,6 +74,29 @@ def test_ranks_that_hang_are_ended_at_the_deadline(tmp_path):
 
     assert (said.code, said.worlds) == (None, ())
     assert doctor.two_ranks(said, found).verdict == "failed"
+
+
+@pytest.mark.parametrize("ending", [KeyboardInterrupt(), subprocess.TimeoutExpired("mpiexec", 0.5)], ids=repr)
+def test_a_rank_that_starts_while_its_launcher_ends_is_ended_too(tmp_path, monkeypatch, ending):
+    ready, rank = tmp_path / "ready", tmp_path / "rank"
+    late = f"trap 'sleep 600 & echo $! > {rank}; exit' TERM\n> {ready}\nsleep 600 & wait"
+
+    class Waiting(subprocess.Popen):
+        def communicate(self, *args, **kwargs):
+            if parent_death.__file__ in self.args and not rank.exists():
+                until("the launcher runs", ready.exists)
+                raise ending
+            return super().communicate(*args, **kwargs)
+
+    monkeypatch.setattr(probe.subprocess, "Popen", Waiting)
+    with (
+        dask.config.set({"workbench.mpi.mpiexec": fake_mpiexec(tmp_path / "mpiexec", late)}),
+        pytest.raises(KeyboardInterrupt) if isinstance(ending, KeyboardInterrupt) else contextlib.nullcontext(),
+    ):
+        assert probe.say_hello(mpi_library.find(), timeout=DEADLINE).code is None
+
+    late_rank = int(rank.read_text(encoding="ascii"))
+    until("the rank has ended", lambda: not psutil.pid_exists(late_rank) or gone(psutil.Process(late_rank)))
 
 
 def test_asking_for_an_mpi_that_is_not_here_fails_with_a_remedy():

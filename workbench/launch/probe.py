@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -72,12 +74,17 @@ def _say_hello(mpi: MPI, timeout: float, shared_memory: Path, program: list[str]
         stderr=subprocess.STDOUT,
         text=True,
         errors="replace",
+        start_new_session=True,
     )
     debug_log.started(process.pid, "two ranks that say hello: %s", command.argv[0])
     try:
         output, _ = process.communicate(timeout=timeout)
     except subprocess.TimeoutExpired:
         return ProbeResult(None, (), _end(process))
+    except BaseException:
+        if process.poll() is None:
+            _end(process)
+        raise
     finally:
         debug_log.ended(process.pid, process.returncode, "two ranks that say hello")
     return ProbeResult(process.returncode, parse_output(output), output)
@@ -103,5 +110,8 @@ def _end(process: subprocess.Popen[str]) -> str:
     _, left = psutil.wait_procs([psutil.Process(process.pid), *ranks], timeout=5)
     for rank in left:
         rank.kill()
+    with contextlib.suppress(ProcessLookupError):
+        # A process that was started after the list of the ranks was made holds the output open.
+        os.killpg(process.pid, signal.SIGKILL)
     output, _ = process.communicate(timeout=5)
     return output
