@@ -32,7 +32,8 @@ def blocks(X: Any) -> list[Future[Any]]:
     Returns
     -------
     list of distributed.Future
-        The blocks: NumPy arrays, matrices in CSR format, or pandas dataframes or series.
+        The blocks: NumPy arrays, matrices in CSR format, pandas dataframes or series, or, of a collection that was
+        placed with `device`, tensors of PyTorch.
 
     Raises
     ------

@@ -36,9 +36,10 @@ def materialize(model: Any, *, seed: int = 0) -> None:
     those of ``torch.manual_seed(seed); Net()`` if modules are registered in the order in which they are made, all are
     without memory, none share a weight, and only `reset_parameters` draws values.
 
-    Only modules with weights of their own are initialized. What constructors do beside is not repeated, for example
-    ``torch.nn.init`` of the weights of a child, and the Xavier initialization of ``torch.nn.Transformer``: call such
-    functions afterwards. A weight that several modules share remains one, with the values that the first module draws.
+    Only modules with weights of their own are initialized. What constructors do in addition is not repeated, for
+    example ``torch.nn.init`` of the weights of a child, and the Xavier initialization of ``torch.nn.Transformer``: call
+    such functions afterwards. A weight that several modules share remains one, with the values that the first module
+    draws.
 
     On CPUs torch warns of random operations on divided parameters: each rank draws its own part, so with one seed for
     all ranks the parts have equal values.
