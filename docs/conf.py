@@ -124,7 +124,7 @@ man_pages = [("reference/subcommands", "workbench", "start and use MPI worlds th
 today = " "
 
 # doctest wants an empty line at the end of a block; readers do not.
-EMPTY_LINE = re.compile(r"^(```python\n(?:(?!```).*\n)*?)\n```$", re.MULTILINE)
+EMPTY_LINE = re.compile(r"^(```pycon\n(?:(?!```).*\n)*?)\n```$", re.MULTILINE)
 
 
 def setup(app: Sphinx) -> None:
