@@ -87,7 +87,7 @@ def actors(client, request, monkeypatch):
     _, pins = whereabouts(X)
     columns = [layout.block_arguments(client, value, pins) for value in (X, None, None)]
     blocks = list(zip(pins, [0, 3, 6, 8], zip(*columns, strict=True), strict=True))
-    parts = ActorParts(client, Rows, Checks("Rows"), blocks, report=print)
+    parts = ActorParts(client, Rows, Checks("Rows"), blocks)
     yield parts
     parts.end()
 
