@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 import math
@@ -9,7 +10,7 @@ import sys
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from threadpoolctl import ThreadpoolController
 
@@ -22,6 +23,9 @@ from workbench.ml.engine.rank_task import Task, on_rank
 from workbench.ml.engine.select import chosen, serves_calls
 from workbench.ml.placed import in_blocks, placed, whereabouts
 from workbench.placement import layout, pinning
+
+if TYPE_CHECKING:
+    from distributed import Client
 
 
 @dataclass
@@ -91,7 +95,7 @@ def _has_mpi(data: Data) -> bool:
 
 def _by_dask(task: Task, data: Data, fit: str, report: Report | None, held: HeldParts | None) -> Any:
     client, pins = whereabouts(data.X)
-    sender = Sender(fit, task.checks.estimator, client.log_event, awaited=False)
+    sender = Sender(fit, task.checks.estimator, functools.partial(_log_event, client), awaited=False)
 
     def send(record: Mapping[str, Any]) -> None:
         sender(record)
@@ -117,6 +121,18 @@ def _by_dask(task: Task, data: Data, fit: str, report: Report | None, held: Held
             parts.end()
     sender.flush()
     return result
+
+
+def _log_event(client: Client, topic: str, message: Any) -> None:
+    """Send an event without waiting for the scheduler."""
+
+    async def send() -> None:
+        # The next request of the fit reports a lost head or a closed client.
+        with contextlib.suppress(OSError, AttributeError):
+            await client.log_event(topic, message)
+
+    loop: Any = client.loop
+    loop.add_callback(send)
 
 
 @functools.lru_cache(maxsize=1)
