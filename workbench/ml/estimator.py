@@ -17,7 +17,6 @@ from workbench.ml.checks import FLOATS
 from workbench.ml.data import Data, know_features
 from workbench.ml.engine import fitting
 from workbench.ml.engine.apply import Applied
-from workbench.ml.engine.fitting import HeldParts
 from workbench.ml.engine.rank_task import Task
 from workbench.ml.engine.select import ENGINES
 from workbench.ml.engine.verbose import Callback, reporting
@@ -55,7 +54,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
     verbose: int
     callback: Callback | None
 
-    def _fit(self, task: Task, data: Data, held: HeldParts | None = None) -> Any:
+    def _fit(self, task: Task, data: Data, held: fitting.HeldParts | None = None) -> Any:
         """Run a fit, and return its result; see `workbench.ml.engine.fitting.fit`."""
         iterations = getattr(self, self._limited_by, None)
         with reporting(type(self).__name__, iterations, self.verbose, self.callback) as report:

@@ -102,7 +102,8 @@ class _Requests:
         """Send a request; for rank 0."""
         data = _pickled(request)
         has_room = len(data) <= self._room
-        self._comm.Bcast(_LENGTH.pack(len(data)) + (data if has_room else b"").ljust(self._room))
+        message = _LENGTH.pack(len(data)) + (data if has_room else b"").ljust(self._room)
+        self._comm.Bcast(np.frombuffer(message, np.uint8))
         if not has_room:
             self._comm.Bcast(np.frombuffer(data, np.uint8))
         self._adapt(len(data))

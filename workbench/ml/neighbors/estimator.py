@@ -83,7 +83,8 @@ class NearestNeighbors(Estimator):
     is a call of all ranks. Each rank finds the nearest of its own rows, and the results are merged. An array stays in
     this process; with ``engine="dask"`` or ``"mpi"`` an array is placed, too. Blocks that need a conversion, such as
     dataframes, are converted once, in the fit. With ``engine="dask"`` the first search for an array of queries makes
-    actors beside the blocks; later searches use these actors, which are released with the model.
+    actors beside the blocks, of rows on a device with a copy of the rows on the host; later searches use these actors,
+    which are released with the model.
 
     Euclidean distances are computed from differences of rows, in double precision, and have 15 digits; distances of
     scikit-learn have fewer if the rows are far from 0. For equal distances the rows with lower numbers come first, so
