@@ -19,7 +19,7 @@ from workbench.errors import HeadUnreachable
 from workbench.metrics import training
 from workbench.ml import KMeans
 from workbench.ml.checks import Checks
-from workbench.ml.engine import dask_parts, fitting
+from workbench.ml.engine import dask_parts, fitting, select
 from workbench.ml.engine.dask_parts import ActorParts, group_size
 from workbench.ml.placed import whereabouts
 from workbench.placement import layout
@@ -116,6 +116,21 @@ def test_the_error_of_the_earliest_block_is_raised(actors):
         with pytest.raises(LookupError, match=f"block of row {block}"):
             actors.sum("fails_from", row)
     assert actors.sum("total") == 45.0
+
+
+@pytest.mark.parametrize(("kind", "serves"), [("HeadScheduler", True), ("Scheduler", False)])
+def test_the_kind_of_a_scheduler_is_requested_once(kind, serves):
+    class Connected:
+        scheduler = SimpleNamespace(identity="identity")
+        requests = 0
+
+        def sync(self, request, **options):
+            self.requests += 1
+            return {"type": kind}
+
+    client = Connected()
+    assert [select.serves_calls(client) for _ in range(2)] == [serves] * 2
+    assert client.requests == 1
 
 
 def test_the_events_of_a_fit_arrive(client):
