@@ -54,11 +54,11 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
     verbose: int
     callback: Callback | None
 
-    def _fit(self, task: Task, data: Data) -> Any:
-        """Run a fit, and return its result."""
+    def _fit(self, task: Task, data: Data, held: fitting.HeldParts | None = None) -> Any:
+        """Run a fit, and return its result; see `workbench.ml.engine.fitting.fit`."""
         iterations = getattr(self, self._limited_by, None)
         with reporting(type(self).__name__, iterations, self.verbose, self.callback) as report:
-            result, self.engine_ = fitting.fit(task, data, self.engine, report)
+            result, self.engine_ = fitting.fit(task, data, self.engine, report, held)
         return result
 
     def _validate_params(self) -> None:

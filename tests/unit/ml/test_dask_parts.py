@@ -9,12 +9,17 @@ from types import SimpleNamespace
 import dask.array as da
 import numpy as np
 import pytest
+from distributed.comm import CommClosedError
 from distributed.core import ConnectionPool, PooledRPCCall
+from sklearn.exceptions import ConvergenceWarning
+from support.processes import until
 
 from workbench import place
 from workbench.errors import HeadUnreachable
+from workbench.metrics import training
+from workbench.ml import KMeans
 from workbench.ml.checks import Checks
-from workbench.ml.engine import dask_parts, fitting
+from workbench.ml.engine import dask_parts, fitting, select
 from workbench.ml.engine.dask_parts import ActorParts, group_size
 from workbench.ml.placed import whereabouts
 from workbench.placement import layout
@@ -87,7 +92,7 @@ def actors(client, request, monkeypatch):
     _, pins = whereabouts(X)
     columns = [layout.block_arguments(client, value, pins) for value in (X, None, None)]
     blocks = list(zip(pins, [0, 3, 6, 8], zip(*columns, strict=True), strict=True))
-    parts = ActorParts(client, Rows, Checks("Rows"), blocks, report=print)
+    parts = ActorParts(client, Rows, Checks("Rows"), blocks)
     yield parts
     parts.end()
 
@@ -111,6 +116,49 @@ def test_the_error_of_the_earliest_block_is_raised(actors):
         with pytest.raises(LookupError, match=f"block of row {block}"):
             actors.sum("fails_from", row)
     assert actors.sum("total") == 45.0
+
+
+@pytest.mark.parametrize(("kind", "serves"), [("HeadScheduler", True), ("Scheduler", False)])
+def test_the_kind_of_a_scheduler_is_requested_once(kind, serves):
+    class Connected:
+        scheduler = SimpleNamespace(identity="identity")
+        requests = 0
+
+        def sync(self, request, **options):
+            self.requests += 1
+            return {"type": kind}
+
+    client = Connected()
+    assert [select.serves_calls(client) for _ in range(2)] == [serves] * 2
+    assert client.requests == 1
+
+
+def test_the_events_of_a_fit_arrive(client):
+    events = []
+    client.subscribe_topic(training.TOPIC, events.append)
+    X = np.random.default_rng(0).normal(size=(40, 2))
+    with pytest.warns(ConvergenceWarning):
+        KMeans(4, init=X[:4], max_iter=2, tol=0).fit(place(X))
+
+    def iterations():
+        return [[record["iteration"] for record in event["records"]] for _, event in events]
+
+    until("the event of the fit has arrived", lambda: [1, 2] in iterations())
+
+
+@pytest.mark.parametrize("error", [CommClosedError("the head is lost"), AttributeError("the client is closed")])
+def test_a_fit_does_not_need_its_events(client, monkeypatch, error):
+    events = []
+
+    def log_event(*event):
+        events.append(event)
+        raise error
+
+    monkeypatch.setattr(client, "log_event", log_event)
+    X = np.random.default_rng(0).normal(size=(40, 2))
+
+    assert KMeans(2, init=X[:2]).fit(place(X)).engine_ == "dask"
+    until("the event was sent", lambda: events)
 
 
 @pytest.mark.parametrize(("workers", "size"), [(1, 1), (8, 1), (9, 3), (64, 8), (100, 10)])

@@ -196,12 +196,24 @@ def test_its_tolerance_is_a_share_of_the_variance(number, made, away):
     if made != "sparse":
         LocalParts(parts).sum("center", X.mean(axis=0, dtype=np.float64))
     for _ in range(2 if made == "anew" else 1):
-        LocalParts(parts).sum("step", X[:5], True)
+        _, spread = LocalParts(parts).sum("first_step", X[:5])
 
     tolerance = 1e-4 if made == "sparse" and away else 1e-9
-    np.testing.assert_allclose(
-        lloyd._spread(LocalParts(parts))[0], X.astype(np.float64).var(axis=0).mean(), rtol=tolerance
+    np.testing.assert_allclose(lloyd._spread(*spread)[0], X.astype(np.float64).var(axis=0).mean(), rtol=tolerance)
+
+
+def test_a_fit_asks_all_parts_once_before_the_first_step_and_once_for_each_step():
+    X, asked = blobs(), []
+
+    class Asked(LocalParts):
+        def each(self, method, *args):
+            asked.append(method)
+            return super().each(method, *args)
+
+    kmeans_fit.fit(
+        Asked([KMeansPart(X - X.mean(axis=0), None, None, 0)] * 2), settings(X, 3, init=X[:3], max_iter=3, tol=0)
     )
+    assert asked == ["weight_and_sample", "first_step", "step", "step", "assign"]
 
 
 @pytest.mark.parametrize("tol", [0.0, 1e-4])

@@ -13,10 +13,12 @@ import pytest
 from dask.sizeof import sizeof
 from scipy import sparse
 from sklearn import neighbors
+from support.processes import until
 from support.sklearn_checks import accepted_by_scikit_learn
 
 from workbench import place
 from workbench.ml.checks import Checks
+from workbench.ml.engine.dask_parts import PartActor
 from workbench.ml.engine.parts import LocalParts
 from workbench.ml.engine.rank_task import Task
 from workbench.ml.neighbors.estimator import NearestNeighbors
@@ -488,3 +490,31 @@ def test_a_part_without_rows_has_no_neighbours(search, monkeypatch):
     monkeypatch.setattr("workbench.ml.neighbors.search.RESULT", 500)
     find_each(parts, search)
     assert [[len(each) for each in kept] for kept in parts.each("kept")] == [[25, 25], [0, 0], [25, 25]]
+
+
+def actors_here(dask_worker):
+    return len(dask_worker.state.actors)
+
+
+def test_searches_on_dask_workers_share_their_parts_until_the_model_is_gone(client, monkeypatch):
+    X, queries, made = rows(60), rows(5, seed=2), []
+    start = PartActor.__init__
+    monkeypatch.setattr(PartActor, "__init__", lambda *args: made.append(args[2]) or start(*args))
+    told = []
+    model = NearestNeighbors(3, callback=told.append).fit(place(X))
+    for _ in range(2):
+        assert_found(model.kneighbors(queries), exactly(queries, X, 3))
+        assert_found(model.kneighbors(queries[:1]), exactly(queries[:1], X, 3))
+        model.radius_neighbors(queries)
+    assert model.engine_ == "dask"
+    assert made.count(NeighborsPart) == 4
+    assert [record["name"] for record in told] == ["rows", *["nearest", "nearest", "within"] * 2]
+
+    # Another fit has other rows.
+    model.fit(place(X[::-1].copy()))
+    assert_found(model.kneighbors(queries), exactly(queries, X[::-1], 3))
+    assert made.count(NeighborsPart) == 8
+    until("the parts of the first fit are gone", lambda: set(client.run(actors_here).values()) == {1})
+
+    del model
+    until("the parts are gone", lambda: not any(client.run(actors_here).values()))

@@ -8,10 +8,20 @@ import dask.dataframe as dd
 import numpy as np
 import pandas as pd
 import pytest
+import sklearn.utils
 
 from workbench import place
 from workbench.errors import InvalidRequest, PlacementError
-from workbench.ml import KMeans, LinearRegression, LogisticRegression, NearestNeighbors, Recipe, Scale, StandardScaler
+from workbench.ml import (
+    KMeans,
+    LinearRegression,
+    LogisticRegression,
+    NearestNeighbors,
+    Recipe,
+    Scale,
+    StandardScaler,
+    frames,
+)
 from workbench.placement import sources
 
 ROWS = 403
@@ -74,6 +84,29 @@ def test_a_placed_table_is_fitted_where_it_lies(client, monkeypatch):
     assert model.engine_ == "dask"
     np.testing.assert_allclose(model.coef_, LogisticRegression(tol=1e-8).fit(X, Y).coef_, atol=1e-9)
     assert model.predict(table).chunks == ((101, 101, 101, 100),)
+
+
+@pytest.mark.parametrize("is_placed", [False, True])
+def test_a_table_that_is_placed_as_an_array_is_converted_once_for_all_fits(client, monkeypatch, is_placed):
+    converted = []
+    for module, name in ((frames, "array_of"), (sklearn.utils, "check_array")):
+        convert = getattr(module, name)
+        monkeypatch.setattr(
+            module, name, lambda rows, *, call=convert, **options: converted.append(len(rows)) or call(rows, **options)
+        )
+    table = dd.from_pandas(TABLE[FEATURES], npartitions=3)
+    table = place(table) if is_placed else table
+    array = place(table.to_dask_array(lengths=True))
+    models = [KMeans(3, init=X[:3]).fit(array) for _ in range(2)]
+    assert converted == []
+    assert models[0].engine_ == "dask"
+
+    if is_placed:
+        models += [KMeans(3, init=X[:3]).fit(table) for _ in range(2)]
+        # In each fit both functions convert each row.
+        assert sum(converted) == 2 * 2 * ROWS
+    for model in models:
+        np.testing.assert_allclose(model.cluster_centers_, models[0].cluster_centers_, rtol=1e-12)
 
 
 def test_what_is_not_placed_is_placed_beside_what_is(client, monkeypatch):

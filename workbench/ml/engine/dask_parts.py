@@ -12,11 +12,12 @@ calls the first worker of each group only, which calls the others of its group a
 from __future__ import annotations
 
 import asyncio
+import copy
 import functools
 import logging
 import math
 import uuid
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
@@ -148,6 +149,10 @@ def _is_no_step(record: logging.LogRecord) -> bool:
     return not any(record.args == (step.__name__,) for step in (ask_part, ask_group))
 
 
+def _drop(record: Mapping[str, Any]) -> None:
+    pass
+
+
 def _lost(address: str) -> str:
     return (
         f"the worker at {address} was lost while a model was fitted on its block: place the data again, X = place(X), "
@@ -166,8 +171,6 @@ class ActorParts:
         Arguments of `workbench.ml.checks.make`.
     blocks
         For each part its pin, the number of its first row, and the futures of its blocks or None.
-    report
-        Receives each record of `Parts.report`.
 
     Raises
     ------
@@ -183,11 +186,9 @@ class ActorParts:
         part: Any,
         checks: Checks,
         blocks: Sequence[tuple[Pin, int, Sequence[Any]]],
-        *,
-        report: Report,
     ) -> None:
         self._client = client
-        self.report = report
+        self.report: Report = _drop
         self._addresses = [pin.address for pin, _, _ in blocks]
         self._fit = uuid.uuid4().hex
         calls = [
@@ -214,6 +215,12 @@ class ActorParts:
                 future.release()
             made.clear()
             raise serialize.strip_internal_frames(error) from None
+
+    def reporting(self, report: Report) -> ActorParts:
+        """Return the same actors for a task, with the function that receives each record of `Parts.report`."""
+        parts = copy.copy(self)
+        parts.report = report
+        return parts
 
     def sum(self, method: str, *args: Any) -> Any:
         """See `workbench.ml.engine.parts.Parts.sum`."""

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 import math
 import sys
 import uuid
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from threadpoolctl import ThreadpoolController
 
@@ -22,8 +24,21 @@ from workbench.ml.engine.select import chosen, serves_calls
 from workbench.ml.placed import in_blocks, placed, whereabouts
 from workbench.placement import layout, pinning
 
+if TYPE_CHECKING:
+    from distributed import Client
 
-def fit(task: Task, data: Data, engine: str, report: Report | None) -> tuple[Any, str]:
+
+@dataclass
+class HeldParts:
+    """Parts on Dask workers for several tasks with the same `Task.part` on the same data: none before the first task.
+
+    They are released with this object.
+    """
+
+    parts: ActorParts | None = None
+
+
+def fit(task: Task, data: Data, engine: str, report: Report | None, held: HeldParts | None = None) -> tuple[Any, str]:
     """Run an algorithm, and return its result and the engine: ``"dask"``, ``"mpi"`` or ``"local"``.
 
     With `Task.kept` the result is a pair: the result of the algorithm, and a tuple of the kept arrays or placed Dask
@@ -40,6 +55,9 @@ def fit(task: Task, data: Data, engine: str, report: Report | None) -> tuple[Any
         ``"auto"``.
     report
         Receives the records of `Parts.report`, in this process.
+    held
+        Parts of earlier tasks, which the engine ``"dask"`` uses again; None: the parts are released after the task. A
+        part must not keep a state of a task.
     """
     engine = chosen(engine, distributed=data.distributed)
     if engine == "local":
@@ -51,7 +69,10 @@ def fit(task: Task, data: Data, engine: str, report: Report | None) -> tuple[Any
     if engine == "auto":
         engine = "mpi" if _has_mpi(blocks) else "dask"
     identity = uuid.uuid4().hex
-    result = (_by_mpi if engine == "mpi" else _by_dask)(task, blocks, identity, report)
+    if engine == "mpi":
+        result = _by_mpi(task, blocks, identity, report)
+    else:
+        result = _by_dask(task, blocks, identity, report, held)
     if not task.kept:
         return result, engine
     rows = y.collection if isinstance(y, layout.AlignedBlocks) else X
@@ -72,18 +93,23 @@ def _has_mpi(data: Data) -> bool:
     return len({ranks.get(pin.address) for pin in pins}) == 1
 
 
-def _by_dask(task: Task, data: Data, fit: str, report: Report | None) -> Any:
+def _by_dask(task: Task, data: Data, fit: str, report: Report | None, held: HeldParts | None) -> Any:
     client, pins = whereabouts(data.X)
-    sender = Sender(fit, task.checks.estimator, client.log_event, awaited=False)
+    sender = Sender(fit, task.checks.estimator, functools.partial(_log_event, client), awaited=False)
 
     def send(record: Mapping[str, Any]) -> None:
         sender(record)
         if report is not None:
             report(record)
 
-    columns = [layout.block_arguments(client, value, pins) for value in data.columns()]
-    blocks = list(zip(pins, _starts(data), zip(*columns, strict=True), strict=True))
-    parts = ActorParts(client, task.part, task.checks, blocks, report=send)
+    parts = held.parts if held else None
+    if parts is None:
+        columns = [layout.block_arguments(client, value, pins) for value in data.columns()]
+        blocks = list(zip(pins, _starts(data), zip(*columns, strict=True), strict=True))
+        parts = ActorParts(client, task.part, task.checks, blocks)
+        if held:
+            held.parts = parts
+    parts = parts.reporting(send)
     try:
         # The vectors of this process are small: idle threads of BLAS would take a core from the ranks.
         with _thread_pools(len(sys.modules)).limit(limits=1, user_api="blas"):
@@ -91,9 +117,22 @@ def _by_dask(task: Task, data: Data, fit: str, report: Report | None) -> Any:
         if task.kept:
             parts.sum("leave", fit)
     finally:
-        parts.end()
+        if not held:
+            parts.end()
     sender.flush()
     return result
+
+
+def _log_event(client: Client, topic: str, message: Any) -> None:
+    """Send an event without waiting for the scheduler."""
+
+    async def send() -> None:
+        # The next request of the fit reports a lost head or a closed client.
+        with contextlib.suppress(OSError, AttributeError):
+            await client.log_event(topic, message)
+
+    loop: Any = client.loop
+    loop.add_callback(send)
 
 
 @functools.lru_cache(maxsize=1)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import pickle
+import struct
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,12 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _Report = Callable[[Mapping[str, float]], None]
+
+# The length of a pickled request, at the start of a message.
+_LENGTH = struct.Struct("=q")
+# Bytes by which a request may exceed the request before, and maximum bytes of a request that has room in a message:
+# for more bytes a second broadcast costs little in comparison.
+_MORE, _MOST = 1 << 10, 1 << 16
 
 
 class RankParts:
@@ -38,7 +45,7 @@ class RankParts:
     direct = True
 
     def __init__(self, comm: Intracomm, part: Any, report: _Report) -> None:
-        self._comm, self._part = comm, part
+        self._comm, self._part, self._requests = comm, part, _Requests(comm)
         self.report = report
 
     def sum(self, method: str, *args: Any) -> Any:
@@ -56,23 +63,65 @@ class RankParts:
 
     def together(self, method: str, *args: Any) -> Any:
         """See `workbench.ml.engine.parts.ConnectedParts.together`."""
-        self._comm.bcast(_pickled((_together, method, args)))
+        self._requests.send((_together, method, args))
         return _together(self._comm, getattr(self._part, method)(*args), self.report)
 
     def _ask(self, collect: Callable[..., Any], method: str, args: tuple[Any, ...]) -> Any:
-        self._comm.bcast(_pickled((collect, method, args)))
+        self._requests.send((collect, method, args))
         return collect(self._comm, getattr(self._part, method)(*args))
 
     def end(self) -> None:
         """End `serve` on the other ranks."""
-        self._comm.bcast(None)
+        self._requests.send(None)
 
 
 def serve(comm: Intracomm, part: Any) -> None:
     """Execute the requests of rank 0 until `RankParts.end`; for the other ranks."""
-    while request := comm.bcast(None):
-        collect, method, args = pickle.loads(request)  # noqa: S301  (sent by rank 0)
+    requests = _Requests(comm)
+    while request := requests.receive():
+        collect, method, args = request
         collect(comm, getattr(part, method)(*args))
+
+
+class _Requests:
+    """Requests of rank 0 to the other ranks.
+
+    All ranks know the length of the request before. The steps of an algorithm have requests of the same length, so that
+    one broadcast with room for such a request is enough. A request that has no room follows in a second broadcast.
+
+    Parameters
+    ----------
+    comm
+        The communicator.
+    """
+
+    def __init__(self, comm: Intracomm) -> None:
+        self._comm, self._room = comm, _MORE
+
+    def send(self, request: Any) -> None:
+        """Send a request; for rank 0."""
+        data = _pickled(request)
+        has_room = len(data) <= self._room
+        message = _LENGTH.pack(len(data)) + (data if has_room else b"").ljust(self._room)
+        self._comm.Bcast(np.frombuffer(message, np.uint8))
+        if not has_room:
+            self._comm.Bcast(np.frombuffer(data, np.uint8))
+        self._adapt(len(data))
+
+    def receive(self) -> Any:
+        """Return the next request; for the other ranks."""
+        message = np.empty(_LENGTH.size + self._room, np.uint8)
+        self._comm.Bcast(message)
+        (length,) = _LENGTH.unpack_from(message.data)
+        data = message[_LENGTH.size :]
+        if length > self._room:
+            data = np.empty(length, np.uint8)
+            self._comm.Bcast(data)
+        self._adapt(length)
+        return pickle.loads(data.data)  # noqa: S301  (sent by rank 0)
+
+    def _adapt(self, length: int) -> None:
+        self._room = _MORE + (length if length <= _MOST else 0)
 
 
 def _pickled(request: Any) -> bytes:

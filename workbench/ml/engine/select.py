@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 from distributed import get_worker
 
@@ -15,6 +16,9 @@ if TYPE_CHECKING:
 
 ENGINES = ("auto", "mpi", "dask", "local")
 """The values of ``engine``."""
+
+# By client, whose scheduler stays the same: each fit with "auto" needs this, and a request takes some of a short fit.
+_serves_calls: WeakKeyDictionary[Client, bool] = WeakKeyDictionary()
 
 
 def chosen(engine: str, *, distributed: bool) -> str:
@@ -48,9 +52,11 @@ def chosen(engine: str, *, distributed: bool) -> str:
 
 def serves_calls(client: Client) -> bool:
     """Return whether the cluster runs calls on all ranks of an MPI world."""
-    scheduler: Any = client.scheduler
-    # A request that only a head knows would make a Dask scheduler log a traceback.
-    return bool(client.sync(scheduler.identity, n_workers=0)["type"] == "HeadScheduler")
+    if client not in _serves_calls:
+        scheduler: Any = client.scheduler
+        # A request that only a head knows would make a Dask scheduler log a traceback.
+        _serves_calls[client] = client.sync(scheduler.identity, n_workers=0)["type"] == "HeadScheduler"
+    return _serves_calls[client]
 
 
 def _refuse_on_workers() -> None:

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from workbench.ml.algebra import moments
+from workbench.ml.algebra.moments import Moments
 from workbench.ml.engine.parts import Parts, weighed
 from workbench.ml.kmeans import first_centers
 from workbench.ml.kmeans.lloyd import Fitted, lloyd
@@ -32,8 +33,8 @@ class Settings:
 
 def fit(parts: Parts, settings: Settings) -> Fitted:
     """Return the best of ``n_init`` fits on `KMeansPart` objects."""
-    weighed(parts.sum("weight"))
-    rows, mean, deviations = parts.fold(moments.join, "sample", settings.rows)
+    weight, (rows, mean, deviations) = parts.fold(_join, "weight_and_sample", settings.rows)
+    weighed(weight)
     if np.square(mean).sum() * rows > deviations.sum():
         parts.sum("center", _rounded(mean, np.sqrt(deviations / rows)))
     best = _run(parts, settings, 0)
@@ -45,6 +46,11 @@ def fit(parts: Parts, settings: Settings) -> Fitted:
             best = fitted
             parts.sum("keep")
     return best
+
+
+def _join(left: tuple[float, Moments], right: tuple[float, Moments]) -> tuple[float, Moments]:
+    """Return the weight of the rows of two parts, and the moments of their samples."""
+    return left[0] + right[0], moments.join(left[1], right[1])
 
 
 def _run(parts: Parts, settings: Settings, run: int) -> Fitted:

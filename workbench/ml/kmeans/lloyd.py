@@ -62,10 +62,13 @@ def lloyd(parts: Parts, centers: _Array, max_iter: int, tol: float, *, assign: b
     iterations, shift, moved, threshold, squares = 0, np.inf, 1.0, 0.0, np.nan
     while iterations < max_iter and moved and shift > threshold:
         iterations += 1
-        sums, counts, scores, moved = parts.sum("step", centers, iterations == 1)
         if iterations == 1:
-            variance, squares = _spread(parts)
+            step, spread = parts.sum("first_step", centers)
+            variance, squares = _spread(*spread)
             threshold = tol * variance
+        else:
+            step = parts.sum("step", centers)
+        sums, counts, scores, moved = step
         before, centers = centers, _means(parts, centers, sums.copy(), counts.copy())
         shift = float(np.square(centers - before).sum())
         parts.report({"iteration": iterations, "score": scores, "shift": shift, "moved": moved})
@@ -79,10 +82,9 @@ def lloyd(parts: Parts, centers: _Array, max_iter: int, tol: float, *, assign: b
     return Fitted(centers, inertia, iterations, converged=converged, distinct=distinct)
 
 
-def _spread(parts: Parts) -> tuple[float, float]:
-    """Return the variance of the features, on average, and the weighted sum of squared norms, after the first step."""
-    rows, total, squares, weighted = parts.sum("spread")
-    return float(max(0.0, squares - total @ total / rows) / (rows * len(total))), weighted
+def _spread(rows: float, total: _Array, squares: float, weighted: float) -> tuple[float, float]:
+    """Return the variance of the features, on average, and the weighted sum of squared norms."""
+    return max(0.0, float(squares - total @ total / rows)) / (rows * len(total)), weighted
 
 
 def _inertia(parts: Parts, centers: _Array, squares: float, scores: float) -> float:

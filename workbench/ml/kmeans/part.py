@@ -77,6 +77,10 @@ class KMeansPart(Keeps, FindsNonFinite):
         mean = rows.mean(axis=0) if len(rows) else np.zeros(rows.shape[1])
         return float(len(rows)), mean, np.square(rows - mean).sum(axis=0)
 
+    def weight_and_sample(self, total: int) -> tuple[float, Moments]:
+        """Return the results of `weight` and `sample`, in one request."""
+        return self.weight(), self.sample(total)
+
     def spread(self) -> tuple[float, _Array, float, float]:
         """Return the number of rows, and the sums of the centered rows and of their squared norms, from the first step.
 
@@ -164,6 +168,10 @@ class KMeansPart(Keeps, FindsNonFinite):
         self._labels = labels
         self._steps += 1
         return self._sums, self._counts, scores, float(moved)
+
+    def first_step(self, centers: _Array) -> tuple[Any, Any]:
+        """Return the results of the first `step` of a run and of `spread`, in one request."""
+        return self.step(centers, True), self.spread()
 
     def assign(self, centers: _Array) -> tuple[_Array, float]:
         """Assign the rows to the last centers; return the number of rows of each cluster, and the scores."""

@@ -82,7 +82,9 @@ class NearestNeighbors(Estimator):
     A fit leaves the rows on their ranks: a Dask collection is placed, one block per rank (`workbench.place`). A search
     is a call of all ranks. Each rank finds the nearest of its own rows, and the results are merged. An array stays in
     this process; with ``engine="dask"`` or ``"mpi"`` an array is placed, too. Blocks that need a conversion, such as
-    dataframes, are converted once, in the fit.
+    dataframes, are converted once, in the fit. With ``engine="dask"`` the first search for an array of queries makes
+    actors beside the blocks, of rows on a device with a copy of the rows on the host; later searches use these actors,
+    which are released with the model.
 
     Euclidean distances are computed from differences of rows, in double precision, and have 15 digits; distances of
     scikit-learn have fewer if the rows are far from 0. For equal distances the rows with lower numbers come first, so
@@ -181,7 +183,7 @@ class NearestNeighbors(Estimator):
             data = replace(data, X=X)
         else:
             self.n_samples_fit_ = self._fit(task, data)
-        self._rows = data
+        self._rows, self._held = data, fitting.HeldParts()
         return self
 
     def kneighbors(self, X: Any = None, n_neighbors: int | None = None, return_distance: bool = True) -> Any:
@@ -378,7 +380,7 @@ class NearestNeighbors(Estimator):
         results = []
         for start in range(0, queries.shape[0], search.step):
             some = replace(wanted, queries=queries[start : start + search.step])
-            result = self._fit(Task(find, some, NeighborsPart, self._query_checks()), self._rows)
+            result = self._fit(Task(find, some, NeighborsPart, self._query_checks()), self._rows, self._held)
             results.append(result if first is None else search.without_self(result, first + start))
         return search.arrays(results)
 
