@@ -63,7 +63,8 @@ class SpmdCalls:
         call.taken = {key: take(data, key) for key in keys}
         values = [call.taken[key] for key in keys]
         answer = await asyncio.wrap_future(self._context.spmd_thread.submit(call.unpack, work["contents"], values))
-        if answer:
+        if answer or id in self._ended:
+            # No request to run this call will come, with which the call would give its blocks back.
             self._calls.pop(id, None)
         return answer
 
