@@ -143,8 +143,9 @@ def _cut(text: str, longest: int) -> str:
 
 
 def _chain(error: BaseException | None) -> list[BaseException]:
-    errors: list[BaseException] = []
-    while error is not None and error not in errors:
-        errors.append(error)
+    # By identity: the user's class may define equality, for example as a dataclass with arrays.
+    errors: dict[int, BaseException] = {}
+    while error is not None and id(error) not in errors:
+        errors[id(error)] = error
         error = error.__cause__ or error.__context__
-    return errors
+    return [*errors.values()]
