@@ -6,6 +6,7 @@ import _imp
 import contextlib
 import ctypes
 import functools
+import math
 import sys
 import threading
 import time
@@ -284,12 +285,11 @@ def _of_value(value: Any, limit: int | None) -> protocol.Outcome:
     from distributed.protocol.serialize import to_serialize
 
     try:
-        contents = serialize.dumps(value)
+        contents, nbytes = serialize.dumps_within(value, math.inf if limit is None else limit)
     except Exception as error:
         error.add_note("What was returned cannot be sent to the notebook.")
         raise
-    nbytes = len(contents)
-    if limit is not None and nbytes > limit:
+    if contents is None:
         return {"nbytes": nbytes}
     # As separate frames: Dask copies the other frames of a message together, which have at most 4 GiB.
     return {"nbytes": nbytes, "value": contents if nbytes <= _LARGE else to_serialize(contents)}

@@ -40,6 +40,28 @@ def dumps(thing: Any) -> bytes:
     return parcel.getvalue()
 
 
+def dumps_within(thing: Any, limit: float) -> tuple[bytes | None, int]:
+    """Return a parcel and its bytes; in place of a parcel above the limit None, which takes no memory for its data."""
+    parcel = _Limited(limit)
+    _Writer(parcel).dump(thing)
+    return (parcel.getvalue() if parcel.nbytes <= limit else None), parcel.nbytes
+
+
+class _Limited(io.BytesIO):
+    """A file that counts its bytes, and keeps none once they exceed a limit."""
+
+    def __init__(self, limit: float) -> None:
+        super().__init__()
+        self.nbytes, self._limit = 0, limit
+
+    def write(self, contents: Any) -> int:
+        self.nbytes += (size := memoryview(contents).nbytes)
+        if self.nbytes <= self._limit:
+            return super().write(contents)
+        self.truncate(0)
+        return size
+
+
 def loads(parcel: bytes) -> Any:
     """Return the object in a parcel, or raise any error of the unpickler."""
     return _Reader(io.BytesIO(parcel)).load()
@@ -98,11 +120,12 @@ def pack_error(error: BaseException) -> Error:
     }
     try:
         tblib.pickling_support.install(*_chain(error))
-        parcel = dumps((error, stack))
-        loads(parcel)
+        parcel, _ = dumps_within((error, stack), _LARGEST_ERROR)
+        if parcel is not None:
+            loads(parcel)
     except Exception:  # noqa: BLE001  (whatever the class of the user raises: the text is enough)
         return message
-    return {**message, "parcel": parcel} if len(parcel) <= _LARGEST_ERROR else message
+    return {**message, "parcel": parcel}
 
 
 def unpack_error(message: Mapping[str, Any], note: str) -> Exception:

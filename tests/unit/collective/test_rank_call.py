@@ -6,7 +6,9 @@ import _imp
 import importlib
 import sys
 import threading
+import tracemalloc
 
+import numpy as np
 import pytest
 from support.patience import DEADLINE
 from support.processes import until
@@ -50,6 +52,26 @@ def test_a_call_ends_although_a_callback_of_the_garbage_collector_has_swallowed_
     thread.start()
     thread.join(DEADLINE)
     assert (thread.is_alive(), len(swallowed)) == (False, 1)
+
+
+@pytest.mark.parametrize(
+    "pack",
+    [lambda value: rank_call._of_value(value, 1 << 20), lambda value: serialize.pack_error(ValueError(value))],
+    ids=["a value", "an error"],
+)
+def test_what_is_too_large_for_the_notebook_is_not_copied(pack):
+    value = np.zeros(200 << 20, np.uint8)
+    tracemalloc.start()
+    try:
+        pack(value)
+        assert tracemalloc.get_traced_memory()[1] < value.nbytes / 2
+    finally:
+        tracemalloc.stop()
+
+
+def test_the_size_of_a_value_that_is_too_large_is_the_size_of_its_parcel():
+    value = [np.zeros(100_000), "x" * 300_000]
+    assert rank_call._of_value(value, 1000) == {"nbytes": len(serialize.dumps(value))}
 
 
 SLOW = """
