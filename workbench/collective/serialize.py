@@ -13,12 +13,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import CodeType, TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import cloudpickle
 
 from workbench.collective.protocol import Error
 from workbench.errors import CollectiveFailed
+
+if TYPE_CHECKING:
+    from distributed.protocol.serialize import Serialized
 
 # Bytes of a pickled error, and characters of the text of an error. Every rank may send one.
 _LARGEST_ERROR, _LONGEST_TEXT, _LONGEST_STACK = 1 << 20, 4000, 40_000
@@ -88,6 +91,29 @@ class _Reader(pickle.Unpickler):
             # The import would initialize MPI, which may end the process of a notebook.
             raise pickle.UnpicklingError(f"it is of {_MPI}, which is not loaded here; import that before the call")
         return super().find_class(module, name)
+
+
+def serialized(value: Any) -> Serialized:
+    """Return a value as a part of a message of Dask.
+
+    Dask's ``to_serialize`` would make a frame of each item of a list or a dict, which takes 500 times as long for a
+    table of numbers or words, and would make a plain array of an array of a subclass, for example one with units.
+    """
+    from distributed.protocol.serialize import Serialized, serialize
+
+    return Serialized(*serialize(value, ("pickle",) if _has_subclass(value) else None, on_error="raise"))
+
+
+def _has_subclass(value: Any) -> bool:
+    """Return whether a value is or contains an array whose class Dask's serializer of arrays would drop."""
+    import numpy as np
+    from distributed.protocol.serialize import check_dask_serializable
+
+    if type(value) in {list, tuple, set, dict}:
+        # Dask pickles any other collection as a whole.
+        items = value.values() if type(value) is dict else value
+        return check_dask_serializable(value) and any(map(_has_subclass, items))
+    return isinstance(value, np.ndarray) and type(value) not in {np.ndarray, np.ma.MaskedArray, np.memmap}
 
 
 def fill(args: Sequence[Any], kwargs: Mapping[str, Any], values: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
