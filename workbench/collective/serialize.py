@@ -5,6 +5,7 @@ The head forwards parcels unopened, so the head does not need the modules of the
 
 from __future__ import annotations
 
+import contextlib
 import io
 import pickle
 import sys
@@ -94,26 +95,33 @@ class _Reader(pickle.Unpickler):
 
 
 def serialized(value: Any) -> Serialized:
-    """Return a value as a part of a message of Dask.
+    """Return a value as a part of a message of Dask: arrays and tensors from their memory, other objects pickled.
 
     Dask's ``to_serialize`` would make a frame of each item of a list or a dict, which takes 500 times as long for a
-    table of numbers or words, and would make a plain array of an array of a subclass, for example one with units.
+    table of numbers or words. It would also drop subclasses of arrays, for example with units, and copy the weights
+    that two layers of a module share.
     """
     from distributed.protocol.serialize import Serialized, serialize
 
-    return Serialized(*serialize(value, ("pickle",) if _has_subclass(value) else None, on_error="raise"))
+    # Dask's serializer of tensors raises for some types, for example bfloat16.
+    with contextlib.suppress(TypeError, RecursionError):
+        if _has_memory(value):
+            return Serialized(*serialize(value, on_error="raise"))
+    return Serialized(*serialize(value, ("pickle",), on_error="raise", iterate_collection=False))
 
 
-def _has_subclass(value: Any) -> bool:
-    """Return whether a value is or contains an array whose class Dask's serializer of arrays would drop."""
+def _has_memory(value: Any) -> bool:
+    """Return whether a value is an array or a tensor, not of a subclass, or a collection of these."""
     import numpy as np
-    from distributed.protocol.serialize import check_dask_serializable
 
-    if type(value) in {list, tuple, set, dict}:
-        # Dask pickles any other collection as a whole.
-        items = value.values() if type(value) is dict else value
-        return check_dask_serializable(value) and any(map(_has_subclass, items))
-    return isinstance(value, np.ndarray) and type(value) not in {np.ndarray, np.ma.MaskedArray, np.memmap}
+    from workbench.gpu.tensors import is_tensor
+
+    if type(value) in {list, tuple, dict}:
+        return all(map(_has_memory, value.values() if type(value) is dict else value))
+    if is_tensor(value):
+        torch = sys.modules["torch"]
+        return type(value) in {torch.Tensor, torch.nn.Parameter}
+    return type(value) in {bytes, np.ndarray, np.ma.MaskedArray, np.memmap}
 
 
 def fill(args: Sequence[Any], kwargs: Mapping[str, Any], values: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:

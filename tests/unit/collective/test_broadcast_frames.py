@@ -60,3 +60,21 @@ def test_an_array_keeps_its_type(array):
     arrived = _from_frames(_to_frames(array))
     assert type(arrived) is type(array)
     np.testing.assert_array_equal(arrived, array)
+
+
+def test_a_tensor_of_a_type_that_numpy_does_not_have_arrives():
+    import torch
+
+    weights = torch.arange(3, dtype=torch.bfloat16)
+    assert torch.equal(_from_frames(_to_frames(weights)), weights)
+    assert torch.equal(_from_frames(_to_frames({"weights": weights}))["weights"], weights)
+
+
+def test_layers_that_share_weights_share_them_on_the_ranks_too():
+    import torch
+
+    module = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)).bfloat16()
+    module[1].weight = module[0].weight
+    arrived = _from_frames(_to_frames(module))
+    assert arrived[1].weight is arrived[0].weight
+    assert torch.equal(arrived[0].weight, module[0].weight)
