@@ -114,14 +114,11 @@ def _has_memory(value: Any) -> bool:
     """Return whether a value is an array or a tensor, not of a subclass, or a collection of these."""
     import numpy as np
 
-    from workbench.gpu.tensors import is_tensor
-
     if type(value) in {list, tuple, dict}:
         return all(map(_has_memory, value.values() if type(value) is dict else value))
-    if is_tensor(value):
-        torch = sys.modules["torch"]
-        return type(value) in {torch.Tensor, torch.nn.Parameter}
-    return type(value) in {bytes, np.ndarray, np.ma.MaskedArray, np.memmap}
+    # A tensor exists only where its module is loaded.
+    tensor = getattr(sys.modules.get("torch"), "Tensor", bytes)
+    return type(value) in {bytes, np.ndarray, np.ma.MaskedArray, np.memmap, tensor}
 
 
 def fill(args: Sequence[Any], kwargs: Mapping[str, Any], values: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:

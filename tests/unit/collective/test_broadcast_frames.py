@@ -66,8 +66,9 @@ def test_a_tensor_of_a_type_that_numpy_does_not_have_arrives():
     import torch
 
     weights = torch.arange(3, dtype=torch.bfloat16)
-    assert torch.equal(_from_frames(_to_frames(weights)), weights)
-    assert torch.equal(_from_frames(_to_frames({"weights": weights}))["weights"], weights)
+    for sent in (weights, torch.nn.Parameter(weights, requires_grad=False), weights.to_sparse()):
+        assert torch.equal(_from_frames(_to_frames(sent)).to_dense(), weights)
+        assert torch.equal(_from_frames(_to_frames({"weights": sent}))["weights"].to_dense(), weights)
 
 
 def test_layers_that_share_weights_share_them_on_the_ranks_too():
