@@ -61,6 +61,16 @@ def leave_a_thread(comm):
         pass
 
 
+def broadcast_alone(comm):
+    """Broadcast from rank 0 what the others do not receive."""
+    if comm.rank == 0:
+        comm.bcast("of another call")
+
+
+def broadcast_to_all(comm):
+    return comm.bcast("of this call" if comm.rank == 0 else None)
+
+
 def passed_on(comm):
     comm.isend(comm.rank, (comm.rank + 1) % comm.size)
     return comm.recv(source=(comm.rank - 1) % comm.size)

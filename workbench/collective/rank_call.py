@@ -188,7 +188,8 @@ class SpmdCall(RankState):
         """Return whether messages of this call may be left on the communicator, where the next call would get them."""
         watch = self.watch
         pending = bool(self._left) or watch.doubtful or watch.unknown > 0 or watch.ended is not None
-        return {"pending": pending, "messages": watch.messages & KEYS}
+        messages = watch.messages + (self._comm.collective_sum if self._comm is not None else 0)
+        return {"pending": pending, "messages": messages & KEYS}
 
     def settle(self, communicators: CommunicatorCache) -> bool:
         """Receive what is left on the communicators of a call that has succeeded; return whether nothing is left."""
@@ -198,7 +199,7 @@ class SpmdCall(RankState):
             communicators.abandon(self._serial)
             return False
         left, self._left = self._left, []
-        if communicators.settle(self._serial, self.id.encode(), left, comm.derived):
+        if communicators.settle(self._serial, self.id.encode(), left, comm.derived, comm.collective_counts):
             self.free()
             return True
         self._comm = None

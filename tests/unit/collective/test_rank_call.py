@@ -79,7 +79,7 @@ def test_the_size_of_a_value_that_is_too_large_is_the_size_of_its_parcel():
 @pytest.mark.parametrize("operation", [None, "Recv"])
 def test_a_thread_that_receives_when_its_call_returns_is_ended_and_the_communicator_is_not_used_again(operation):
     call = SpmdCall("3d", "call", 0, (0,))
-    call._returned, call._comm = True, object()
+    call._returned, call._comm = True, SimpleNamespace(collective_sum=0)
     if operation:
         call.watch.enter(operation)  # in a thread of the function
     call._end_threads()
