@@ -32,6 +32,21 @@ class Slow:
         return wait, ()
 
 
+def test_a_call_that_has_succeeded_on_this_rank_alone_does_not_free_its_communicators():
+    worker: Any = SimpleNamespace(handlers={}, stream_handlers={})
+    communicators: Any = SimpleNamespace(abandon=lambda _: None)
+    calls = SpmdCalls(worker, NOTHING, communicators, NOTHING)
+    calls._last = SpmdCall("2f", "f", 1, (0, 1))
+    asyncio.run(end(calls, "1f"))
+    assert calls._last is not None, "the end of another call"
+    asyncio.run(end(calls, "2f"))
+    assert calls._last is None, "the next call would free communicators on this rank alone"
+
+
+async def end(calls: SpmdCalls, call: str) -> None:
+    calls.end(call=call, serial=1, reason="rank 1 failed")
+
+
 class Block:
     """A value of the worker."""
 
