@@ -17,7 +17,10 @@ def collective_number(rank: int, size: int) -> int:
 
     The sum of all ranks is zero, also of several operations, if all have made as many.
     """
-    return hash((rank, size)) & _LARGEST if rank else -sum(collective_number(other, size) for other in range(1, size))
+    if rank == 0:
+        return -sum(collective_number(other, size) for other in range(1, size))
+    # Three numbers, since the hashes of two are those of `Pairs`.
+    return hash((rank, size, size)) & _LARGEST
 
 
 class Pairs(dict[int, int]):
