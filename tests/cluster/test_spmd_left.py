@@ -39,6 +39,18 @@ def test_what_a_call_posted_and_never_waited_for_takes_no_message_of_the_next(cl
 
 
 @pytest.mark.mpi_flavour
+def test_a_thread_that_a_call_left_takes_no_message_of_the_next(client4):
+    run_on_ranks(functions.leave_a_thread, client=client4)
+    assert run_on_ranks(functions.passed_on, client=client4, timeout=DEADLINE) == [3, 0, 1, 2]
+
+
+@pytest.mark.mpi_flavour
+def test_a_broadcast_that_one_rank_made_alone_does_not_reach_the_next_call(client4):
+    run_on_ranks(functions.broadcast_alone, client=client4)
+    assert run_on_ranks(functions.broadcast_to_all, client=client4, timeout=DEADLINE) == ["of this call"] * 4
+
+
+@pytest.mark.mpi_flavour
 @pytest.mark.parametrize("way", ["python after mpi", "any error for nothing"])
 def test_a_rank_that_misses_the_order_to_end_is_told_again(client4, way):
     with pytest.raises(ValueError, match="rank 1 does not come"):

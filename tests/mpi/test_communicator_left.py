@@ -168,6 +168,23 @@ def test_a_message_that_nobody_received_is_noticed_whatever_else_is_amiss(untidy
     untidy.run(each_is_noticed)
 
 
+async def a_collective_operation_of_some_ranks_is_noticed(end: End) -> None:
+    assert any(await left_behind(end, lambda comm: comm.bcast("left") if comm.rank == 0 else None))
+    assert any(await left_behind(end, lambda comm: comm.Ibcast(np.zeros(1)).Wait() if comm.rank == 0 else None))
+
+    def of_all(comm: Any) -> None:
+        part = comm.Split(comm.rank % 2)
+        for _ in range(comm.rank % 2 + 1):
+            part.allreduce(1)
+        comm.Ibarrier().Wait()
+
+    assert not any(await left_behind(end, of_all))
+
+
+def test_a_collective_operation_of_some_ranks_is_noticed(untidy: World) -> None:
+    untidy.run(a_collective_operation_of_some_ranks_is_noticed)
+
+
 @on_ranks
 async def test_an_exchange_that_is_refused_takes_no_message_and_sends_none(end: End) -> None:
     from mpi4py import MPI

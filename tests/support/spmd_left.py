@@ -54,6 +54,23 @@ def leave_a_request(comm):
     comm.Irecv(np.zeros(1), (comm.rank - 1) % comm.size)
 
 
+def leave_a_thread(comm):
+    """Leave a thread that waits for a message."""
+    threading.Thread(target=comm.recv, kwargs={"source": (comm.rank - 1) % comm.size}, daemon=True).start()
+    while comm.watch.operation is None:
+        pass
+
+
+def broadcast_alone(comm):
+    """Broadcast from rank 0 what the others do not receive."""
+    if comm.rank == 0:
+        comm.bcast("of another call")
+
+
+def broadcast_to_all(comm):
+    return comm.bcast("of this call" if comm.rank == 0 else None)
+
+
 def passed_on(comm):
     comm.isend(comm.rank, (comm.rank + 1) % comm.size)
     return comm.recv(source=(comm.rank - 1) % comm.size)

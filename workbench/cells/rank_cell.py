@@ -122,18 +122,18 @@ def _line(error: BaseException) -> str:
 def _with_value(value: Any, limit: int | None) -> CellOutcome:
     from dask.utils import format_bytes
 
-    from workbench.collective.serialize import dumps
+    from workbench.collective.serialize import dumps_within
 
     if limit is None:
         return CellOutcome("ok")
     try:
-        parcel = dumps(value)
+        parcel, nbytes = dumps_within(value, limit)
     except Exception as error:  # noqa: BLE001  (whatever the class of the user raises)
         return CellOutcome(
             "ok", refusal=f"an object of type {type(value).__name__} cannot be sent: {type(error).__name__}: {error}"
         )
-    if len(parcel) > limit:
-        size, allowed = format_bytes(len(parcel)), format_bytes(limit)
+    if parcel is None:
+        size, allowed = format_bytes(nbytes), format_bytes(limit)
         return CellOutcome(
             "ok", refusal=f"its size is {size}, and the limit is {allowed} (setting workbench.cells.result-limit)"
         )

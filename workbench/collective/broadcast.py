@@ -7,7 +7,7 @@ import uuid
 from typing import TYPE_CHECKING, Any
 
 from workbench import config
-from workbench.collective import protocol
+from workbench.collective import protocol, serialize
 from workbench.errors import CollectiveTimeout, InvalidRequest, RankLost
 from workbench.session.head_client import ClientHead
 
@@ -125,9 +125,9 @@ async def send(client: Client, obj: Any, timeout: float) -> Future[Any]:
 
 async def _upload(client: Client, head: ClientHead, root: str, key: str, obj: Any) -> None:
     from distributed.comm.core import CommClosedError
-    from distributed.protocol.serialize import to_serialize
+    from distributed.utils import offload
 
-    value = to_serialize(obj)
+    value = await offload(serialize.serialized, obj)
     try:
         comm = await client.rpc.connect(root, timeout=_REACH)
     except OSError:

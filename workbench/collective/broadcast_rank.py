@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 import threading
 import time
 from dataclasses import dataclass, field
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 from workbench.collective import protocol
 from workbench.collective.bcast import bcast, incoming, layout, outgoing
 from workbench.collective.rank_rpc import answering
+from workbench.collective.serialize import serialized
 from workbench.errors import CollectiveFailed, CollectiveTimeout
 
 if TYPE_CHECKING:
@@ -135,12 +135,9 @@ class Broadcasts:
 def _to_frames(value: Any) -> list[memoryview]:
     """Serialize an object as in a message of Dask, but without compression and splitting, which MPI does not need."""
     from distributed.protocol.core import dumps
-    from distributed.protocol.serialize import to_serialize
     from distributed.utils import ensure_memoryview
 
-    frames = dumps(
-        {"value": to_serialize(value)}, on_error="raise", context={"compression": None}, frame_split_size=sys.maxsize
-    )
+    frames = dumps({"value": serialized(value)}, on_error="raise")
     return [ensure_memoryview(frame) for frame in frames]
 
 

@@ -154,7 +154,8 @@ class Outcome(TypedDict, total=False):
     pending: bool
     """Whether requests may be incomplete."""
     messages: int
-    """Balance of messages; the sum over all ranks is a multiple of `KEYS` + 1 if each message was received."""
+    """Balance of messages and collective operations; the sum over all ranks is a multiple of `KEYS` + 1 if each message
+    was received, and all ranks have made as many collective operations."""
     kept: list[tuple[Key, int]]
     """Blocks that the rank keeps, with their bytes: the answer to `KEEP` in the place of an outcome."""
 

@@ -39,7 +39,7 @@ class SpmdCalls:
         self._activity = activity
         self._calls: dict[str, SpmdCall] = {}
         self._ended = Cancelled(_REMEMBER)
-        # The last call, if the call has succeeded on this rank.
+        # The last call, if the call has succeeded.
         self._last: SpmdCall | None = None
         worker.handlers |= answering(
             {
@@ -63,7 +63,8 @@ class SpmdCalls:
         call.taken = {key: take(data, key) for key in keys}
         values = [call.taken[key] for key in keys]
         answer = await asyncio.wrap_future(self._context.spmd_thread.submit(call.unpack, work["contents"], values))
-        if answer:
+        if answer or id in self._ended:
+            # No request to run this call will come, with which the call would give its blocks back.
             self._calls.pop(id, None)
         return answer
 
@@ -84,7 +85,7 @@ class SpmdCalls:
             if not call.made or call.id in self._ended:
                 self._calls.pop(call.id, None)
                 call.take_made()  # `_last` would hold the blocks until the next call
-        if "messages" in outcome:
+        if "messages" in outcome and call.id not in self._ended:
             self._last = call
         return outcome
 
@@ -106,6 +107,9 @@ class SpmdCalls:
             self._communicators.abandon(request["serial"])
         # The request to prepare this call may arrive later.
         self._ended.add(id)
+        if self._last is not None and self._last.id == id:
+            # The call has failed on another rank, which does not free its communicators, a collective operation.
+            self._last = None
         if call := self._calls.get(id):
             call.end(request["reason"], asyncio.get_running_loop().call_later)
             if not call.running:

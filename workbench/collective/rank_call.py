@@ -6,6 +6,7 @@ import _imp
 import contextlib
 import ctypes
 import functools
+import math
 import sys
 import threading
 import time
@@ -111,6 +112,7 @@ class SpmdCall(RankState):
             try:
                 outcome = self._attend(self._call, communicators, self._ranks.index(rank), wanted)
             finally:
+                self._end_threads()
                 self._release()
         return {**outcome, **self.left_behind()}
 
@@ -158,6 +160,11 @@ class SpmdCall(RankState):
                 # Again, because a callback of the garbage collector may swallow one.
                 _interrupt(self.thread)
 
+    def _end_threads(self) -> None:
+        """End the MPI operations of threads that the function has left: they would take messages of the next call."""
+        if not self._returned or self.watch.operation is not None:
+            self.watch.end("the function of the call has returned")
+
     def _release(self) -> None:
         """Release the arguments, except for buffers to which MPI may still write."""
         from mpi4py import MPI
@@ -180,15 +187,19 @@ class SpmdCall(RankState):
     def left_behind(self) -> protocol.Outcome:
         """Return whether messages of this call may be left on the communicator, where the next call would get them."""
         watch = self.watch
-        return {"pending": bool(self._left) or watch.doubtful or watch.unknown > 0, "messages": watch.messages & KEYS}
+        pending = bool(self._left) or watch.doubtful or watch.unknown > 0 or watch.ended is not None
+        messages = watch.messages + (self._comm.collective_sum if self._comm is not None else 0)
+        return {"pending": pending, "messages": messages & KEYS}
 
     def settle(self, communicators: CommunicatorCache) -> bool:
         """Receive what is left on the communicators of a call that has succeeded; return whether nothing is left."""
         comm = self._comm
-        if comm is None:
+        if comm is None or self.watch.ended is not None:
+            self._comm = None
+            communicators.abandon(self._serial)
             return False
         left, self._left = self._left, []
-        if communicators.settle(self._serial, self.id.encode(), left, comm.derived):
+        if communicators.settle(self._serial, self.id.encode(), left, comm.derived, comm.collective_counts):
             self.free()
             return True
         self._comm = None
@@ -284,12 +295,11 @@ def _of_value(value: Any, limit: int | None) -> protocol.Outcome:
     from distributed.protocol.serialize import to_serialize
 
     try:
-        contents = serialize.dumps(value)
+        contents, nbytes = serialize.dumps_within(value, math.inf if limit is None else limit)
     except Exception as error:
         error.add_note("What was returned cannot be sent to the notebook.")
         raise
-    nbytes = len(contents)
-    if limit is not None and nbytes > limit:
+    if contents is None:
         return {"nbytes": nbytes}
     # As separate frames: Dask copies the other frames of a message together, which have at most 4 GiB.
     return {"nbytes": nbytes, "value": contents if nbytes <= _LARGE else to_serialize(contents)}

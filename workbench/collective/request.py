@@ -120,16 +120,16 @@ def request(
     try:
         for value in large.values():
             broadcast.check(value)
-        contents = serialize.dumps((ready, filled[: len(args)], named, to_blocks))
+        contents, nbytes = serialize.dumps_within((ready, filled[: len(args)], named, to_blocks), _TOO_LARGE)
     except Exception as error:
         raise InvalidRequest(
             f"{name} cannot be sent to the ranks with its arguments: {type(error).__name__}: {error}. What it uses "
             "must be picklable, which open files, locks and connections are not"
         ) from error
-    if len(contents) > _TOO_LARGE:
-        raise InvalidRequest(_too_large(function, name, len(contents)))
+    if contents is None:
+        raise InvalidRequest(_too_large(function, name, nbytes))
     work: Work = {"name": name, "contents": contents}
-    if len(contents) > LARGE:
+    if nbytes > LARGE:
         large[len(columns)] = contents
         work["contents"] = None
         columns.append([None] * len(pins or [None]))

@@ -118,7 +118,8 @@ class Store:
     def tick(self) -> None:
         """Store the current samples as the next frame; call this every `TICK` seconds."""
         now = self._clock()
-        passed, self._time = max(now - self._time, 1e-3), now
+        # The clock may have been set back.
+        passed, self._time = now - self._time if now > self._time else TICK, now
         self._keep_wait_times(now)
         if self._changed:
             self._new_layout()
@@ -282,6 +283,10 @@ class TrafficHistory:
     def add(self, now: float, total: Traffic) -> None:
         """Add the totals of the time `now`, in seconds since the epoch."""
         self.total = total
+        if self._recent_totals and now < self._recent_totals[-1][0]:
+            # The clock was set back: all totals would count as recent until the time at which it was set.
+            self._recent_totals.clear()
+            self._step = None
         self._recent_totals.append((now, total))
         while now - self._recent_totals[0][0] > RECENT_S and len(self._recent_totals) > 1:
             self._recent_totals.popleft()

@@ -54,6 +54,7 @@ class Collectives(InterruptibleComm):
                 run_large(self, "Allreduce", (sendbuf, recvbuf, op), sendbuf, recvbuf, op=op)
             else:
                 wait(MPI.Comm.Iallreduce(self, sendbuf, recvbuf, op), watch.check, buffers=(sendbuf, recvbuf, op))
+            self.collectives += 1
             if (counters := watch.counters) is not None:
                 counting = self._counting
                 if counting is None or counting.counters is not counters:

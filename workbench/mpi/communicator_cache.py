@@ -121,7 +121,12 @@ class CommunicatorCache:
             ) from error
 
     def settle(
-        self, communicator_id: int, mark: bytes, left: Sequence[MPI.Request], derived: Sequence[MPI.Intracomm] = ()
+        self,
+        communicator_id: int,
+        mark: bytes,
+        left: Sequence[MPI.Request],
+        derived: Sequence[MPI.Intracomm] = (),
+        collective_counts: Sequence[int] = (),
     ) -> bool:
         """Receive the messages that a successful call has sent and not received; collective over its ranks.
 
@@ -135,25 +140,29 @@ class CommunicatorCache:
             Requests that were not complete at the end of the call.
         derived
             Communicators derived from the communicator of the call.
+        collective_counts
+            Collective operations of this rank on the communicator of the call, and on each of `derived`. Default: as
+            many on all ranks.
 
         Returns
         -------
         settled : bool
-            Whether no message of this rank is left on the communicators.
+            Whether no message of this rank is left on the communicators. If the ranks have made different numbers of
+            collective operations, parts of these are left, which no operation of MPI can receive.
         """
         from mpi4py import MPI
 
         comms = [self._communicators[communicator_id], *derived]
+        marks = [b"%b %d" % (mark, count) for count in collective_counts or [0] * len(comms)]
         deadline = Deadline(_SETTLE_TIMEOUT, "messages of a call did not arrive")
         sent: list[MPI.Request] = []
         try:
-            for comm in comms:
+            for comm, own in zip(comms, marks, strict=True):
                 comm.Set_errhandler(MPI.ERRORS_RETURN)
-                sent += [comm.Isend([mark, MPI.BYTE], other) for other in range(comm.size)]
-            for comm in comms:
+                sent += [comm.Isend([own, MPI.BYTE], other) for other in range(comm.size)]
+            for comm, own in zip(comms, marks, strict=True):
                 for source in range(comm.size):
-                    while _received(comm, source, deadline.check) != mark:
-                        pass
+                    _receive_until_mark(comm, source, mark, own, deadline.check)
             poll(lambda: all(map(is_over, (*sent, *left))), deadline.check)
         except (MPI.Exception, CollectiveFailed):
             keep_alive(*sent)
@@ -185,6 +194,13 @@ class CommunicatorCache:
         finally:
             side.leave()
         return side.any_failed
+
+
+def _receive_until_mark(comm: MPI.Intracomm, source: int, mark: bytes, own: bytes, check: Callable[[], None]) -> None:
+    """Receive all messages from a rank until its mark; raise CollectiveFailed if that differs from the own one."""
+    while (received := _received(comm, source, check)) != own:
+        if received.startswith(mark):
+            raise CollectiveFailed("the ranks have made different numbers of collective operations")
 
 
 def _received(comm: MPI.Intracomm, source: int, check: Callable[[], None]) -> bytearray:

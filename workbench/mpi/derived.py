@@ -13,6 +13,7 @@ from mpi4py import MPI
 from workbench.errors import CollectiveFailed, InvalidRequest
 from workbench.mpi.call_state import CallState
 from workbench.mpi.operation import F, InterruptibleComm, operation, posting
+from workbench.mpi.pairs import collective_number
 from workbench.mpi.polling import keep_alive
 from workbench.mpi.request import cancelable
 
@@ -72,6 +73,20 @@ class DerivedCommunicators(InterruptibleComm):
     def derived(self) -> list[MPI.Intracomm]:
         """The derived communicators that are not freed yet, as plain ones of mpi4py."""
         return [MPI.Intracomm(comm) for comm in self._derived if comm != MPI.COMM_NULL]
+
+    @property
+    def collective_counts(self) -> list[int]:
+        """`collectives` of this communicator and of each of `derived`."""
+        return [getattr(comm, "collectives", 0) for comm in (self, *self._derived) if comm != MPI.COMM_NULL]
+
+    @property
+    def collective_sum(self) -> int:
+        """Sum of the numbers of all collective operations on this communicator and on `derived`."""
+        return sum(
+            comm.collectives * collective_number(comm.rank, comm.size)
+            for comm in (self, *self._derived)
+            if isinstance(comm, InterruptibleComm) and comm.collectives and comm != MPI.COMM_NULL
+        )
 
     def revoke(self) -> None:
         """Raise an error in C code that waits on this or a derived communicator; no effect without ULFM."""

@@ -27,6 +27,8 @@ class InterruptibleComm(MPI.Intracomm):
     watch: CallState
     key: int
     """Identity of the communicator in synchronizations."""
+    collectives: int = 0
+    """Collective operations that this rank has begun on the communicator."""
     one_node: bool | None = None
     """Whether all ranks share a node, once `node_reduction.on_one_node` has found out."""
     large_reductions: int = 0
@@ -146,7 +148,7 @@ def _counting_of(name: str) -> Callable[[InterruptibleComm, Counters, tuple[Any,
 def operation(method: F) -> F:
     """Make a method a cancelable, counted operation. Operations do not nest."""
     name = method.__name__
-    count = _counting_of(name)
+    count, collective = _counting_of(name), is_collective(name)
 
     @functools.wraps(method)
     def run(self: InterruptibleComm, *args: Any, **options: Any) -> Any:
@@ -154,6 +156,8 @@ def operation(method: F) -> F:
         watch.enter(name)
         try:
             result = method(self, *args, **options)
+            if collective:
+                self.collectives += 1
             if (counters := watch.counters) is not None:
                 count(self, counters, args, options)
             return result
@@ -164,7 +168,7 @@ def operation(method: F) -> F:
 
 
 def via_nonblocking(blocking: F, counterpart: Callable[..., MPI.Request]) -> F:
-    """Return a blocking operation that posts its non-blocking counterpart and waits for it."""
+    """Return a blocking collective operation that posts its non-blocking counterpart and waits for it."""
     name = blocking.__name__
     count = _counting_of(name)
 
@@ -175,6 +179,7 @@ def via_nonblocking(blocking: F, counterpart: Callable[..., MPI.Request]) -> F:
         watch.enter(name)
         try:
             wait(counterpart(self, *args, **options), watch.check, buffers=(args, options))
+            self.collectives += 1
             if (counters := watch.counters) is not None:
                 count(self, counters, args, options)
         finally:
@@ -193,11 +198,13 @@ def posting(method: F) -> F:
     @functools.wraps(method)
     def post(self: InterruptibleComm, *args: Any, **options: Any) -> Any:
         self.watch.check()
-        if (counters := self.watch.counters) is None:
-            return method(self, *args, **options)
-        counting = self.counting(counters)
         began = time.monotonic()
         result = method(self, *args, **options)
+        if collective:
+            self.collectives += 1
+        if (counters := self.watch.counters) is None:
+            return result
+        counting = self.counting(counters)
         if sends is not None:
             counting.sent(name, sends(counting, *args, **options), began)
         if collective:

@@ -1,10 +1,26 @@
-"""Detects whether all messages between ranks were received, without a list of the pairs."""
+"""Detects whether all messages and collective operations were received, without a list of the pairs of ranks."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 
 from mpi4py import MPI
+
+# Below 2**28: Python adds larger numbers more slowly.
+_LARGEST = 0xFFFFFFF
+
+
+@functools.cache
+def collective_number(rank: int, size: int) -> int:
+    """Return the number that a rank of a communicator adds for each collective operation.
+
+    The sum of all ranks is zero, also of several operations, if all have made as many.
+    """
+    if rank == 0:
+        return -sum(collective_number(other, size) for other in range(1, size))
+    # Three numbers, since the hashes of two are those of `Pairs`.
+    return hash((rank, size, size)) & _LARGEST
 
 
 class Pairs(dict[int, int]):
@@ -27,6 +43,5 @@ class Pairs(dict[int, int]):
 
     def __missing__(self, rank: int) -> int:
         """Return the number of a rank at its first use."""
-        # Below 2**28: Python adds larger numbers more slowly.
-        number = self[rank] = hash(self._pair(rank)) & 0xFFFFFFF
+        number = self[rank] = hash(self._pair(rank)) & _LARGEST
         return number

@@ -109,5 +109,6 @@ def _description(block: BlockMeta) -> str:
     if isinstance(meta, np.ndarray):
         return f"an array of shape {(block.rows, *meta.shape[1:])} and dtype {meta.dtype}"
     if isinstance(meta, pd.Series):
-        return f"a series {meta.name!r} of dtype {meta.dtype}"
-    return f"a dataframe of columns {', '.join(f'{name} ({dtype})' for name, dtype in meta.dtypes.items())}"
+        return f"a series {meta.name!r} of dtype {meta.dtype} with an index of {meta.index.dtype}"
+    columns = ", ".join(f"{name} ({dtype})" for name, dtype in meta.dtypes.items())
+    return f"a dataframe of columns {columns} with an index of {meta.index.dtype}"

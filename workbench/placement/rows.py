@@ -70,15 +70,17 @@ def owned_array(pieces: Sequence[Array], *, copy: bool = False) -> Array:
     """Return the pieces as one aligned array that owns its memory; copied only where needed, or with `copy`.
 
     A view is copied where it would keep a larger array alive. An array in a buffer that NumPy does not own is copied
-    too: the buffer is a received message, which may contain more than the array.
+    too: the buffer is a received message, which may contain more than the array. So is one that is read-only, like the
+    values of a pandas series: functions write to blocks.
     """
     if len(pieces) > 1 or copy:
         return join_arrays(pieces)
     array = np.asarray(pieces[0])
     base = array.base
-    if base is not None and not (
+    is_whole = base is None or (
         isinstance(base, np.ndarray) and base.nbytes <= array.nbytes + alignment_of(array.nbytes)
-    ):
+    )
+    if not (is_whole and array.flags.writeable):
         return join_arrays([array])
     return aligned(array)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import pickle
 import subprocess
 import sys
@@ -13,6 +14,13 @@ from workbench.collective import serialize
 from workbench.errors import CollectiveFailed
 
 NOTE = "raised on rank 2"
+
+
+@dataclasses.dataclass
+class Diverged(Exception):
+    """An error that is compared by its array, and so has no truth value."""
+
+    residuals: np.ndarray
 
 
 def packed(error):
@@ -30,6 +38,12 @@ def test_one_that_is_too_large_travels_in_words_and_not_in_too_many(given):
     assert isinstance(error, CollectiveFailed)
     assert str(error).startswith("ValueError: ")
     assert str(error).endswith(NOTE)
+
+
+def test_one_whose_class_compares_arrays_arrives_with_its_cause():
+    error = Diverged(np.ones(3))
+    error.__cause__ = Diverged(np.zeros(3))
+    assert isinstance(serialize.unpack_error(packed(error), NOTE).__cause__, Diverged)
 
 
 def test_one_that_has_no_words_is_told_all_the_same():

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import _imp
+import contextlib
 import importlib
 import sys
 import threading
+import tracemalloc
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from support.patience import DEADLINE
 from support.processes import until
@@ -50,6 +54,43 @@ def test_a_call_ends_although_a_callback_of_the_garbage_collector_has_swallowed_
     thread.start()
     thread.join(DEADLINE)
     assert (thread.is_alive(), len(swallowed)) == (False, 1)
+
+
+@pytest.mark.parametrize(
+    "pack",
+    [lambda value: rank_call._of_value(value, 1 << 20), lambda value: serialize.pack_error(ValueError(value))],
+    ids=["a value", "an error"],
+)
+def test_what_is_too_large_for_the_notebook_is_not_copied(pack):
+    value = np.zeros(200 << 20, np.uint8)
+    tracemalloc.start()
+    try:
+        pack(value)
+        assert tracemalloc.get_traced_memory()[1] < value.nbytes / 2
+    finally:
+        tracemalloc.stop()
+
+
+def test_the_size_of_a_value_that_is_too_large_is_the_size_of_its_parcel():
+    value = [np.zeros(100_000), "x" * 300_000]
+    assert rank_call._of_value(value, 1000) == {"nbytes": len(serialize.dumps(value))}
+
+
+@pytest.mark.parametrize("operation", [None, "Recv"])
+def test_a_thread_that_receives_when_its_call_returns_is_ended_and_the_communicator_is_not_used_again(operation):
+    call = SpmdCall("3d", "call", 0, (0,))
+    call._returned, call._comm = True, SimpleNamespace(collective_sum=0)
+    if operation:
+        call.watch.enter(operation)  # in a thread of the function
+    call._end_threads()
+
+    with pytest.raises(CallCancelled, match="has returned") if operation else contextlib.nullcontext():
+        call.watch.check()
+    assert call.left_behind()["pending"] == bool(operation)
+    if operation:
+        abandoned = []
+        assert not call.settle(SimpleNamespace(abandon=abandoned.append))
+        assert abandoned == [0]
 
 
 SLOW = """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -52,6 +53,18 @@ def test_a_function_that_takes_too_much_along_is_refused_with_the_names_and_size
         InvalidRequest, match=r"^mean has 1\.53 MiB with all .*: table \(1\.53 MiB\)\. At most 1\.00 MiB go .* argument"
     ):
         request(mean_of(np.ones(200_000)), client=client)
+
+
+def test_a_function_that_takes_too_much_along_is_not_copied(client, monkeypatch):
+    monkeypatch.setattr(requests, "_TOO_LARGE", 1 << 20)
+    table = np.zeros(25 << 20)
+    tracemalloc.start()
+    try:
+        with pytest.raises(InvalidRequest):
+            request(mean_of(table), client=client)
+        assert tracemalloc.get_traced_memory()[1] < table.nbytes / 2
+    finally:
+        tracemalloc.stop()
 
 
 TABLE = np.ones(1000)

@@ -51,6 +51,15 @@ def test_what_is_packed_is_parsed(message):
     assert all(pieces)
 
 
+@pytest.mark.parametrize("tags", [{}, {1: 7}], ids=["on the socket", "over MPI"])
+def test_the_length_of_a_frame_above_4_gib_is_kept(tags):
+    lengths = [3, 5 << 30, 4]
+    sent = framing.pack([b"abc", b"in the place of 5 GiB", b"last"], lengths, tags)[0]
+    _, layout, _ = parsed(sent)
+    assert list(layout.lengths) == lengths
+    assert layout.tags == tags
+
+
 @given(messages())
 def test_distributed_reads_what_is_packed(message):
     frames, _ = message

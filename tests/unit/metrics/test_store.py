@@ -103,6 +103,15 @@ def test_what_was_sent_lately_and_the_rates_of_ranks_are_differences(store):
     assert update.rank[-1, 1, RECEIVED] == 1000.0
 
 
+def test_what_was_sent_lately_is_right_after_the_clock_of_the_head_was_set_back(store):
+    for number, seconds in enumerate([10.0, -900.0, *(TICK,) * 40]):
+        tick(store, message([0, 1], sent=[(0, 1, MPI, 1000.0 + 100 * number, 1.0)]), seconds=seconds)
+    update = store.update()
+    assert update.recent.bytes[MPI, 0, 1] == 2000.0, "100 bytes in each half second of ten seconds"
+    assert update.rank[1:, 0, SENT].max() == 200.0, "100 bytes in half a second"
+    assert len(store.pair(0, 1)[0]) > 1
+
+
 def test_a_pair_has_a_history(store):
     for total in (0.0, 100.0, 100.0, 400.0):
         tick(store, message([0, 1], sent=[(0, 1, MPI, total, 1.0)]), seconds=1.0)

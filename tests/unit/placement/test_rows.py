@@ -68,6 +68,12 @@ def test_a_block_does_not_stay_in_the_buffer_of_a_message():
     assert not np.shares_memory(rows.owned_array([np.frombuffer(message)]), np.frombuffer(message))
 
 
+def test_a_function_can_write_to_the_block_of_an_array_that_is_read_only():
+    array = empty_aligned((100, 3), np.float64)
+    array.flags.writeable = False
+    assert rows.owned_array([array]).flags.writeable
+
+
 def test_python_objects_are_kept_contiguous():
     array = np.array([["a", 1], [None, 2.0]], dtype=object)
     owned = rows.owned_array([array.T])

@@ -1,0 +1,69 @@
+"""The calls of a rank, without MPI."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import weakref
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
+from typing import Any
+
+from support.patience import DEADLINE
+
+from workbench.collective import protocol, serialize
+from workbench.collective.rank import SpmdCalls
+from workbench.collective.rank_call import SpmdCall
+from workbench.collective.rank_rpc import poll
+
+NOTHING: Any = None
+begun, go_on = threading.Event(), threading.Event()
+
+
+def wait() -> None:
+    begun.set()
+    go_on.wait(DEADLINE)
+
+
+class Slow:
+    """An argument whose unpacking waits in C code, which cannot be interrupted."""
+
+    def __reduce__(self):
+        return wait, ()
+
+
+def test_a_call_that_has_succeeded_on_this_rank_alone_does_not_free_its_communicators():
+    worker: Any = SimpleNamespace(handlers={}, stream_handlers={})
+    communicators: Any = SimpleNamespace(abandon=lambda _: None)
+    calls = SpmdCalls(worker, NOTHING, communicators, NOTHING)
+    calls._last = SpmdCall("2f", "f", 1, (0, 1))
+    asyncio.run(end(calls, "1f"))
+    assert calls._last is not None, "the end of another call"
+    asyncio.run(end(calls, "2f"))
+    assert calls._last is None, "the next call would free communicators on this rank alone"
+
+
+async def end(calls: SpmdCalls, call: str) -> None:
+    calls.end(call=call, serial=1, reason="rank 1 failed")
+
+
+class Block:
+    """A value of the worker."""
+
+
+async def test_a_call_that_is_ended_while_it_is_unpacked_does_not_keep_its_blocks(monkeypatch):
+    monkeypatch.setattr(SpmdCall, "_revoke", lambda *_: None)  # without MPI
+    worker: Any = SimpleNamespace(data={"x": Block()}, handlers={}, stream_handlers={})
+    block = weakref.ref(worker.data["x"])
+    work = {"name": "f", "contents": serialize.dumps((print, [Slow(), serialize.Placeholder(0)], {}, None))}
+    with ThreadPoolExecutor(1) as thread:
+        context: Any = SimpleNamespace(spmd_thread=thread)
+        SpmdCalls(worker, context, NOTHING, NOTHING)
+        reserve = worker.handlers[protocol.RESERVE]
+        reserving = asyncio.ensure_future(reserve(call="1f", work=work, serial=1, ranks=[0], keys=["x"]))
+        await asyncio.to_thread(begun.wait, DEADLINE)
+        worker.stream_handlers[protocol.END](call="1f", serial=None, reason="it was called off")
+        go_on.set()
+        await reserving
+        worker.data.clear()
+        assert await poll(lambda: block() is None, DEADLINE)
