@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
+import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from workbench.metrics.report import report
@@ -120,6 +121,7 @@ def run(
         if schedule is not None:
             schedule.step()
         if validation:
+            _share_buffers(comm, module)
             record["validation_loss"] = _mean_loss(comm, module, plan, *validation)
         history.append(record)
         stop = False
@@ -148,6 +150,12 @@ def _epoch(comm: MPI.Intracomm | Alone, model: Any, optimizer: Any, plan: Plan, 
         steps += 1
     mean: float = comm.allreduce(float(total)) / comm.size / steps
     return mean
+
+
+def _share_buffers(comm: MPI.Intracomm | Alone, module: Any) -> None:
+    """Give all ranks the buffers of the first one, such as running means, which are those of the trained module."""
+    for buffer in module.buffers() if comm.size > 1 else ():
+        dist.broadcast(buffer, 0)
 
 
 def _mean_loss(comm: MPI.Intracomm | Alone, module: Any, plan: Plan, *blocks: Any) -> float:
