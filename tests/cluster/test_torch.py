@@ -128,6 +128,40 @@ def test_what_cannot_be_is_refused_in_words_on_all_ranks(client4, what, said):
     assert works(client4)
 
 
+def test_collectives_of_tensors_that_do_not_fit_are_refused(client4):
+    for rank, said in enumerate(run_on_ranks(torched.unfitting, client=client4)):
+        ends = {
+            "all_gather": f"have [3, 3, 3, 3] elements: pass 4 tensors, that of rank {rank} with 2 elements",
+            "all_gather of more": f"have [2, 2, 2, 2, 2] elements: pass 4 tensors, that of rank {rank} with 2 elements",
+            "all_gather_single": "output is of torch.float64 and the input of torch.float32: pass tensors of one type",
+            "reduce_scatter_single": "is of torch.bfloat16 and the output of torch.float32: pass tensors of one type",
+            "all_to_all": f"the inputs have [2, 2, 2, 2] elements: pass 4 tensors, that of rank {rank} with 3 elements",
+            "equal": "divided equally among 4 ranks: pass split sizes, the number of rows for each rank",
+            "sizes": "has 16 for them: pass the same number of rows in the input and in the output",
+            "large splits": "[4, 4, 4, 4] are not valid: pass a number of rows for each of the 4 ranks, 4 together",
+            "few splits": "sizes [4] are not valid: pass a number of rows for each of the 4 ranks, 4 together",
+            "gather": "the outputs have [3] elements: pass 1 tensor, each with 2 elements",
+            "gather of more": "the outputs have [1, 1] elements: pass 1 tensor, each with 2 elements",
+            "scatter": "the inputs have [2] elements: pass 1 tensor, each with 1 element",
+            "scatter of more": "the inputs have [1, 1] elements: pass 1 tensor, each with 2 elements",
+        }
+        assert {name: words[-len(ends[name]) :] for name, words in said.items()} == ends
+
+
+def test_an_exchange_may_have_its_input_as_output(client4):
+    assert run_on_ranks(torched.to_itself, client=client4) == [
+        [rank, 10 + rank, 20 + rank, 30 + rank] for rank in range(4)
+    ]
+
+
+def test_a_program_may_destroy_its_groups(client4):
+    assert run_on_ranks(torched.destroyed, client=client4) == [[4.0**6] * 2] * 4
+
+
+def test_a_message_may_be_sent_without_a_wait(client4):
+    assert run_on_ranks(torched.unawaited, client=client4) == [[7.0]] * 4
+
+
 def test_a_mean_of_short_numbers_is_taken_before_it_is_rounded(client4):
     assert run_on_ranks(torched.large_mean, client=client4) == [[60_000.0] * 3] * 4
 
@@ -296,6 +330,19 @@ def test_a_fit_has_the_losses_of_one_process_and_its_module_predicts(client4):
     expected = model(torch.from_numpy(X.compute())).detach()
     np.testing.assert_allclose(predicted.compute(), expected.numpy(), atol=1e-12)
     loss = torched.cross_entropy(expected[:50], torch.from_numpy(y[:50].compute())).item()
+    assert history[-1]["validation_loss"] == pytest.approx(loss, abs=1e-12)
+
+
+def test_a_validation_loss_is_that_of_the_module_with_running_means_too(client4):
+    import torch
+
+    X, y = place(*torched.blobs(), client=client4)
+    model = torch.nn.Sequential(torch.nn.BatchNorm1d(6), torch.nn.Linear(6, 3)).double()
+    options = {"epochs": 2, "size": 24, "validation": (X, y), "client": client4}
+    history = fit(model, torched.cross_entropy, X, y, **options)
+
+    rows, labels = (torch.from_numpy(part) for part in torched.blobs())
+    loss = torched.cross_entropy(model.eval()(rows), labels).item()
     assert history[-1]["validation_loss"] == pytest.approx(loss, abs=1e-12)
 
 

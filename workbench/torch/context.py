@@ -73,9 +73,11 @@ def distributed(comm: MPI.Intracomm) -> Iterator[Any]:
             dist.init_process_group(BACKEND, store=dist.HashStore(), rank=comm.rank, world_size=comm.size)
         group: Any = dist.group.WORLD
         yield group
-        # After the barrier no rank is in an operation of the group, so the communicators can be freed.
-        group.comm.Barrier()
-        group.free()
+        # A program may have destroyed the group, as programs for torchrun do at their end.
+        if dist.group.WORLD is group:
+            # After the barrier no rank is in an operation of the group, so the communicators can be freed.
+            group.comm.Barrier()
+            group.free()
     finally:
         torch.set_num_threads(threads)
         if dist.is_initialized():
