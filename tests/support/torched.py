@@ -572,6 +572,7 @@ def averaged(comm):
         "half": np.full(3, me, np.float16),
         "torch": torch.full((3, 1), float(me), requires_grad=True),
         "bfloat16": torch.full((2,), me, dtype=torch.bfloat16),
+        "negative": torch.full((2,), -1j * me).conj().imag,
         "other": OfAnotherLibrary(np.full(5, me, np.float32)),
     }
     before = comm.watch.count
