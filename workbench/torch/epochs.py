@@ -118,11 +118,13 @@ def run(
             torch.manual_seed(hash((plan.seed, epoch, comm.rank)))
             parts = batches(comm, *rows, **plan.order(epoch))  # type: ignore[arg-type]  # `Alone` has the methods that it calls
             record = {"loss": _epoch(comm, model, optimizer, plan, parts)}
-        if schedule is not None:
-            schedule.step()
         if validation:
             _share_buffers(comm, module)
             record["validation_loss"] = _mean_loss(comm, module, plan, *validation)
+        if schedule is not None:
+            # The one schedule that depends on the loss.
+            is_on_plateau = isinstance(schedule, torch.optim.lr_scheduler.ReduceLROnPlateau)
+            schedule.step(*[_watched(record)] * is_on_plateau)
         history.append(record)
         stop = False
         if comm.rank == 0:
@@ -183,8 +185,13 @@ def _is_over(history: list[Record], patience: int | None) -> bool:
     """Return whether the loss has not decreased for `patience` epochs."""
     if patience is None or not history:
         return False
-    losses = [record.get("validation_loss", record["loss"]) for record in history]
+    losses = [_watched(record) for record in history]
     return len(losses) - 1 - losses.index(min(losses)) >= patience
+
+
+def _watched(record: Record) -> float:
+    """Return the loss that ends a training and that lowers the rate: that of the validation if it exists."""
+    return record.get("validation_loss", record["loss"])
 
 
 def outputs(_: Any, module: Any, size: int, X: Any) -> npt.NDArray[Any]:

@@ -54,6 +54,19 @@ def test_a_module_of_the_user_stays_what_it_is_and_each_fit_begins_with_its_weig
     np.testing.assert_array_equal(pickle.loads(pickle.dumps(model)).predict_proba(X), first)  # noqa: S301
 
 
+def test_a_schedule_may_depend_on_the_loss():
+    rates = []
+
+    def lower(optimizer):
+        # No loss is low enough, so each step of the schedule lowers the rate.
+        schedule = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, factor=0.5, patience=0, threshold=1e9)
+        optimizer.register_step_pre_hook(lambda *_: rates.append(optimizer.param_groups[0]["lr"]))
+        return schedule
+
+    NeuralNetClassifier(**QUICK | {"epochs": 4, "schedule": lower, "validation": 0.2}).fit(X, Y)
+    assert rates == [0.2, 0.1, 0.05, 0.025]
+
+
 def test_the_numbers_that_a_notebook_draws_are_those_without_a_fit():
     torch.manual_seed(7)
     expected = torch.rand(3)
