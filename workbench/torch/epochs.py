@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
@@ -70,7 +72,9 @@ def train(
 
     def tell(epoch: int, record: Record) -> bool:
         report(epoch, name=plan.name, **record)
-        return plan.callback is not None and plan.callback(epoch, record) is True
+        ends = plan.callback is not None and plan.callback(epoch, record)
+        # Comparisons of numbers of NumPy return a bool of NumPy.
+        return isinstance(ends, bool | np.bool_) and bool(ends)
 
     with distributed(comm):
         history = run(comm, module, plan, (X, y), validation=validation, tell=tell)
@@ -185,7 +189,8 @@ def _is_over(history: list[Record], patience: int | None) -> bool:
     """Return whether the loss has not decreased for `patience` epochs."""
     if patience is None or not history:
         return False
-    losses = [_watched(record) for record in history]
+    # No number is larger or smaller than nan, which would remain the lowest loss.
+    losses = [math.inf if math.isnan(loss := _watched(record)) else loss for record in history]
     return len(losses) - 1 - losses.index(min(losses)) >= patience
 
 

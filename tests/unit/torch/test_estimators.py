@@ -67,6 +67,18 @@ def test_a_schedule_may_depend_on_the_loss():
     assert rates == [0.2, 0.1, 0.05, 0.025]
 
 
+def test_a_loss_that_is_no_number_at_first_does_not_end_a_fit_that_improves():
+    calls = []
+
+    def loss(outputs, targets):
+        calls.append(0)
+        return torch.nn.functional.mse_loss(outputs, targets) + (float("nan") if len(calls) == 1 else 0)
+
+    settings = QUICK | {"optimizer": functools.partial(torch.optim.SGD, lr=1e-3), "epochs": 6}
+    model = NeuralNetRegressor(**settings, loss=loss, patience=2).fit(X, X[:, 0])
+    assert len(model.history_) == 6
+
+
 def test_the_numbers_that_a_notebook_draws_are_those_without_a_fit():
     torch.manual_seed(7)
     expected = torch.rand(3)
