@@ -110,7 +110,7 @@ def run(
     """
     # DDP refuses a module without weights to train, with an error of torch.
     model = module if isinstance(comm, Alone) else DistributedDataParallel(module, gradient_as_bucket_view=True)
-    weights = model.parameters()
+    weights = list(model.parameters())
     optimizer = torch.optim.Adam(weights) if plan.optimizer is None else plan.optimizer(weights)
     schedule = None if plan.schedule is None else plan.schedule(optimizer)
     kept = {"module": module, "optimizer": optimizer} | ({} if schedule is None else {"schedule": schedule})

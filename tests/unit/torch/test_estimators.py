@@ -54,6 +54,17 @@ def test_a_module_of_the_user_stays_what_it_is_and_each_fit_begins_with_its_weig
     np.testing.assert_array_equal(pickle.loads(pickle.dumps(model)).predict_proba(X), first)  # noqa: S301
 
 
+def test_an_optimizer_may_pass_through_the_weights_several_times():
+    def in_groups(weights):
+        matrices, others = ([each for each in weights if (each.dim() > 1) is side] for side in (True, False))
+        return torch.optim.AdamW([{"params": matrices}, {"params": others, "weight_decay": 0.0}], lr=0.1)
+
+    module = net(4, 2)
+    trained = NeuralNetClassifier(**QUICK | {"module": module, "optimizer": in_groups}).fit(X, Y).module_
+    for weights, before in zip(trained.parameters(), module.parameters(), strict=True):
+        assert not torch.equal(weights, before)
+
+
 def test_a_schedule_may_depend_on_the_loss():
     rates = []
 
