@@ -421,6 +421,7 @@ def refused(comm, what):
             "sizes": lambda: dist.all_gather_single(torch.ones(3 * comm.size), torch.ones(2)),
             "monitored": dist.monitored_barrier,
             "split": lambda: dist.split_group(split_ranks=[list(range(comm.size))]),
+            "gloo": lambda: dist.new_group(backend="gloo"),
             "shrink": lambda: dist.shrink_group([comm.size - 1]),
             "over": lambda: (stack.close(), group.barrier()),
         }

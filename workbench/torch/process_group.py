@@ -6,7 +6,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NoReturn
 
 import torch
 import torch.distributed as dist
@@ -298,6 +298,23 @@ class MPIProcessGroup(dist.ProcessGroup):
 
     def recv_anysource(self, tensors: Tensors, tag: int) -> Any:
         return self.recv(tensors, MPI.ANY_SOURCE, tag)
+
+
+class _NoStore(dist.Store):
+    """Refuses groups that need a store, in which the ranks of gloo would wait for each other for half an hour."""
+
+    def _refuse(self, *_: object) -> NoReturn:
+        raise InvalidRequest(
+            "the groups of a distributed() block have no store, which other backends need: make groups without "
+            "backend=, new_group(ranks)"
+        )
+
+    set = get = add = check = wait = compare_set = _refuse
+
+
+# Torch holds the part of a store that is not in Python, and calls these methods while the object exists.
+NO_STORE = _NoStore()
+"""The store of the default group."""
 
 
 def _op(opts: Any) -> Any:
