@@ -117,6 +117,7 @@ def test_gradients_are_in_the_traffic_of_the_cluster(cluster4, client4):
         ("another memory", "InvalidRequest: a tensor on meta was given to a process group .* pass tensor.cpu"),
         ("sizes", "InvalidRequest: the output has 12 elements, not 4 times the 2 of the input"),
         ("monitored", "ValueError: monitored_barrier is only implemented for GLOO"),
+        ("gloo", "InvalidRequest: the groups of .* have no store, .* make groups without backend="),
         ("split", "RuntimeError: No device associated with the default pg"),
         ("shrink", "RuntimeError: Cannot access device backend for process group"),
         ("over", r"InvalidRequest: this process group ended with its distributed\(\) block"),
@@ -126,6 +127,40 @@ def test_what_cannot_be_is_refused_in_words_on_all_ranks(client4, what, said):
     for words in run_on_ranks(torched.refused, what, client=client4):
         assert re.search(said, words)
     assert works(client4)
+
+
+def test_collectives_of_tensors_that_do_not_fit_are_refused(client4):
+    for rank, said in enumerate(run_on_ranks(torched.unfitting, client=client4)):
+        ends = {
+            "all_gather": f"have [3, 3, 3, 3] elements: pass 4 tensors, that of rank {rank} with 2 elements",
+            "all_gather of more": f"have [2, 2, 2, 2, 2] elements: pass 4 tensors, that of rank {rank} with 2 elements",
+            "all_gather_single": "output is of torch.float64 and the input of torch.float32: pass tensors of one type",
+            "reduce_scatter_single": "is of torch.bfloat16 and the output of torch.float32: pass tensors of one type",
+            "all_to_all": f"the inputs have [2, 2, 2, 2] elements: pass 4 tensors, that of rank {rank} with 3 elements",
+            "equal": "divided equally among 4 ranks: pass split sizes, the number of rows for each rank",
+            "sizes": "has 16 for them: pass the same number of rows in the input and in the output",
+            "large splits": "[4, 4, 4, 4] are not valid: pass a number of rows for each of the 4 ranks, 4 together",
+            "few splits": "sizes [4] are not valid: pass a number of rows for each of the 4 ranks, 4 together",
+            "gather": "the outputs have [3] elements: pass 1 tensor, each with 2 elements",
+            "gather of more": "the outputs have [1, 1] elements: pass 1 tensor, each with 2 elements",
+            "scatter": "the inputs have [2] elements: pass 1 tensor, each with 1 element",
+            "scatter of more": "the inputs have [1, 1] elements: pass 1 tensor, each with 2 elements",
+        }
+        assert {name: words[-len(ends[name]) :] for name, words in said.items()} == ends
+
+
+def test_an_exchange_may_have_its_input_as_output(client4):
+    assert run_on_ranks(torched.to_itself, client=client4) == [
+        [rank, 10 + rank, 20 + rank, 30 + rank] for rank in range(4)
+    ]
+
+
+def test_a_program_may_destroy_its_groups(client4):
+    assert run_on_ranks(torched.destroyed, client=client4) == [[4.0**6] * 2] * 4
+
+
+def test_a_message_may_be_sent_without_a_wait(client4):
+    assert run_on_ranks(torched.unawaited, client=client4) == [[7.0]] * 4
 
 
 def test_a_mean_of_short_numbers_is_taken_before_it_is_rounded(client4):
@@ -299,6 +334,19 @@ def test_a_fit_has_the_losses_of_one_process_and_its_module_predicts(client4):
     assert history[-1]["validation_loss"] == pytest.approx(loss, abs=1e-12)
 
 
+def test_a_validation_loss_is_that_of_the_module_with_running_means_too(client4):
+    import torch
+
+    X, y = place(*torched.blobs(), client=client4)
+    model = torch.nn.Sequential(torch.nn.BatchNorm1d(6), torch.nn.Linear(6, 3)).double()
+    options = {"epochs": 2, "size": 24, "validation": (X, y), "client": client4}
+    history = fit(model, torched.cross_entropy, X, y, **options)
+
+    rows, labels = (torch.from_numpy(part) for part in torched.blobs())
+    loss = torched.cross_entropy(model.eval()(rows), labels).item()
+    assert history[-1]["validation_loss"] == pytest.approx(loss, abs=1e-12)
+
+
 def test_a_validation_loss_is_that_of_all_rows_when_ranks_have_none(client4):
     import torch
 
@@ -333,7 +381,10 @@ def test_a_fit_ends_when_the_loss_does_not_fall_or_the_callback_says_so(client4)
         "client": client4,
     }
     assert len(fit(torched.net(), torched.cross_entropy, X, y, patience=2, **options)) == 3
-    assert len(fit(torched.net(), torched.cross_entropy, X, y, callback=lambda epoch, _: epoch == 1, **options)) == 2
+    assert (
+        len(fit(torched.net(), torched.cross_entropy, X, y, callback=lambda epoch, _: np.equal(epoch, 1), **options))
+        == 2
+    )
     with pytest.raises(InvalidRequest, match="epochs=0, patience=None: choose"):
         fit(torched.net(), torched.cross_entropy, X, y, epochs=0)
 

@@ -79,6 +79,12 @@ def functions():
         "pyramid": lambda x: torch.cat([x, F.interpolate(F.adaptive_avg_pool2d(x, 3), size=x.shape[2:])], 1),
         "index": lambda x: x[:, 1] + x[0, :1] + x[:, 0, :, :],
         "chunks": lambda x: x.chunk(2, 1)[0] * x.split([1, 3], 1)[1][:, 1:],
+        "chunks by keywords": lambda x: (
+            torch.chunk(x, chunks=2, dim=1)[0] * torch.split(x, split_size_or_sections=2, dim=1)[1]
+        ),
+        "axes by NumPy's name": lambda x: torch.cat([x, x], axis=1).mean(axis=(1, 3)) + x.amax(axis=1).sum(axis=(0, 2)),
+        "sum of no axes": lambda x: x.sum(()),
+        "remainders, powers and bits": lambda x: x % 2 + 2**x + x.detach() // 3 + ((x > 0) ^ (x < 1)),
         "squeeze": lambda x: x[:, :1].squeeze(1).unsqueeze(1) + x.unsqueeze(0).squeeze(0),
         "argmax": lambda x: x * x.argmax(1).unsqueeze(1),
         "largest channel": lambda x: x.amax(1) - x.amin(1, keepdim=True).squeeze(1),
@@ -107,6 +113,7 @@ def functions():
         "mean of more elements than float16 counts": lambda x: F.mse_loss(
             F.pad(0 * x, (0, 1200)).half(), F.pad(0 * x + 2, (0, 1200), value=2.0).half()
         ),
+        "mean of more than float16 adds": lambda x: F.pad(0 * x + 2, (0, 1200), value=2.0).half().mean(),
         "squared error": lambda x: F.mse_loss(x, factors) + F.l1_loss(x, factors * 0, reduction="sum"),
         "binary cross entropy": lambda x: F.binary_cross_entropy_with_logits(x, shares, pos_weight=1 + row[:1]),
         "Dice": lambda x: 1 - 2 * (x.sigmoid() * shares).sum() / (x.sigmoid().sum() + shares.sum()),

@@ -421,6 +421,7 @@ def refused(comm, what):
             "sizes": lambda: dist.all_gather_single(torch.ones(3 * comm.size), torch.ones(2)),
             "monitored": dist.monitored_barrier,
             "split": lambda: dist.split_group(split_ranks=[list(range(comm.size))]),
+            "gloo": lambda: dist.new_group(backend="gloo"),
             "shrink": lambda: dist.shrink_group([comm.size - 1]),
             "over": lambda: (stack.close(), group.barrier()),
         }
@@ -429,6 +430,93 @@ def refused(comm, what):
         except (ValueError, RuntimeError, WorkbenchError) as error:
             return f"{type(error).__name__}: {error}"
     return None
+
+
+def unfitting(comm):
+    """Return the words of the errors of collectives whose tensors do not fit; the root of two of them is this rank."""
+    import torch
+    import torch.distributed as dist
+
+    part = comm.Split(comm.rank)
+
+    def ones(*lengths, dtype=torch.float32):
+        return [torch.ones(length, dtype=dtype) for length in lengths]
+
+    ways = {
+        "all_gather": lambda: dist.all_gather(ones(*[3] * n), *ones(2)),
+        "all_gather of more": lambda: dist.all_gather(ones(*[2] * (n + 1)), *ones(2)),
+        "all_gather_single": lambda: dist.all_gather_single(*ones(2 * n, dtype=torch.float64), *ones(2)),
+        "reduce_scatter_single": lambda: dist.reduce_scatter_single(*ones(2), *ones(2 * n, dtype=torch.bfloat16)),
+        "all_to_all": lambda: dist.all_to_all(ones(*[3] * n), ones(*[2] * n)),
+        "equal": lambda: dist.all_to_all_single(*ones(n + 1), *ones(n + 1)),
+        "sizes": lambda: dist.all_to_all_single(*ones(4 * n), *ones(2 * n)),
+        "large splits": lambda: dist.all_to_all_single(*ones(4), *ones(4), [4] * n, [4] * n),
+        "few splits": lambda: dist.all_to_all_single(*ones(4), *ones(4), [4], [4]),
+    }
+    alone = {
+        "gather": lambda: dist.gather(*ones(2), ones(3)),
+        "gather of more": lambda: dist.gather(*ones(2), ones(1, 1)),
+        "scatter": lambda: dist.scatter(*ones(1), ones(2)),
+        "scatter of more": lambda: dist.scatter(*ones(2), ones(1, 1)),
+    }
+    said = {}
+    for ranks, some in ((comm, ways), (part, alone)):
+        with distributed(ranks):
+            n = ranks.size
+            for name, way in some.items():
+                try:
+                    way()
+                except WorkbenchError as error:
+                    said[name] = str(error)
+    return said
+
+
+def to_itself(comm):
+    """Return what ranks have after an exchange whose output is its input."""
+    import torch
+    import torch.distributed as dist
+
+    with distributed(comm):
+        numbers = 10 * comm.rank + torch.arange(comm.size)
+        dist.all_to_all_single(numbers, numbers)
+    return numbers.tolist()
+
+
+def unawaited(comm):
+    """Send a large tensor on a communicator of mpi4py, and forget it; return the different numbers that arrive."""
+    import torch
+    import torch.distributed as dist
+    from mpi4py import MPI
+
+    other, received = comm.rank ^ 1, torch.zeros(1 << 20)
+    with distributed(MPI.Intracomm(comm)):
+        for sender in (0, 1):
+            if comm.rank % 2 == sender:
+                dist.isend(torch.full_like(received, 7), other)
+                dist.barrier()
+            else:
+                dist.barrier()
+                dist.recv(received, other)
+        # The sender is done when the other rank is.
+        dist.barrier()
+    return received.unique().tolist()
+
+
+def destroyed(comm):
+    """Destroy a group, and then the default group, as programs for torchrun do at their end; and begin again."""
+    import torch
+    import torch.distributed as dist
+
+    total = torch.ones(2)
+    for _ in range(2):
+        with distributed(comm):
+            for _ in range(2):
+                group = dist.new_group()
+                dist.all_reduce(total, group=group)
+                dist.destroy_process_group(group)
+            dist.all_reduce(total)
+            dist.destroy_process_group()
+    return total.tolist()
 
 
 def slow_message(comm):
@@ -485,6 +573,7 @@ def averaged(comm):
         "half": np.full(3, me, np.float16),
         "torch": torch.full((3, 1), float(me), requires_grad=True),
         "bfloat16": torch.full((2,), me, dtype=torch.bfloat16),
+        "negative": torch.full((2,), -1j * me).conj().imag,
         "other": OfAnotherLibrary(np.full(5, me, np.float32)),
     }
     before = comm.watch.count

@@ -85,7 +85,8 @@ def _numpy(array: Any) -> npt.NDArray[Any]:
     import numpy as np
 
     if _is_tensor(array):
-        array = array.detach()
+        # DLPack has no conjugate or negative views, and passes their memory as it is.
+        array = array.detach().resolve_conj().resolve_neg()
         if array.is_floating_point() and str(array.dtype).partition(".")[2] not in _WIDE:
             array = array.float()
     try:

@@ -57,7 +57,7 @@ def distributed(comm: MPI.Intracomm) -> Iterator[Any]:
     import torch
     import torch.distributed as dist
 
-    from workbench.torch.process_group import MPIProcessGroup
+    from workbench.torch.process_group import NO_STORE, MPIProcessGroup
 
     if dist.is_initialized():
         raise InvalidRequest(
@@ -70,12 +70,14 @@ def distributed(comm: MPI.Intracomm) -> Iterator[Any]:
     try:
         torch.set_num_threads(rank_threads())
         with MPIProcessGroup.parent(comm.Dup()):
-            dist.init_process_group(BACKEND, store=dist.HashStore(), rank=comm.rank, world_size=comm.size)
+            dist.init_process_group(BACKEND, store=NO_STORE, rank=comm.rank, world_size=comm.size)
         group: Any = dist.group.WORLD
         yield group
-        # After the barrier no rank is in an operation of the group, so the communicators can be freed.
-        group.comm.Barrier()
-        group.free()
+        # A program may have destroyed the group, as programs for torchrun do at their end.
+        if dist.group.WORLD is group:
+            # After the barrier no rank is in an operation of the group, so the communicators can be freed.
+            group.comm.Barrier()
+            group.free()
     finally:
         torch.set_num_threads(threads)
         if dist.is_initialized():

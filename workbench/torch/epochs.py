@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
+import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from workbench.metrics.report import report
@@ -69,7 +72,9 @@ def train(
 
     def tell(epoch: int, record: Record) -> bool:
         report(epoch, name=plan.name, **record)
-        return plan.callback is not None and plan.callback(epoch, record) is True
+        ends = plan.callback is not None and plan.callback(epoch, record)
+        # Comparisons of numbers of NumPy return a bool of NumPy.
+        return isinstance(ends, bool | np.bool_) and bool(ends)
 
     with distributed(comm):
         history = run(comm, module, plan, (X, y), validation=validation, tell=tell)
@@ -105,7 +110,7 @@ def run(
     """
     # DDP refuses a module without weights to train, with an error of torch.
     model = module if isinstance(comm, Alone) else DistributedDataParallel(module, gradient_as_bucket_view=True)
-    weights = model.parameters()
+    weights = list(model.parameters())
     optimizer = torch.optim.Adam(weights) if plan.optimizer is None else plan.optimizer(weights)
     schedule = None if plan.schedule is None else plan.schedule(optimizer)
     kept = {"module": module, "optimizer": optimizer} | ({} if schedule is None else {"schedule": schedule})
@@ -117,10 +122,13 @@ def run(
             torch.manual_seed(hash((plan.seed, epoch, comm.rank)))
             parts = batches(comm, *rows, **plan.order(epoch))  # type: ignore[arg-type]  # `Alone` has the methods that it calls
             record = {"loss": _epoch(comm, model, optimizer, plan, parts)}
-        if schedule is not None:
-            schedule.step()
         if validation:
+            _share_buffers(comm, module)
             record["validation_loss"] = _mean_loss(comm, module, plan, *validation)
+        if schedule is not None:
+            # The one schedule that depends on the loss.
+            is_on_plateau = isinstance(schedule, torch.optim.lr_scheduler.ReduceLROnPlateau)
+            schedule.step(*[_watched(record)] * is_on_plateau)
         history.append(record)
         stop = False
         if comm.rank == 0:
@@ -150,6 +158,12 @@ def _epoch(comm: MPI.Intracomm | Alone, model: Any, optimizer: Any, plan: Plan, 
     return mean
 
 
+def _share_buffers(comm: MPI.Intracomm | Alone, module: Any) -> None:
+    """Give all ranks the buffers of the first one, such as running means, which are those of the trained module."""
+    for buffer in module.buffers() if comm.size > 1 else ():
+        dist.broadcast(buffer, 0)
+
+
 def _mean_loss(comm: MPI.Intracomm | Alone, module: Any, plan: Plan, *blocks: Any) -> float:
     """Return the mean loss of the rows of all ranks; collective."""
     module.eval()
@@ -175,8 +189,14 @@ def _is_over(history: list[Record], patience: int | None) -> bool:
     """Return whether the loss has not decreased for `patience` epochs."""
     if patience is None or not history:
         return False
-    losses = [record.get("validation_loss", record["loss"]) for record in history]
+    # No number is larger or smaller than nan, which would remain the lowest loss.
+    losses = [math.inf if math.isnan(loss := _watched(record)) else loss for record in history]
     return len(losses) - 1 - losses.index(min(losses)) >= patience
+
+
+def _watched(record: Record) -> float:
+    """Return the loss that ends a training and that lowers the rate: that of the validation if it exists."""
+    return record.get("validation_loss", record["loss"])
 
 
 def outputs(_: Any, module: Any, size: int, X: Any) -> npt.NDArray[Any]:

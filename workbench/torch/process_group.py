@@ -6,13 +6,14 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NoReturn
 
 import torch
 import torch.distributed as dist
 from mpi4py import MPI
 
 from workbench.errors import InvalidRequest
+from workbench.text import count
 from workbench.torch.buffers import array, flat, message, write
 from workbench.torch.reductions import all_reduce, reduction
 from workbench.torch.work import PostedMessage, completed
@@ -30,6 +31,8 @@ class MPIProcessGroup(dist.ProcessGroup):
     ----------
     comm
         Belongs to the group.
+    name
+        Name of the group in torch.distributed.
 
     Notes
     -----
@@ -42,8 +45,9 @@ class MPIProcessGroup(dist.ProcessGroup):
 
     _parents: ClassVar[list[MPI.Intracomm]] = []
 
-    def __init__(self, comm: MPI.Intracomm) -> None:
+    def __init__(self, comm: MPI.Intracomm, name: str) -> None:
         super().__init__(comm.rank, comm.size)
+        self._name = name
         self._place = comm.rank, comm.size
         self._comm: MPI.Intracomm | None = comm
         self._groups: list[MPIProcessGroup] = [self]
@@ -61,12 +65,13 @@ class MPIProcessGroup(dist.ProcessGroup):
     @classmethod
     def create(cls, options: Any, _: object = None) -> MPIProcessGroup:
         """Return the default group, or a group of some of its ranks; torch calls this on these ranks only."""
+        name = str(options.group_id)
         if cls._parents:
-            return cls(cls._parents.pop())
+            return cls(cls._parents.pop(), name)
         if not isinstance(dist.group.WORLD, cls):
             raise InvalidRequest("the backend 'workbench' is for groups inside of workbench.torch.distributed(comm)")
         world: MPIProcessGroup = dist.group.WORLD
-        group = cls(world.part(list(options.global_ranks_in_group), str(options.group_id)))
+        group = cls(world.part(list(options.global_ranks_in_group), name), name)
         world._groups.append(group)
         return group
 
@@ -131,7 +136,7 @@ class MPIProcessGroup(dist.ProcessGroup):
 
     @property
     def group_name(self) -> Any:
-        return dist.distributed_c10d._world.pg_names[self]  # noqa: SLF001  (as torch's own groups in Python have it)
+        return self._name
 
     def __repr__(self) -> str:
         return f"MPIProcessGroup(rank {self.rank()} of {self.size()})"
@@ -153,8 +158,7 @@ class MPIProcessGroup(dist.ProcessGroup):
 
     def reduce_scatter_single(self, output: torch.Tensor, tensor: torch.Tensor, opts: Any = None) -> Any:
         row, part = flat(tensor), flat(output)
-        if row.numel() != part.numel() * self.size():
-            raise InvalidRequest(f"{row.numel()} elements are not {self.size()} times the {part.numel()} of the output")
+        _require_parts(self.size(), input=row, output=part)
         reduction(_op(opts), tensor.dtype).scattered(self.comm, _apart(row, part), part)
         write(part, output)
         return completed([output], opts)
@@ -189,12 +193,9 @@ class MPIProcessGroup(dist.ProcessGroup):
         return completed(tensors, opts)
 
     def all_gather_single(self, output: torch.Tensor, tensor: torch.Tensor, opts: Any = None) -> Any:
-        gathered = flat(output)
-        if gathered.numel() != tensor.numel() * self.size():
-            raise InvalidRequest(
-                f"the output has {gathered.numel()} elements, not {self.size()} times the {tensor.numel()} of the input"
-            )
-        self.comm.Allgather(array(_apart(flat(tensor), gathered)), array(gathered))
+        row, gathered = flat(tensor), flat(output)
+        _require_parts(self.size(), output=gathered, input=row)
+        self.comm.Allgather(array(_apart(row, gathered)), array(gathered))
         write(gathered, output)
         return completed([output], opts)
 
@@ -210,6 +211,7 @@ class MPIProcessGroup(dist.ProcessGroup):
     def allgather(self, lists: list[Tensors], tensors: Tensors, opts: Any = None) -> Any:
         for outputs, tensor in zip(lists, tensors, strict=True):
             row, lengths = flat(tensor), [output.numel() for output in outputs]
+            _require_list("outputs", outputs, self.size(), row, self.rank())
             gathered = row.new_empty(sum(lengths))
             if len(set(lengths)) == 1:
                 self.comm.Allgather(array(row), array(gathered))
@@ -224,6 +226,8 @@ class MPIProcessGroup(dist.ProcessGroup):
 
     def gather(self, lists: list[Tensors], tensors: Tensors, opts: Any) -> Any:
         row, here = flat(tensors[0]), self.rank() == opts.rootRank
+        if here:
+            _require_list("outputs", lists[0], self.size(), row)
         gathered = row.new_empty(row.numel() * self.size() if here else 0)
         self.comm.Gather(message(row), message(gathered) if here else None, opts.rootRank)
         if here:
@@ -232,6 +236,8 @@ class MPIProcessGroup(dist.ProcessGroup):
 
     def scatter(self, outputs: Tensors, lists: list[Tensors], opts: Any) -> Any:
         row, here = flat(outputs[0]), self.rank() == opts.rootRank
+        if here:
+            _require_list("inputs", lists[0], self.size(), row)
         whole = torch.cat([flat(tensor) for tensor in lists[0]]) if here else None
         self.comm.Scatter(None if whole is None else message(whole), message(row), opts.rootRank)
         write(row, outputs[0])
@@ -245,10 +251,15 @@ class MPIProcessGroup(dist.ProcessGroup):
         splits: Sequence[int],
         opts: Any = None,
     ) -> Any:
-        row, received = flat(tensor), flat(output)
+        received = flat(output)
+        row = _apart(flat(tensor), received)
+        sent, wanted = _bytes_of(tensor, splits, self.size()), _bytes_of(output, output_splits, self.size())
+        if sent[self.rank()] != wanted[self.rank()]:
+            raise InvalidRequest(
+                f"rank {self.rank()} sends {sent[self.rank()]} bytes to the same rank, and the output has "
+                f"{wanted[self.rank()]} for them: pass the same number of rows in the input and in the output"
+            )
         if output_splits or splits:
-            sent, wanted = (_bytes_of(each, its) for each, its in ((tensor, splits), (output, output_splits)))
-            sent, wanted = sent or _evenly(row, self.size()), wanted or _evenly(received, self.size())
             self.comm.Alltoallv([array(row), sent, MPI.BYTE], [array(received), wanted, MPI.BYTE])
         else:
             self.comm.Alltoall(array(row), array(received))
@@ -259,6 +270,7 @@ class MPIProcessGroup(dist.ProcessGroup):
 
     def alltoall(self, outputs: Tensors, tensors: Tensors, opts: Any = None) -> Any:
         rows = [flat(tensor) for tensor in tensors]
+        _require_list("inputs", tensors, self.size(), outputs[self.rank()], self.rank())
         whole, each = torch.cat(rows), rows[0].element_size()
         received = whole.new_empty(sum(output.numel() for output in outputs))
         self.comm.Alltoallv(
@@ -288,6 +300,23 @@ class MPIProcessGroup(dist.ProcessGroup):
         return self.recv(tensors, MPI.ANY_SOURCE, tag)
 
 
+class _NoStore(dist.Store):
+    """Refuses groups that need a store, in which the ranks of gloo would wait for each other for half an hour."""
+
+    def _refuse(self, *_: object) -> NoReturn:
+        raise InvalidRequest(
+            "the groups of a distributed() block have no store, which other backends need: make groups without "
+            "backend=, new_group(ranks)"
+        )
+
+    set = get = add = check = wait = compare_set = _refuse
+
+
+# Torch holds the part of a store that is not in Python, and calls these methods while the object exists.
+NO_STORE = _NoStore()
+"""The store of the default group."""
+
+
 def _op(opts: Any) -> Any:
     return dist.ReduceOp.SUM if opts is None else opts.reduceOp
 
@@ -302,11 +331,42 @@ def _distribute(gathered: torch.Tensor, outputs: Tensors) -> None:
         write(row, output)
 
 
-def _evenly(row: torch.Tensor, parts: int) -> list[int]:
-    return [row.numel() * row.element_size() // parts] * parts
+def _bytes_of(tensor: torch.Tensor, splits: Sequence[int], ranks: int) -> list[int]:
+    """Return the bytes for each rank of a tensor: of so many rows, or of an equal number of rows."""
+    rows = tensor.shape[0] if tensor.dim() else 1
+    each = tensor.numel() // max(1, rows) * tensor.element_size()
+    if splits and (len(splits) != ranks or sum(splits) != rows):
+        raise InvalidRequest(
+            f"the split sizes {list(splits)} are not valid: pass a number of rows for each of the {ranks} ranks, "
+            f"{rows} together"
+        )
+    if not splits and rows % ranks:
+        raise InvalidRequest(
+            f"{rows} rows cannot be divided equally among {ranks} ranks: pass split sizes, the number of rows for each "
+            "rank"
+        )
+    return [its * each for its in splits or [rows // ranks] * ranks]
 
 
-def _bytes_of(tensor: torch.Tensor, splits: Sequence[int]) -> list[int]:
-    """Return the bytes of so many rows each."""
-    each = tensor[:1].numel() * tensor.element_size() if len(tensor) else 0
-    return [rows * each for rows in splits]
+def _require_parts(ranks: int, **rows: torch.Tensor) -> None:
+    """Raise InvalidRequest unless the first row has the elements of the second one for each rank, of one type."""
+    (name, whole), (other, part) = rows.items()
+    if whole.numel() != ranks * part.numel():
+        raise InvalidRequest(
+            f"the {name} has {whole.numel()} elements, not {ranks} times the {part.numel()} of the {other}"
+        )
+    if whole.dtype != part.dtype:
+        raise InvalidRequest(
+            f"the {name} is of {whole.dtype} and the {other} of {part.dtype}: pass tensors of one type"
+        )
+
+
+def _require_list(name: str, tensors: Tensors, ranks: int, like: torch.Tensor, rank: int | None = None) -> None:
+    """Raise InvalidRequest unless there is a tensor for each rank, with as many elements, or the one of `rank` has."""
+    lengths = [tensor.numel() for tensor in tensors]
+    if len(lengths) != ranks or {*(lengths if rank is None else [lengths[rank]])} != {like.numel()}:
+        which = "each" if rank is None else f"that of rank {rank}"
+        raise InvalidRequest(
+            f"the {name} have {lengths} elements: pass {count(ranks, 'tensor')}, {which} with "
+            f"{count(like.numel(), 'element')}"
+        )

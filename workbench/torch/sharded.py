@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.api import CheckpointException
-from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict, set_state_dict
 
 from workbench.errors import InvalidRequest
 from workbench.torch import manifest
@@ -85,8 +85,8 @@ def save_sharded(path: str | os.PathLike[str], model: Any, optimizer: Any = (), 
     files = {name: its for part in comm.allgather(described) for name, its in part.items()}
     if comm.rank == 0:
         with _worded(folder, *_UNWRITTEN):
-            keys = sorted(state["model"])
-            manifest.commit(shards, files=files, model=keys, stepped=stepped, values=json.loads(plain))
+            entries = {"stepped": stepped, "stateless": _stateless(state["optimizer"]), "values": json.loads(plain)}
+            manifest.commit(shards, files=files, model=sorted(state["model"]), **entries)
     # No rank returns before the checkpoint is complete.
     comm.bcast(None)
 
@@ -136,7 +136,7 @@ def load_sharded(path: str | os.PathLike[str], model: Any, optimizer: Any = ()) 
     manifest.check(folder, found, comm.rank, comm.size)
     # No rank loads before all files are checked.
     comm.allgather(None)
-    with _initialized(optimizers) as stepped:
+    with _initialized(optimizers) as stepped, _complete(optimizers):
         state = _state(model, optimizers)
         _check_model(folder, {*found["model"]}, {*state["model"]})
         if len(optimizers) not in {0, len(found["stepped"])}:
@@ -144,9 +144,13 @@ def load_sharded(path: str | os.PathLike[str], model: Any, optimizer: Any = ()) 
                 f"checkpoint {folder}: the number of optimizers is {len(optimizers)}, and was {len(found['stepped'])} "
                 "when the checkpoint was written; pass the same number, or none"
             )
+        stateless = found.get("stateless", [])
+        for name in stateless:
+            state["optimizer"].get("state", {}).pop(name, None)
         with _worded(folder, *_UNFIT):
             dcp.load(state, checkpoint_id=folder / found["shards"], no_dist=isinstance(comm, Alone))
-        set_state_dict(model, optimizers, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
+        parts = {"model_state_dict": state["model"], "optim_state_dict": state["optimizer"]}
+        set_state_dict(model, optimizers, **parts, options=StateDictOptions(strict=not stateless))
         stepped[:] = found["stepped"]
     values: dict[str, Any] = found["values"]
     return values
@@ -170,6 +174,10 @@ def _listed(optimizer: Any) -> list[torch.optim.Optimizer]:
     return [optimizer] if isinstance(optimizer, torch.optim.Optimizer) else list(optimizer)
 
 
+def _weights(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+    return [weight for group in optimizer.param_groups for weight in group["params"]]
+
+
 def _state(model: Any, optimizers: list[torch.optim.Optimizer]) -> dict[str, Any]:
     return dict(zip(("model", "optimizer"), get_state_dict(model, optimizers), strict=True))
 
@@ -181,7 +189,7 @@ def _initialized(optimizers: list[torch.optim.Optimizer]) -> Iterator[list[bool]
     PyTorch makes them by a step without gradients, which counts as a step, and removes existing gradients.
     """
     stepped = [bool(each.state) for each in optimizers]
-    weights = [weight for each in optimizers for group in each.param_groups for weight in group["params"]]
+    weights = [weight for each in optimizers for weight in _weights(each)]
     gradients = [weight.grad for weight in weights]
     for weight in weights:
         weight.grad = None
@@ -193,6 +201,31 @@ def _initialized(optimizers: list[torch.optim.Optimizer]) -> Iterator[list[bool]
         for each, kept in zip(optimizers, stepped, strict=False):
             if not kept:
                 each.state.clear()
+
+
+@contextmanager
+def _complete(optimizers: list[torch.optim.Optimizer]) -> Iterator[None]:
+    """Let PyTorch make the states of all weights, of which it makes all or none; restore former ones after an error."""
+    former = {
+        each: dict(each.state)
+        for each in optimizers
+        if any(weight.requires_grad and weight not in each.state for weight in _weights(each))
+    }
+    try:
+        for each in former:
+            each.state.clear()
+        yield
+    except BaseException:
+        for each, states in former.items():
+            each.state.clear()
+            each.state.update(states)
+        raise
+
+
+def _stateless(state: dict[str, Any]) -> list[str]:
+    """Return the weights without a state, such as those that have had no gradient so far."""
+    names = {name for group in state.get("param_groups", []) for name in group["params"]}
+    return sorted(names - state.get("state", {}).keys())
 
 
 def _check_model(folder: Path, written: set[str], keys: set[str]) -> None:

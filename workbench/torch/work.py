@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from mpi4py import MPI
 
-from workbench.mpi.polling import Deadline, poll
+from workbench.mpi.polling import Deadline, keep_alive, poll, release
 
 _FOREVER = timedelta(0)
 
@@ -51,6 +51,12 @@ class PostedMessage(dist.Work):
         self._request, self._finish, self._held = request, finish, held
         self._source = -1
         self._over = False
+
+    def __del__(self) -> None:
+        """Keep what MPI still reads or writes, if the program does not wait for the message."""
+        if not self._over:
+            release()
+            keep_alive(self._request, self._held)
 
     def wait(self, timeout: timedelta = _FOREVER) -> bool:
         """Return when the message has arrived; raises `CollectiveFailed` after the timeout, if there is one."""

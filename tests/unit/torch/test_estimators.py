@@ -54,6 +54,42 @@ def test_a_module_of_the_user_stays_what_it_is_and_each_fit_begins_with_its_weig
     np.testing.assert_array_equal(pickle.loads(pickle.dumps(model)).predict_proba(X), first)  # noqa: S301
 
 
+def test_an_optimizer_may_pass_through_the_weights_several_times():
+    def in_groups(weights):
+        matrices, others = ([each for each in weights if (each.dim() > 1) is side] for side in (True, False))
+        return torch.optim.AdamW([{"params": matrices}, {"params": others, "weight_decay": 0.0}], lr=0.1)
+
+    module = net(4, 2)
+    trained = NeuralNetClassifier(**QUICK | {"module": module, "optimizer": in_groups}).fit(X, Y).module_
+    for weights, before in zip(trained.parameters(), module.parameters(), strict=True):
+        assert not torch.equal(weights, before)
+
+
+def test_a_schedule_may_depend_on_the_loss():
+    rates = []
+
+    def lower(optimizer):
+        # No loss is low enough, so each step of the schedule lowers the rate.
+        schedule = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, factor=0.5, patience=0, threshold=1e9)
+        optimizer.register_step_pre_hook(lambda *_: rates.append(optimizer.param_groups[0]["lr"]))
+        return schedule
+
+    NeuralNetClassifier(**QUICK | {"epochs": 4, "schedule": lower, "validation": 0.2}).fit(X, Y)
+    assert rates == [0.2, 0.1, 0.05, 0.025]
+
+
+def test_a_loss_that_is_no_number_at_first_does_not_end_a_fit_that_improves():
+    calls = []
+
+    def loss(outputs, targets):
+        calls.append(0)
+        return torch.nn.functional.mse_loss(outputs, targets) + (float("nan") if len(calls) == 1 else 0)
+
+    settings = QUICK | {"optimizer": functools.partial(torch.optim.SGD, lr=1e-3), "epochs": 6}
+    model = NeuralNetRegressor(**settings, loss=loss, patience=2).fit(X, X[:, 0])
+    assert len(model.history_) == 6
+
+
 def test_the_numbers_that_a_notebook_draws_are_those_without_a_fit():
     torch.manual_seed(7)
     expected = torch.rand(3)

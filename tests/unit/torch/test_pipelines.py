@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
+import random
 
 import numpy as np
 import pytest
@@ -101,6 +103,65 @@ def test_cuts_are_only_where_a_gradient_passes_and_shared_weights_stay_together(
 
 def whole(layers):
     return layers.part(0, len(layers))
+
+
+class Traced(nn.Module):
+    """Two layers, with a function of the hidden units between them."""
+
+    def __init__(self, function):
+        super().__init__()
+        self.first, self.second, self.function = nn.Linear(4, 4), nn.Linear(4, 4), function
+        self.register_buffer("mean", torch.arange(4.0))
+
+    def forward(self, rows):
+        return self.second(self.function(self, self.first(rows)))
+
+
+def without_gradients(net, hidden):
+    with torch.no_grad():
+        return net.first(hidden)
+
+
+def in_bfloat16(net, hidden):
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        return net.first(hidden).float()
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda _, hidden: hidden * torch.tril(torch.ones(4, 4))[1],
+        lambda net, hidden: hidden + net.first(torch.arange(4.0)),
+        lambda net, hidden: hidden * net.mean[:4].exp(),
+        lambda net, hidden: hidden - net.mean.mul_(0.9).add_(hidden.detach().mean(0), alpha=0.1),
+    ],
+    ids=["constant", "constant for a layer", "function of a buffer", "buffer that changes"],
+)
+def test_tensors_of_forward_and_buffers_are_those_of_the_module(function):
+    torch.manual_seed(0)
+    net, rows = Traced(function), torch.randn(3, 4)
+    twin = copy.deepcopy(net)
+    layers = Layers(net, 0.5)
+    part = layers.part(0, len(layers))
+    for _ in range(2):
+        torch.testing.assert_close(part(rows), twin(rows))
+    torch.testing.assert_close(net.mean, twin.mean)
+    assert list(net.state_dict()) == list(twin.state_dict())
+
+
+@pytest.mark.parametrize(
+    ("function", "said"),
+    [
+        (lambda _, hidden: hidden + torch.randn(4), "depends on .* random numbers .* torch.randn_like"),
+        (lambda _, hidden: hidden * random.random(), "depends on .* random numbers"),
+        (without_gradients, r"cannot be cut .* torch.no_grad\(\).* Move the part"),
+        (in_bfloat16, r"cannot be cut .* torch.autocast\(\), which a trace would lose"),
+    ],
+    ids=["tensor", "number", "no gradients", "precision"],
+)
+def test_what_a_trace_would_fix_or_lose_is_refused(function, said):
+    with pytest.raises(InvalidRequest, match=f"^Traced.forward {said}"):
+        Layers(Traced(function), 0.5)
 
 
 @pytest.mark.parametrize(

@@ -287,6 +287,44 @@ def test_a_checkpoint_before_the_first_step_keeps_the_optimizer_and_the_gradient
         assert all(map(torch.equal, each.parameters(), straight.parameters()))
 
 
+def branched():
+    """Return a module of two layers, and an optimizer."""
+    torch.manual_seed(0)
+    model = torch.nn.ModuleList([torch.nn.Linear(6, 3), torch.nn.Linear(6, 3)])
+    return model, torch.optim.Adam(model.parameters(), lr=0.1)
+
+
+def branched_steps(pair, *used):
+    """Take a step for each of these numbers of layers, whose weights alone get gradients; return all weights."""
+    model, optimizer = pair
+    for number in used:
+        optimizer.zero_grad()
+        sum(layer(torch.ones(2, 6)).square().sum() for layer in model[:number]).backward()
+        optimizer.step()
+    return [weight.detach().clone() for weight in model.parameters()]
+
+
+@pytest.mark.parametrize("before", [(), (1,), (2,)], ids=["new", "used in part", "used"])
+@pytest.mark.parametrize("written", [(1, 1), (2, 1)], ids=["in part", "in full"])
+def test_weights_without_a_gradient_so_far_have_no_state_in_a_checkpoint_and_after_it(tmp_path, written, before):
+    straight, resumed = branched(), branched()
+    branched_steps(straight, *written)
+    save_sharded(tmp_path / "run", *straight)
+    branched_steps(resumed, *before)
+    load_sharded(tmp_path / "run", *resumed)
+
+    assert all(map(torch.equal, branched_steps(resumed, 1, 2, 2), branched_steps(straight, 1, 2, 2)))
+
+
+def test_a_load_that_is_refused_leaves_the_optimizer_of_weights_without_a_gradient(folder):
+    model, optimizer = branched()
+    branched_steps((model, optimizer), 1)
+    before = str(optimizer.state_dict())
+    with pytest.raises(InvalidRequest):
+        load_sharded(folder, model, optimizer)
+    assert str(optimizer.state_dict()) == before
+
+
 def test_a_load_that_is_refused_leaves_the_optimizer(folder):
     model = torch.nn.Linear(6, 3)
     optimizer = torch.optim.Adam(model.parameters())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,6 +18,8 @@ from workbench.torch.initialization import draw, without_memory
 
 # `_Root` has the module of the user under this name.
 _PREFIX = "module."
+# Names of tensors that `forward` makes, which no module of a user has.
+_MADE = "_made_by_forward"
 
 
 @dataclass(frozen=True)
@@ -54,7 +57,9 @@ class Layers:
 
     def __init__(self, module: nn.Module, share: float = 0.5) -> None:
         self._module = module
-        graph = _traced(module, share)
+        graph, made = _traced(module, share)
+        self._root = copy.copy(module)
+        vars(self._root).update(made)
         self._input = next(node for node in graph.nodes if node.op == "placeholder")
         self._all = tuple(_layers(graph, self._input))
 
@@ -79,7 +84,7 @@ class Layers:
                 if node.op in {"call_module", "get_attr"}:
                     copied.target = str(node.target).removeprefix(_PREFIX)
         graph.output(copies[self._all[end - 1].output])
-        return fx.GraphModule(self._module, graph)
+        return fx.GraphModule(self._root, graph)
 
     def shared(self) -> Iterator[tuple[str, int, int]]:
         """Yield each weight that several layers use: the name, and the first and the last of these layers."""
@@ -96,7 +101,7 @@ class Layers:
             name = str(node.target).removeprefix(_PREFIX)
             if node.op == "call_module":
                 yield from self._module.get_submodule(name).named_parameters(name)
-            elif node.op == "get_attr":
+            elif node.op == "get_attr" and not name.startswith(_MADE):
                 yield name, attrgetter(name)(self._module)
 
 
@@ -112,9 +117,18 @@ class _Root(nn.Module):
 
 
 class _Tracer(fx.Tracer):
+    # Operations on buffers belong to the graph, and do not happen in the trace.
+    proxy_buffer_attributes = True
+
     def __init__(self, opened: nn.Module, smallest: float) -> None:
         super().__init__()
         self._opened, self._smallest = opened, smallest
+        self._modes = _modes()
+
+    def create_node(self, *args: Any, **options: Any) -> fx.Node:
+        if _modes() != self._modes:
+            raise ValueError("a part runs in torch.no_grad() or torch.autocast(), which a trace would lose")
+        return super().create_node(*args, **options)
 
     def is_leaf_module(self, m: nn.Module, _: str) -> bool:
         if m is self._opened or type(m) is nn.Sequential:
@@ -128,26 +142,36 @@ class _Tracer(fx.Tracer):
         return False
 
 
-def _traced(module: nn.Module, share: float) -> fx.Graph:
+def _modes() -> tuple[bool, bool]:
+    return torch.is_grad_enabled(), torch.is_autocast_enabled("cpu")
+
+
+def _traced(module: nn.Module, share: float) -> tuple[fx.Graph, dict[str, torch.Tensor]]:
+    """Return the operations of a module, and the tensors by name that its `forward` makes of nothing."""
     kind = type(module).__name__
     smallest = share * sum(weight.numel() for weight in module.parameters())
-    graphs = []
+    graphs, made = [], []
     try:
         for training in (True, False):
             with mode(module, training=training):
-                graphs.append(_Tracer(module, smallest).trace(_Root(module)))
+                root = _Root(module)
+                graphs.append(_Tracer(module, smallest).trace(root))
+                made.append({name: value for name, value in vars(root).items() if isinstance(value, torch.Tensor)})
     except Exception as error:
         raise InvalidRequest(
             f"{kind}.forward cannot be cut into stages, because torch.fx does not trace the code: {error}. Move the "
             "part that depends on values into a submodule, or pass an nn.Sequential of layers"
         ) from error
     # A trace keeps the value of `self.training`, which the stages would not change any more.
-    if str(graphs[0]) != str(graphs[1]):
+    if str(graphs[0]) != str(graphs[1]) or not all(map(torch.equal, *(each.values() for each in made))):
         raise InvalidRequest(
-            f"{kind}.forward depends on self.training, which a trace would fix: use the submodule of torch.nn, for "
-            "example nn.Dropout"
+            f"{kind}.forward depends on self.training, or on random numbers that are not made of its input, which a "
+            "trace would fix: use the submodule of torch.nn, for example nn.Dropout, and torch.randn_like(rows)"
         )
-    return graphs[0]
+    for node in graphs[0].nodes:
+        if node.op == "get_attr" and node.target in made[0]:
+            node.target = f"{_MADE}{node.target}"
+    return graphs[0], {f"{_MADE}{name}": value for name, value in made[0].items()}
 
 
 @contextmanager

@@ -11,15 +11,15 @@ from workbench.torch.spatial.strip import CannotSplitError, Strip, first_strip, 
 from workbench.torch.spatial.sums import total
 
 _ELEMENTWISE = (
-    "abs", "add", "addcdiv", "addcmul", "bfloat16", "bitwise_and", "bitwise_not", "bitwise_or", "ceil", "celu",
-    "clamp", "clamp_max", "clamp_min", "clone", "contiguous", "cos", "detach", "div", "double", "elu", "empty_like",
-    "eq", "erf", "exp", "expm1", "fill", "float", "floor", "ge", "gelu", "gt", "half", "hardshrink", "hardsigmoid",
-    "hardswish", "hardtanh", "isfinite", "isnan", "le", "leaky_relu", "lerp", "log", "log1p", "logical_and",
-    "logical_not", "logical_or", "logit", "logsigmoid", "lt", "masked_fill", "maximum", "minimum", "mish", "mul", "ne",
-    "neg", "ones_like", "pow", "__rdiv__", "reciprocal", "relu", "relu6", "requires_grad", "round", "rsqrt", "rsub",
-    "__rsub__", "selu", "sigmoid", "sign", "silu", "sin", "softplus", "softshrink", "softsign", "sqrt", "square",
-    "sub", "tan", "tanh", "tanhshrink", "threshold", "_threshold", "to", "true_divide", "type_as", "where",
-    "zeros_like",
+    "abs", "add", "addcdiv", "addcmul", "bfloat16", "bitwise_and", "bitwise_not", "bitwise_or", "bitwise_xor", "ceil",
+    "celu", "clamp", "clamp_max", "clamp_min", "clone", "contiguous", "cos", "detach", "div", "double", "elu",
+    "empty_like", "eq", "erf", "exp", "expm1", "fill", "float", "floor", "floor_divide", "ge", "gelu", "gt", "half",
+    "hardshrink", "hardsigmoid", "hardswish", "hardtanh", "isfinite", "isnan", "le", "leaky_relu", "lerp", "log",
+    "log1p", "logical_and", "logical_not", "logical_or", "logit", "logsigmoid", "lt", "masked_fill", "maximum",
+    "minimum", "mish", "mul", "ne", "neg", "ones_like", "pow", "__rdiv__", "reciprocal", "relu", "relu6", "remainder",
+    "requires_grad", "round", "__rpow__", "rsqrt", "rsub", "__rsub__", "selu", "sigmoid", "sign", "silu", "sin",
+    "softplus", "softshrink", "softsign", "sqrt", "square", "sub", "tan", "tanh", "tanhshrink", "threshold",
+    "_threshold", "to", "true_divide", "type_as", "where", "zeros_like",
 )  # fmt: skip
 _RANDOM = ("alpha_dropout", "dropout", "rand_like", "randn_like", "rrelu")
 
@@ -75,13 +75,14 @@ def cat(function: Any, tensors: Any, dim: int = 0) -> Strip:
 
 
 @rule("chunk", "split")
-def split(function: Any, strip: Strip, size: Any, dim: int = 0) -> tuple[Strip, ...]:
-    _axis(strip, dim)
-    return tuple(strip.like(part) for part in function(strip.to_local(), size, dim))
+def split(function: Any, strip: Strip, *args: Any, **options: Any) -> tuple[Strip, ...]:
+    # The size of the parts, or their number, has another name in each function.
+    _axis(strip, options["dim"] if "dim" in options else args[1] if len(args) > 1 else 0)
+    return tuple(strip.like(part) for part in function(strip.to_local(), *args, **options))
 
 
 @rule("squeeze")
-def squeeze(function: Any, strip: Strip, dim: int) -> Strip:
+def squeeze(function: Any, strip: Strip, dim: int | None = None) -> Strip:
     axis = _axis(strip, dim)
     found = function(strip.to_local(), axis)
     return strip.like(found, axis=strip.axis - (axis < strip.axis and found.dim() < strip.dim()))
@@ -114,15 +115,20 @@ def reduced(function: Any, strip: Strip, dim: int | None = None, *, keepdim: boo
 
 @rule("sum", "mean")
 def sums(function: Any, strip: Strip, dim: Any = None, keepdim: bool = False, **options: Any) -> Any:
-    dims = range(strip.dim()) if dim is None else (dim,) if isinstance(dim, int) else dim
+    dims = (dim,) if isinstance(dim, int) else dim or range(strip.dim())
     axes = {axis % strip.dim() for axis in dims}
     if strip.axis not in axes:
         found = function(strip.to_local(), dim, keepdim=keepdim, **options)
         return strip.like(found, axis=strip.axis - (0 if keepdim else sum(axis < strip.axis for axis in axes)))
-    summed = total(strip.comm, torch.sum(strip.to_local(), tuple(axes), keepdim=keepdim, **options))
     if function.__name__ == "sum":
-        return summed
-    return summed / (strip.numel() // (summed.numel() if summed.dim() else 1))
+        return total(strip.comm, torch.sum(strip.to_local(), tuple(axes), keepdim=keepdim, **options))
+    dtype = options.pop("dtype", None) or strip.dtype
+    if not dtype.is_floating_point and not dtype.is_complex:
+        raise CannotSplitError(f"{dtype} has no means", "Convert the tensor by float() before")
+    # The sum may exceed float16 where the mean does not.
+    precise = torch.promote_types(dtype, torch.float32)
+    summed = total(strip.comm, torch.sum(strip.to_local(), tuple(axes), keepdim=keepdim, dtype=precise, **options))
+    return (summed / (strip.numel() // (summed.numel() if summed.dim() else 1))).to(dtype)
 
 
 @rule("dropout1d", "dropout2d", "dropout3d", "feature_dropout", "feature_alpha_dropout")

@@ -24,9 +24,12 @@ _REMEDY = (
 _OPERATORS = {
     "add": "add", "radd": "add", "iadd": "add_", "sub": "sub", "rsub": "__rsub__", "isub": "sub_", "mul": "mul",
     "rmul": "mul", "imul": "mul_", "truediv": "div", "rtruediv": "__rdiv__", "itruediv": "div_", "pow": "pow",
+    "rpow": "__rpow__", "mod": "remainder", "floordiv": "floor_divide",
     "neg": "neg", "abs": "abs", "gt": "gt", "ge": "ge", "lt": "lt", "le": "le", "eq": "eq", "ne": "ne",
-    "invert": "bitwise_not", "and": "bitwise_and", "or": "bitwise_or", "getitem": "__getitem__",
+    "invert": "bitwise_not", "and": "bitwise_and", "or": "bitwise_or", "xor": "bitwise_xor", "getitem": "__getitem__",
 }  # fmt: skip
+# Functions of PyTorch accept these names of NumPy.
+_OF_NUMPY = {"axis": "dim", "keepdims": "keepdim"}
 
 
 class CannotSplitError(Exception):
@@ -144,7 +147,8 @@ class Strip:
         try:
             if name not in _RULES:
                 raise CannotSplitError("it has no rule for strips")  # noqa: TRY301  (one place adds the layer)
-            return _RULES[name](function, *args, **(kwargs or {}))
+            options = {_OF_NUMPY.get(option, option): value for option, value in (kwargs or {}).items()}
+            return _RULES[name](function, *args, **options)
         except CannotSplitError as error:
             message = f"{name}{_layer()} cannot be computed on strips of an image: {error.why}. {error.remedy}"
         raise InvalidRequest(message)
