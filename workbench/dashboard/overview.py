@@ -115,7 +115,7 @@ class Overview(Page):
     def _facts(self) -> str:
         """Return what readers of the numbers should know: cores that ranks share, and suspect ranks."""
         suspect = [
-            f"<b>Rank {escape(self.snapshot.names[each.rank])}:</b> {escape(each.why)}"
+            f"<b>Rank {escape(self.snapshot.names[each.rank])}</b> {escape(each.why)}"
             for each in suspects(self.snapshot)
         ]
         shared = shared_cores(self.snapshot)
@@ -175,9 +175,7 @@ def shared_cores(snapshot: Snapshot) -> str:
         return ""
     where = f" of {layout.nodes[node]}" if len(layout.nodes) > 1 else ""
     share = percent(layout.cores[node] / ranks[node])
-    return (
-        f"{ranks[node]} ranks on {count(layout.cores[node], 'core')}{where}: {share} of a core for each if all compute"
-    )
+    return f"{ranks[node]} ranks on {count(layout.cores[node], 'core')}{where}: {share} each if all compute"
 
 
 # A rank, a score that grows with the problem, and the reason.
@@ -189,7 +187,7 @@ _FULL_MEMORY = 0.9
 
 @dataclass(frozen=True)
 class Suspect:
-    """A rank that may delay others: its index in `Layout.ranks`, and the reason."""
+    """A rank that may delay others: its index in `Layout.ranks`, and the reason, of which the rank is the subject."""
 
     rank: int
     why: str
@@ -215,11 +213,9 @@ def _activity_marks(snapshot: Snapshot) -> Iterator[_Mark]:
     for wait in snapshot.waits:
         # If a minority is missing they are stragglers; if the majority is, the waiting ranks are merely early.
         if 0 < len(wait.awaited) <= len(wait.waiting):
-            waiting = count(len(wait.waiting), "rank")
-            verb = "waits" if len(wait.waiting) == 1 else "wait"
+            waiting = f"keeps {count(len(wait.waiting), 'rank')} waiting in {wait.operation}"
             for rank in wait.awaited:
-                does = describe_activity(now[rank], snapshot.valid_at)
-                yield rank, 500 + wait.seconds, f"{waiting} {verb} for it in {wait.operation}; it is {does}"
+                yield rank, 500 + wait.seconds, f"{waiting}; it is {describe_activity(now[rank], snapshot.valid_at)}"
 
 
 def _number_marks(snapshot: Snapshot) -> Iterator[_Mark]:
@@ -247,7 +243,11 @@ def _node_marks(snapshot: Snapshot) -> Iterator[_Mark]:
         of_node = [rank for rank, place in enumerate(layout.ranks) if place.node == node]
         if of_node:
             largest = max(of_node, key=lambda rank: float(np.nan_to_num(memory[rank])))
-            yield largest, 200, f"the memory of its node {layout.nodes[node]} is {percent(used[node])} full"
+            yield (
+                largest,
+                200,
+                f"uses the most memory of node {layout.nodes[node]}, which is {percent(used[node])} full",
+            )
 
 
 def _largest(numbers: NDArray[np.float32], beyond: float) -> list[int]:

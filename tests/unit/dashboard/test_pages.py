@@ -28,7 +28,7 @@ from workbench.dashboard.store import DataStore
 from workbench.dashboard.theme import DARK, LIGHT, contrast
 from workbench.dashboard.training import spread
 from workbench.dashboard.view_state import PAGES, ViewState
-from workbench.metrics.schema import RANK, TICK
+from workbench.metrics.schema import NODE, RANK, TICK
 from workbench.metrics.update import LOST, RankActivity, RankPlace
 
 
@@ -500,16 +500,29 @@ def test_ranks_that_are_alike_take_one_line_and_a_rank_that_is_not_takes_the_sam
     lines = [made("overview", known(4, 1, rank=rank, now=now).at(None))._summary.object for rank in (alike, other)]
 
     assert "<dt>Worth a look</dt><dd>No rank stands out.</dd>" in lines[0]
-    assert "<dt>Worth a look</dt><dd><b>Rank 2:</b> has " in lines[1]
+    assert "<dt>Worth a look</dt><dd><b>Rank 2</b> has " in lines[1]
     assert [line.count("<dd>") for line in lines] == [1, 1]
+
+
+def test_of_a_full_node_the_largest_rank_is_named():
+    update = asyncio.run(Simulated(4, 2, history=60).ask(0))
+    rank, node = update.rank.copy(), update.node.copy()
+    rank[:] = rank[:, :1]
+    rank[:, 3, RANK.index("memory")] *= 1.2
+    node[:, 1, NODE.index("memory")] = 0.95 * node[:, 1, NODE.index("memory_total")]
+    now = (RankActivity("", None, 0.0),) * 4
+
+    summary = made("overview", known(4, 2, rank=rank, node=node, now=now).at(None))._summary.object
+
+    assert "<b>Rank 3</b> uses the most memory of node node002, which is 95 % full</dd>" in summary
 
 
 @pytest.mark.parametrize(
     ("ranks", "nodes", "cores", "said"),
     [
-        (4, 1, 2, "4 ranks on 2 cores: 50 % of a core for each if all compute"),
-        (3, 1, 1, "3 ranks on 1 core: 33 % of a core for each if all compute"),
-        (6, 2, 2, "3 ranks on 2 cores of node001: 67 % of a core for each if all compute"),
+        (4, 1, 2, "4 ranks on 2 cores: 50 % each if all compute"),
+        (3, 1, 1, "3 ranks on 1 core: 33 % each if all compute"),
+        (6, 2, 2, "3 ranks on 2 cores of node001: 67 % each if all compute"),
         (4, 1, 4, ""),
     ],
 )
