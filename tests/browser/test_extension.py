@@ -118,11 +118,10 @@ def test_a_cluster_of_the_form_becomes_ready_and_is_that_of_the_status_bar(worke
     for label, value in (("CPU", r"\d+ %"), ("Memory", r"[\d.]+ [KMG]iB"), ("Clients", "none")):
         card.get_by_role("term").get_by_text(label, exact=True).wait_for()
         card.get_by_role("definition").filter(has_text=re.compile(f"^{value}$")).wait_for()
-    ends = {
-        command: card.locator(f'[data-command$=":{command}"]').bounding_box() for command in ("logs", "restart", "stop")
-    }
-    apart = ends["restart"]["x"] - ends["logs"]["x"]
-    assert apart > 1.5 * (ends["stop"]["x"] - ends["restart"]["x"]), "what ends work is apart from all else"
+    scale, restart, stop = (
+        card.locator(f'[data-command$=":{command}"]').bounding_box()["x"] for command in ("scale", "restart", "stop")
+    )
+    assert restart - scale > 1.5 * (stop - restart), "what ends work is apart from all else"
 
 
 def test_a_notebook_becomes_its_client_by_a_button(worker, client):

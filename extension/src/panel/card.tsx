@@ -239,8 +239,8 @@ export function CardToolbar({ cluster }: { cluster: ICluster }): React.JSX.Eleme
   const labels = {
     [CommandIDs.insertCode]: trans.__('Insert code that connects to %1', name),
     [CommandIDs.dashboard]: trans.__('Open the dashboard of %1', name),
-    [CommandIDs.scale]: trans.__('Scale %1', name),
     [CommandIDs.logs]: trans.__('Show the logs of %1', name),
+    [CommandIDs.scale]: trans.__('Scale %1', name),
     [CommandIDs.restart]: trans.__('Restart the ranks of %1', name),
     [CommandIDs.stop]: trans.__('Stop %1', name)
   };
