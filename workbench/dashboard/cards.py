@@ -46,7 +46,7 @@ tr:last-child td { border-bottom: none; }
 .six { container-type: inline-size; margin-bottom: 12px; }
 .six .tiles { grid-template-columns: repeat(2, 1fr); }
 @container (min-width: 480px) { .six .tiles { grid-template-columns: repeat(3, 1fr); } }
-@container (min-width: 900px) { .six .tiles { grid-template-columns: repeat(6, 1fr); } }
+@container (min-width: 1080px) { .six .tiles { grid-template-columns: repeat(6, 1fr); } }
 .dot { display: inline-block; width: 8px; height: 8px; margin-right: 6px; border-radius: 50%;
   background: var(--muted); }
 .good .dot { background: var(--good); }

@@ -17,6 +17,7 @@ from bokeh.models import (
     FixedTicker,
     HoverTool,
     LinearColorMapper,
+    NoOverlap,
     Range1d,
     SaveTool,
     SingleIntervalTicker,
@@ -116,6 +117,8 @@ def style_axis(axis: Any, theme: Theme) -> None:
         axis_label_text_font=FONT,
         axis_label_text_font_size="11px",
         axis_label_text_font_style="normal",
+        # Narrow windows have room for some labels only.
+        major_label_policy=NoOverlap(min_distance=8),
     )
 
 

@@ -17,7 +17,7 @@ _BUTTONS = """
 .bk-btn-group { gap: 2px; flex-wrap: wrap; }
 .bk-btn-group .bk-btn.bk-btn-default { border: none; box-shadow: none !important; border-radius: 7px !important;
   background: transparent !important; color: var(--muted) !important; font-size: 13px; padding: 5px 11px; margin: 0;
-  min-height: 0; }
+  min-height: 0; flex: none; }
 .bk-btn-group .bk-btn.bk-btn-default:hover { color: var(--text) !important; }
 .bk-btn-group .bk-btn.bk-btn-default.bk-active { background: var(--chosen) !important; font-weight: 600;
   color: var(--text) !important; }
