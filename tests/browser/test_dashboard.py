@@ -7,6 +7,7 @@ import stat
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
+from support.processes import until
 
 from browser.viewing import PREFIX, Viewer, start
 from workbench.dashboard.charts import WORDS
@@ -113,17 +114,17 @@ def bottom(viewer, title):
 
 def test_cards_beside_each_other_end_at_one_height_and_no_page_is_wider_than_a_narrow_window(four, viewer):
     viewer.open(four.address("page=communication"))
-    viewer.moves()
 
-    for left, right in (("Who sends", "Sent by all"), ("Message sizes", "Where time in MPI")):
-        assert bottom(viewer, left) == pytest.approx(bottom(viewer, right), abs=1)
+    beside = ("Who sends", "Sent by all"), ("Message sizes", "Where time in MPI")
+    # The browser has no event for the end of a layout.
+    until("they do", lambda: all(abs(bottom(viewer, left) - bottom(viewer, right)) < 1 for left, right in beside))
 
     viewer.page.set_viewport_size({"width": 540, "height": 900})
     for title in [title for title in PAGES if title != "Dask"]:
         viewer.turn_to(title)
         viewer.sees(PAGES[title][0])
         viewer.painted()
-        assert viewer.page.evaluate("document.documentElement.scrollWidth") == 540
+        viewer.page.wait_for_function("() => document.documentElement.scrollWidth == 540")
     theme, name = (viewer.page.locator(f"header {what}").bounding_box() for what in ("#theme", ".name"))
     assert theme["y"] < name["y"] + name["height"], "both are in one line"
 
