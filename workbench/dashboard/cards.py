@@ -120,10 +120,10 @@ def column(*cards: Any) -> Any:
     )
 
 
-def row(*cards: Any, widths: Sequence[int] = ()) -> Any:
-    """Return cards beside each other, or below each other where the page is narrower than their widths in pixels."""
-    for card, width in zip(cards, widths or [_MIN_WIDTH_PX] * len(cards), strict=True):
-        card.styles = {**card.styles, "flex": f"1 1 {width}px"}
+def row(*cards: Any) -> Any:
+    """Return cards beside each other, or below each other where the page is too narrow."""
+    for card in cards:
+        card.styles = {**card.styles, "flex": f"1 1 {_MIN_WIDTH_PX}px"}
     return pn.FlexBox(*cards, sizing_mode="stretch_width", margin=0, gap="14px", align_items="stretch")
 
 

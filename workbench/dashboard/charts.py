@@ -97,6 +97,8 @@ def plot(theme: Theme, height: int, **options: Any) -> Figure:
     chart.toolbar.active_drag = None
     for axis in chart.axis:
         style_axis(axis, theme)
+    # Narrow windows have room for some labels only.
+    chart.xaxis.major_label_policy = NoOverlap(min_distance=8)
     chart.grid.grid_line_color = theme.line
     chart.xgrid.visible = False
     return chart
@@ -117,8 +119,6 @@ def style_axis(axis: Any, theme: Theme) -> None:
         axis_label_text_font=FONT,
         axis_label_text_font_size="11px",
         axis_label_text_font_style="normal",
-        # Narrow windows have room for some labels only.
-        major_label_policy=NoOverlap(min_distance=8),
     )
 
 
