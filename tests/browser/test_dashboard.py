@@ -7,8 +7,10 @@ import stat
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
+from support.processes import until
 
 from browser.viewing import PREFIX, Viewer, start
+from workbench.dashboard.charts import WORDS
 
 PAGES = {
     "Overview": ("Worth a look", "CPU of each rank", "Where time goes", "Memory of each"),
@@ -102,6 +104,44 @@ def test_an_address_tells_what_is_looked_at_also_the_pair_of_a_field_that_is_cli
     viewer.page.get_by_text("Messages", exact=True).click()
     viewer.sees("Sent messages in the last ten seconds, MPI")
     address_tells(viewer, {"page": "communication", "kind": "mpi", "pair": "1,3", "measure": "messages"})
+
+
+def bottom(viewer, title):
+    """Return where the card of a title ends."""
+    box = viewer.page.locator(".bk-panel-models-layout-Column", has=viewer.page.get_by_role("heading", name=title))
+    return box.last.evaluate("its => its.getBoundingClientRect().bottom")
+
+
+def test_cards_beside_each_other_end_at_one_height_and_no_page_is_wider_than_a_narrow_window(four, viewer):
+    viewer.open(four.address("page=communication"))
+
+    beside = ("Who sends", "Sent by all"), ("Message sizes", "Where time in MPI")
+    # The browser has no event for the end of a layout.
+    until("they do", lambda: all(abs(bottom(viewer, left) - bottom(viewer, right)) < 1 for left, right in beside))
+
+    viewer.page.set_viewport_size({"width": 540, "height": 900})
+    for title in [title for title in PAGES if title != "Dask"]:
+        viewer.turn_to(title)
+        viewer.sees(PAGES[title][0])
+        viewer.painted()
+        viewer.page.wait_for_function("() => document.documentElement.scrollWidth == 540")
+    theme, name = (viewer.page.locator(f"header {what}").bounding_box() for what in ("#theme", ".name"))
+    assert theme["y"] < name["y"] + name["height"], "both are in one line"
+
+
+@pytest.mark.parametrize(
+    ("unit", "number", "text"),
+    [
+        ("seconds", 0.25, "250 ms"),
+        ("seconds", 15000, "15,000 s"),
+        ("number", 0, "0"),
+        ("number", 500000, "500,000"),
+        ("number", 0.125, "0.125"),
+        ("number", 2e-7, "2e-7"),
+    ],
+)
+def test_numbers_on_an_axis_are_as_those_in_tiles(viewer, unit, number, text):
+    assert viewer.page.evaluate(f"number => {{ {WORDS[unit]} }}", number) == text
 
 
 @pytest.fixture(scope="module")

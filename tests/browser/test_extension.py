@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from uuid import uuid4
 
@@ -114,7 +115,13 @@ def test_a_cluster_of_the_form_becomes_ready_and_is_that_of_the_status_bar(worke
     assert card.get_by_role("meter").get_attribute("aria-valuetext") == "2 of 2 ranks"
     worker.sees(f"Cluster {cluster} is ready: 2 ranks")
     worker.page.locator(".wb-Status").get_by_text(f"{cluster} · 2 ranks").wait_for()
-    card.get_by_text("% CPU").wait_for()
+    for label, value in (("CPU", r"\d+ %"), ("Memory", r"[\d.]+ [KMG]iB"), ("Clients", "none")):
+        card.get_by_role("term").get_by_text(label, exact=True).wait_for()
+        card.get_by_role("definition").filter(has_text=re.compile(f"^{value}$")).wait_for()
+    scale, restart, stop = (
+        card.locator(f'[data-command$=":{command}"]').bounding_box()["x"] for command in ("scale", "restart", "stop")
+    )
+    assert restart - scale > 1.5 * (stop - restart), "what ends work is apart from all else"
 
 
 def test_a_notebook_becomes_its_client_by_a_button(worker, client):

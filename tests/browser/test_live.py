@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from threading import Event
 from urllib.parse import urlsplit
 
 import dask.array as da
@@ -26,6 +28,8 @@ PAGES = {
     "Communication": ("Who sends to whom", "Where time in MPI goes"),
     "Training": ("Time of each step",),
 }
+# A picture shows a program that has run for a while: moments that the dashboard shows, and seconds of a training step.
+SEEN, STEP = (45, 0.1) if "WORKBENCH_SHOTS" in os.environ else (1, 0.0)
 
 
 @pytest.fixture
@@ -71,9 +75,12 @@ def test_the_pages_of_a_real_cluster_show_what_it_does(cluster, viewer, shot):
         viewer.sees("has ended")
 
 
-def train_and_hang(comm, steps, file):
+def train_and_hang(comm, steps, seconds, file):
     """Report a loss per step; then rank 3 comes to the last reduction only when there is a file."""
     for step in range(steps):
+        end = time.monotonic() + seconds * (1 - 0.1 * comm.rank)
+        while time.monotonic() < end:
+            np.sort(np.arange(10_000) % 97)
         comm.allreduce(1)
         if comm.rank == 0:
             workbench.report(step, name="fit", loss=0.7 * 0.9**step + 0.1, accuracy=0.95 - 0.4 * 0.92**step)
@@ -95,12 +102,20 @@ def send_around(comm, messages):
 def exchange(client):
     """Have Dask send columns of placed rows between the ranks, and the ranks send arrays over MPI."""
     X = place(da.random.default_rng(0).random((40_000, 64), chunks=(10_000, 64)), client=client)
-    X.rechunk((40_000, 16)).sum().compute()
+    client.compute(X.rechunk((40_000, 16)).sum()).result(DEADLINE)
     run_on_ranks(send_around, 64, client=client)
 
 
-def in_both_themes(viewer, shot, name):
-    """Keep pictures of a dashboard, one in each theme; the light one is first and last."""
+def keep_exchanging(client, enough):
+    """Exchange until it is enough."""
+    while not enough.is_set():
+        exchange(client)
+
+
+def in_both_themes(viewer, shot, name, moments=1):
+    """Keep pictures of a dashboard after some moments, one in each theme; the light one is first and last."""
+    for _ in range(moments):
+        viewer.moves()
     for theme, other in (("light", "Dark"), ("dark", "Light")):
         viewer.painted()
         shot(viewer.page, f"{name}-{theme}", full_page=True)
@@ -109,7 +124,7 @@ def in_both_themes(viewer, shot, name):
 
 
 def test_a_call_that_hangs_is_explained_and_its_training_is_drawn(viewer, shot, tmp_path):
-    go = tmp_path / "go"
+    go, enough = tmp_path / "go", Event()
     with (
         MPICluster(4, name="flights", quiet=True) as cluster,
         Client(cluster) as client,
@@ -117,22 +132,29 @@ def test_a_call_that_hangs_is_explained_and_its_training_is_drawn(viewer, shot, 
         dashboard(cluster) as address,
     ):
         exchange(client)
-        call = pool.submit(run_on_ranks, train_and_hang, 60, str(go), client=client, result="root")
+        traffic = pool.submit(keep_exchanging, client, enough)
         try:
+            # A picture of a whole page is at least as high as the window.
+            viewer.page.set_viewport_size({"width": 1400, "height": 600})
             viewer.open(address)
+            viewer.page.get_by_text("1 min", exact=True).click()
             viewer.turn_to("Communication")
             viewer.page.get_by_text("Since the start", exact=True).click()
             viewer.sees("Sent bytes since the start, Dask and MPI")
-            in_both_themes(viewer, shot, "communication")
+            in_both_themes(viewer, shot, "communication", SEEN)
+            enough.set()
+            traffic.result(DEADLINE)
+            call = pool.submit(run_on_ranks, train_and_hang, 60, STEP, str(go), client=client, result="root")
             viewer.turn_to("Waiting")
             viewer.sees("Ranks 0-2 have been in allreduce")
             viewer.sees("wait for rank 3, which is in")
-            in_both_themes(viewer, shot, "hang")
+            in_both_themes(viewer, shot, "hang", -(-SEEN // 4))
             viewer.turn_to("Training")
             viewer.sees("accuracy")
             in_both_themes(viewer, shot, "training")
             assert viewer.complaints == []
         finally:
+            enough.set()
             go.touch()
 
         assert call.result(DEADLINE) == 4

@@ -59,7 +59,7 @@ def test_a_notebook_becomes_the_client_of_a_cluster_by_a_button(worker, cluster)
 
     worker.page.evaluate(_RUN)
 
-    worker.card(cluster).get_by_text("1 client", exact=True).wait_for()
+    worker.card(cluster).get_by_role("definition").get_by_text("1", exact=True).wait_for()
 
 
 def test_a_dashboard_is_a_page_of_the_browser_like_any_document(worker, cluster, lab):

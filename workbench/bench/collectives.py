@@ -118,7 +118,7 @@ def plot(report: Report) -> Figure:
             panel.plot(nbytes, [row[f"{kind}_{column}"] for row in rows], label=label, **look)
         plotting.size_axis(panel, nbytes)
         panel.set(yscale="log", title=f"{name} between two ranks" if name in POINT_TO_POINT else name, ylabel=unit)
-    axes[0].legend()
+    plotting.legend(figure, axes[0])
     for panel in axes[len(names) :]:
         panel.remove()
     return figure

@@ -64,9 +64,8 @@ def figure(report: Report, title: str, rows: int, columns: int, width: float = 5
     with mpl.rc_context({"font.size": 10, "axes.spines.top": False, "axes.spines.right": False}):
         drawn = Figure(figsize=(width * columns, 1 + 3.7 * rows), dpi=150, layout="constrained")
         axes = list(drawn.subplots(rows, columns, squeeze=False).flat)
-    facts = ", ".join(f"{key} {value}" for key, value in report.machine.items())
     drawn.suptitle(title, fontsize=13, fontweight="bold")
-    drawn.supxlabel(textwrap.fill(facts, int(14 * width) * columns), fontsize=7.5, color=GREY)
+    drawn.supxlabel(textwrap.fill(report.facts(), int(14 * width) * columns), fontsize=7.5, color=GREY)
     for panel in axes:
         panel.grid(color="0.92")
         panel.set_axisbelow(True)
@@ -86,6 +85,19 @@ def size_axis(axes: Axes, nbytes: Sequence[int]) -> None:
     axes.set_xticks(shown, [words(size) for size in shown], rotation=30, ha="right", rotation_mode="anchor")
     axes.xaxis.set_minor_locator(NullLocator())
     axes.set_xlabel("size of the message")
+
+
+def time_axis(axes: Axes) -> None:
+    """Make the vertical axis one of seconds: logarithmic, each label in the unit that fits."""
+    from matplotlib.ticker import EngFormatter
+
+    axes.set_yscale("log")
+    axes.yaxis.set_major_formatter(EngFormatter(unit="s"))
+
+
+def legend(drawn: Figure, axes: Axes) -> None:
+    """Add one legend for all panels, which covers none of them: that of a panel with every line."""
+    drawn.legend(*axes.get_legend_handles_labels(), loc="outside right upper", frameon=False)
 
 
 def ratio_axis(axes: Axes) -> None:

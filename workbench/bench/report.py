@@ -32,9 +32,14 @@ class Report:
         """Return the report as one JSON object."""
         return json.dumps(dataclasses.asdict(self), indent=1)
 
+    def facts(self) -> str:
+        """Return the facts of the machine as one line: numbers before their names, as in ``2 cores``."""
+        named = self.machine.items()
+        return ", ".join(f"{value} {key}" if isinstance(value, int) else f"{key} {value}" for key, value in named)
+
     def table(self) -> str:
         """Return the report as text for people."""
-        parts = [f"{self.bench} on " + ", ".join(f"{key} {value}" for key, value in self.machine.items()), ""]
+        parts = [f"{self.bench} on {self.facts()}", ""]
         if self.rows:
             heads = list(self.rows[0])
             cells = [heads, *([_words(row[head]) for head in heads] for row in self.rows)]

@@ -235,7 +235,7 @@ def plot(report: Report) -> Figure:
         of = "in all" if kind == "strong" else "on each rank"
         panel.set_title(f"{model}, {kind}: {rows[0]['rows']:,} rows {of}")
     # Once for all panels, where it covers none of them.
-    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside right upper", frameon=False)
+    plotting.legend(figure, panels[0])
     return figure
 
 

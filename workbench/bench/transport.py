@@ -89,32 +89,32 @@ def summarise(rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def plot(report: Report) -> Figure:
-    """Draw time against size, and how many times faster than tcp each arm is."""
-    figure, (left, right) = plotting.figure(report, "One-way time of a numpy array between two ranks", 1, 2)
+    """Draw time against size, and how many times faster than Dask's own each arm is."""
+    figure, (left, right) = plotting.figure(report, "One-way time of a NumPy array between two ranks", 1, 2)
     nbytes = [row["nbytes"] for row in report.rows]
     for arm, label, look in (
         ("tcp", "tcp://", plotting.THEIRS),
         ("mpi", "mpi://", plotting.OURS),
         ("tls", "tls://", plotting.THEIRS | plotting.TLS),
         ("mpi_tls", "mpi:// with TLS", plotting.OURS | plotting.TLS),
-        ("raw", "mpi4py, buffer used again", plotting.LIMIT),
+        ("raw", "mpi4py, reused buffer", plotting.LIMIT),
     ):
-        left.plot(nbytes, [row[f"{arm}_us"] for row in report.rows], label=label, **look)
+        left.plot(nbytes, [row[f"{arm}_us"] / 1e6 for row in report.rows], label=label, **look)
     plotting.size_axis(left, nbytes)
-    left.set(yscale="log", ylabel="time (µs)", title="Time: lower is better")
-    left.legend()
-    for over, arm, since, label, look in (
-        ("tcp", "mpi", 1, "mpi:// against tcp://", plotting.OURS),
-        ("tls", "mpi_tls", 1, "mpi:// with TLS against tls://", plotting.OURS | plotting.TLS),
+    plotting.time_axis(left)
+    left.set(ylabel="median time", title="Time: lower is better")
+    for over, arm, since, look in (
+        ("tcp", "mpi", 1, plotting.OURS),
+        ("tls", "mpi_tls", 1, plotting.OURS | plotting.TLS),
         # For smaller ones it is out of sight, since there the time is all Python's.
-        ("tcp", "raw", MIB, "mpi4py against tcp://", plotting.LIMIT),
+        ("tcp", "raw", MIB, plotting.LIMIT),
     ):
         shown = [row for row in report.rows if row["nbytes"] >= since]
         times = [row[f"{over}_us"] / row[f"{arm}_us"] for row in shown]
-        right.plot([row["nbytes"] for row in shown], times, label=label, **look)
+        right.plot([row["nbytes"] for row in shown], times, **look)
     right.axhline(1, color="black", linewidth=0.8)
     plotting.size_axis(right, nbytes)
     plotting.ratio_axis(right)
-    right.set(ylabel="times as fast", title="Speed against Dask's own: higher is better")
-    right.legend(loc="upper left")
+    right.set(ylabel="over tcp://, with TLS over tls://", title="Speed-up: higher is better")
+    plotting.legend(figure, left)
     return figure

@@ -42,6 +42,17 @@ tr:last-child td { border-bottom: none; }
 .tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(140px, 1fr)); gap: 8px 24px; margin-top: 8px; }
 .tile b { display: block; font-size: 22px; font-weight: 600; letter-spacing: -0.01em; line-height: 1.25; }
 .tile { color: var(--muted); font-size: 12px; } .tile b { color: var(--text); }
+/* Six tiles fill each of these numbers of columns. */
+.six { container-type: inline-size; margin-bottom: 12px; }
+.six .tiles { grid-template-columns: repeat(2, 1fr); }
+@container (min-width: 480px) { .six .tiles { grid-template-columns: repeat(3, 1fr); } }
+@container (min-width: 1080px) { .six .tiles { grid-template-columns: repeat(6, 1fr); } }
+.dot { display: inline-block; width: 8px; height: 8px; margin-right: 6px; border-radius: 50%;
+  background: var(--muted); }
+.good .dot { background: var(--good); }
+.bad .dot { background: var(--bad); }
+.facts { display: grid; grid-template-columns: auto 1fr; gap: 2px 16px; margin: 0; }
+.facts dt { grid-column: 1; color: var(--muted); } .facts dd { grid-column: 2; margin: 0; }
 .bad, .tile b.bad { color: var(--bad); }
 p { margin: 0 0 8px 0; } p:last-child { margin: 0; }
 .scroll { overflow: auto; max-height: 420px; }
@@ -53,7 +64,11 @@ _CARD = {
     "padding": "14px 16px",
     "box-sizing": "border-box",
     "min-width": "0",
+    # Columns of cards beside each other end at the same height.
+    "flex": "1 1 auto",
 }
+# For what is as high as its neighbors.
+_STRETCHED = ":host { align-self: stretch !important; height: auto !important; }"
 # Minimum width of a card beside others.
 _MIN_WIDTH_PX = 420
 
@@ -83,6 +98,11 @@ def rows(heads: Sequence[str], cells: Sequence[Sequence[str]], right: Sequence[i
     return f"<table><tr>{head}</tr>{body}</table>"
 
 
+def tile(value: str, label: str, *, bad: bool = False) -> str:
+    """Return a number with its label."""
+    return f"<div class=tile><b{' class=bad' * bad}>{escape(value)}</b>{escape(label)}</div>"
+
+
 def bar(part: float) -> str:
     """Return a bar that is filled to a fraction."""
     return f"<span class=bar><i style='width:{100 * min(max(part, 0.0), 1.0):.0f}%'></i></span>"
@@ -90,13 +110,20 @@ def bar(part: float) -> str:
 
 def column(*cards: Any) -> Any:
     """Return cards below each other."""
-    return pn.Column(*cards, sizing_mode="stretch_width", margin=0, styles={"gap": "14px", "min-width": "0"})
+    return pn.Column(
+        *cards,
+        sizing_mode="stretch_width",
+        margin=0,
+        styles={"gap": "14px", "min-width": "0"},
+        # Panel's last child, without a height, would add a gap.
+        stylesheets=[_STRETCHED, ".scroll-button { display: none !important; }"],
+    )
 
 
-def row(*cards: Any, widths: Sequence[int] = ()) -> Any:
-    """Return cards beside each other, or below each other where the page is narrower than their widths in pixels."""
-    for card, width in zip(cards, widths or [_MIN_WIDTH_PX] * len(cards), strict=True):
-        card.styles = {**card.styles, "flex": f"1 1 {width}px"}
+def row(*cards: Any) -> Any:
+    """Return cards beside each other, or below each other where the page is too narrow."""
+    for card in cards:
+        card.styles = {**card.styles, "flex": f"1 1 {_MIN_WIDTH_PX}px"}
     return pn.FlexBox(*cards, sizing_mode="stretch_width", margin=0, gap="14px", align_items="stretch")
 
 
@@ -173,5 +200,5 @@ class CardFactory:
             margin=0,
             sizing_mode="stretch_width",
             styles=dict(_CARD),
-            stylesheets=[":host { align-self: stretch !important; height: auto !important; }"],
+            stylesheets=[_STRETCHED],
         )

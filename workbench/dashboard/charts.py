@@ -17,6 +17,7 @@ from bokeh.models import (
     FixedTicker,
     HoverTool,
     LinearColorMapper,
+    NoOverlap,
     Range1d,
     SaveTool,
     SingleIntervalTicker,
@@ -65,7 +66,12 @@ return step ? Number((number / step[0]).toPrecision(3)) + step[1] : String(Numbe
 """,
     "seconds": """
 const small = 0 < number && number < 1
-return Number((number * (small ? 1000 : 1)).toPrecision(3)) + (small ? " ms" : " s")
+return (number * (small ? 1000 : 1)).toLocaleString("en", {maximumSignificantDigits: 3}) + (small ? " ms" : " s")
+""",
+    "number": """
+if (number != 0 && !(1e-4 <= Math.abs(number) && Math.abs(number) < 1e9))
+  return Number(number.toPrecision(4)).toExponential()
+return number.toLocaleString("en", {maximumSignificantDigits: 5})
 """,
 }
 """JavaScript that formats a number, by its unit; runs after ``const number``."""
@@ -91,6 +97,8 @@ def plot(theme: Theme, height: int, **options: Any) -> Figure:
     chart.toolbar.active_drag = None
     for axis in chart.axis:
         style_axis(axis, theme)
+    # Narrow windows have room for some labels only.
+    chart.xaxis.major_label_policy = NoOverlap(min_distance=8)
     chart.grid.grid_line_color = theme.line
     chart.xgrid.visible = False
     return chart
@@ -166,7 +174,7 @@ def legend(chart: Figure, theme: Theme) -> None:
     chart.add_layout(legend_model, "above")
     legend_model.update(
         orientation="horizontal",
-        location="top_left",
+        location="bottom_left",
         background_fill_alpha=0,
         border_line_color=None,
         label_text_color=theme.muted,
@@ -176,7 +184,7 @@ def legend(chart: Figure, theme: Theme) -> None:
         glyph_height=12,
         spacing=14,
         padding=0,
-        margin=2,
+        margin=5,
         click_policy="hide",
     )
 
@@ -235,7 +243,8 @@ class HeatMap:
             "image", "x", -0.5, "dw", len(rows),
             source=self._image, color_mapper=mapper,
         )  # fmt: skip
-        chart.outline_line_color = theme.line
+        # The smallest numbers have little contrast to the card.
+        chart.outline_line_color = theme.muted
         self._theme, self._apart_label = theme, None if logarithmic else "no data"
         self._has_apart = height >= _ROOM_FOR_BOTH_PX
         colours, below = theme.palette[FIRST:MISSING], 0
@@ -259,7 +268,7 @@ class HeatMap:
             major_label_text_font=FONT,
             major_label_text_font_size="11px",
             major_tick_line_color=None,
-            bar_line_color=None,
+            bar_line_color=theme.muted,
         )
         chart.add_layout(self._bar, "right")
         self._add_hover(image, rows, columns, unit, hover_titles)

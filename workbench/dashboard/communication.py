@@ -73,10 +73,7 @@ class Communication(Page):
         click = " Click a cell for its history." if self.cards.live else ""
         note = f"Sent {view_state.measure} {since}, {kind}, on a logarithmic scale.{click}"
         sizes = "Messages since the start by size"
-        spent = (
-            "Seconds of all ranks since the start, in the operation and waiting for others. mpi4py's operations with a "
-            "capital letter send buffers, the others send pickled objects."
-        )
+        spent = "Seconds of all ranks since the start. Operations of mpi4py in lower case pickle objects."
         return cards.column(
             cards.row(
                 self.cards.chart(f"Who sends to whom, by {by}", self._matrix.figure, self._matrix_table, note),

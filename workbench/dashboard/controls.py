@@ -17,7 +17,7 @@ _BUTTONS = """
 .bk-btn-group { gap: 2px; flex-wrap: wrap; }
 .bk-btn-group .bk-btn.bk-btn-default { border: none; box-shadow: none !important; border-radius: 7px !important;
   background: transparent !important; color: var(--muted) !important; font-size: 13px; padding: 5px 11px; margin: 0;
-  min-height: 0; }
+  min-height: 0; flex: none; }
 .bk-btn-group .bk-btn.bk-btn-default:hover { color: var(--text) !important; }
 .bk-btn-group .bk-btn.bk-btn-default.bk-active { background: var(--chosen) !important; font-weight: 600;
   color: var(--text) !important; }
@@ -55,15 +55,13 @@ class Controls:
     def __init__(self, view_state: ViewState, latest: Callable[[], Snapshot | None]) -> None:
         self._view_state, self._latest, self._following = view_state, latest, False
         self.pages = _choice(view_state, "page", {title: page for page, title in PAGES.items()}, small=False)
-        traffic = pn.Row(
+        traffic = (
             _choice(view_state, "kind", {"Dask and MPI": "both", "Dask": "dask", "MPI": "mpi"}),
             _choice(view_state, "measure", {"Bytes": "bytes", "Messages": "messages"}),
             _choice(view_state, "span", {"Last 10 s": "recent", "Since the start": "total"}),
-            margin=0,
-            visible=view_state.page == "communication",
-            styles={"gap": "10px"},
         )
-        view_state.param.watch(lambda event: traffic.param.update(visible=event.new == "communication"), "page")
+        for choice in traffic:
+            choice.visible = view_state.param.page.rx() == "communication"
         self._live = pn.widgets.RadioButtonGroup(
             options={"Live": True, "Paused": False}, value=True, margin=0, stylesheets=[_BUTTONS + _SMALL]
         )
@@ -77,7 +75,7 @@ class Controls:
             view_state, "minutes", {f"{choice} min": choice for choice in view_state.param.minutes.objects}
         )
         self.choices = pn.FlexBox(
-            traffic, minutes, self._live, self._ago, self._moment, margin=0, gap="8px 12px", align_items="center"
+            *traffic, minutes, self._live, self._ago, self._moment, margin=0, gap="8px 12px", align_items="center"
         )
 
     def show(self, snapshot: Snapshot | None, last: Snapshot | None) -> None:

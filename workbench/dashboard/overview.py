@@ -38,7 +38,7 @@ class Overview(Page):
     def build(self) -> Any:
         """Make all cards."""
         theme, names = self.theme, self.snapshot.names
-        self._tiles, self._worst = cards.html(), cards.html()
+        self._summary = cards.html()
         self._heat = charts.HeatMap(theme, 330, names, None, unit="percent", hover_titles=("rank", "time", "CPU"))
         self._shares = ColumnDataSource({"rank": [], "name": [], **{share: [] for share in SHARES}})
         self._memory = ColumnDataSource({"at": [], "name": [], "used": [], "total": []})
@@ -46,11 +46,7 @@ class Overview(Page):
         memory = "Memory of each rank" if self._by_rank else "Memory of each node"
         note = "Resident bytes" if self._by_rank else "Used and total bytes"
         return cards.column(
-            cards.row(
-                self.cards.text("Cluster", self._tiles),
-                self.cards.text("Worth a look", self._worst),
-                widths=(620, 360),
-            ),
+            self.cards.text("Cluster", self._summary),
             self.cards.chart(
                 "CPU of each rank", self._heat.figure, self._cpu_table, "Percent of one core, two samples per second"
             ),
@@ -68,14 +64,7 @@ class Overview(Page):
     def draw(self) -> None:
         """Show the snapshot."""
         snapshot = self.snapshot
-        self._tiles.object = self._cluster()
-        rows = [
-            [f"<b>Rank {escape(snapshot.names[suspect.rank])}</b>", escape(suspect.why)]
-            for suspect in suspects(snapshot)
-        ]
-        self._worst.object = (
-            cards.rows(("Rank", "Why"), rows, wide=1) if rows else "<p class=note>No rank stands out.</p>"
-        )
+        self._summary.object = f"{self._state()}{self._tiles()}{self._facts()}"
         times, cpu, tick = self.over_time(snapshot.of_ranks("cpu"))
         top = float(np.nanmax(cpu)) if np.isfinite(cpu).any() else 0.0
         self._heat.draw(
@@ -94,30 +83,47 @@ class Overview(Page):
         names, used, total = self._memory_usage()
         self._memory.data = {"at": np.arange(len(names)), "name": names, "used": used, "total": total}
 
-    def _cluster(self) -> str:
-        snapshot, state = self.snapshot, self.snapshot.update.state
+    def _state(self) -> str:
+        """Return the state, the remaining walltime and the last message."""
+        state = self.snapshot.update.state
+        name, ends, message = str(state.get("state", "unknown")), state.get("ends"), str(state.get("message") or "")
+        kind = "good" if name == "ready" else "" if name == "starting" else "bad"
+        html = f"<span class='{kind}'><span class=dot></span><b>{escape(name.capitalize())}</b></span>"
+        if ends:
+            left = max(0.0, ends - self.snapshot.valid_at)
+            short = " class=bad" if left < _SHORT_WALLTIME_S else ""
+            html += f", <span{short}><b>{duration(left)}</b> left, until {clock(ends)}</span>"
+        return f"<p>{html} <span class=note>{escape(message)}</span></p>"
+
+    def _tiles(self) -> str:
+        snapshot, state, nodes = self.snapshot, self.snapshot.update.state, self.snapshot.recent_node_means
         present, wanted = state.get("present", 0), state.get("ranks", 0)
-        ends, cpu, nodes = state.get("ends"), snapshot.recent_mean("cpu"), snapshot.recent_node_means
-        left = max(0.0, (ends or 0.0) - snapshot.valid_at)
-        used, total = (np.nansum(nodes[:, NODE.index(name)]) for name in ("memory", "memory_total"))
-        tiles = [
-            (str(state.get("state", "unknown")).capitalize(), "state", state.get("state") not in ("ready", "starting")),
-            (f"{present} of {wanted}", f"ranks on {count(len(snapshot.layout.nodes), 'node')}", present < wanted),
-            *([(duration(left), f"left, until {clock(ends)}", left < _SHORT_WALLTIME_S)] if ends else []),
-            (percent(float(means(cpu)) / 100), "mean CPU per rank (100 % = one core)", False),
-            (percent(float(means(snapshot.recent_mean("compute")))), "of the time computing", False),
-            (size(float(used)), f"node memory, of {size(float(total))}", bool(used > 0.9 * total)),
-            (rate(float(np.nansum(snapshot.recent_mean("sent")))), "sent by all ranks", False),
-            (percent(snapshot.imbalance), "load imbalance", False),
+        used, total = (float(np.nansum(nodes[:, NODE.index(name)])) for name in ("memory", "memory_total"))
+        cpu, compute, sent = (snapshot.recent_mean(name) for name in ("cpu", "compute", "sent"))
+        tiles = (
+            cards.tile(
+                f"{present} of {wanted}", f"ranks on {count(len(snapshot.layout.nodes), 'node')}", bad=present < wanted
+            ),
+            cards.tile(percent(float(means(cpu)) / 100), "of a core per rank"),
+            cards.tile(percent(float(means(compute))), "of the time computing"),
+            cards.tile(percent(snapshot.imbalance), "load imbalance"),
+            cards.tile(size(used), f"node memory, of {size(total)}", bad=used > 0.9 * total),
+            cards.tile(rate(float(np.nansum(sent))), "sent by all ranks"),
+        )
+        return f"<div class=six><div class=tiles>{''.join(tiles)}</div></div>"
+
+    def _facts(self) -> str:
+        """Return what readers of the numbers should know: cores that ranks share, and suspect ranks."""
+        suspect = [
+            f"<b>Rank {escape(self.snapshot.names[each.rank])}</b> {escape(each.why)}"
+            for each in suspects(self.snapshot)
         ]
-        shown = "".join(
-            f"<div class=tile><b{' class=bad' if bad else ''}>{escape(str(value))}</b>{escape(label)}</div>"
-            for value, label, bad in tiles
+        shared = shared_cores(self.snapshot)
+        facts = ("Shared cores", [escape(shared)] * bool(shared)), ("Worth a look", suspect or ["No rank stands out."])
+        html = "".join(
+            f"<dt>{name}</dt>{''.join(f'<dd>{value}</dd>' for value in values)}" for name, values in facts if values
         )
-        message = (
-            f"<p class=note style='margin-top:8px'>{escape(str(state['message']))}</p>" if state.get("message") else ""
-        )
-        return f"<div class=tiles>{shown}</div>{message}"
+        return f"<dl class=facts>{html}</dl>"
 
     def _share_chart(self) -> Any:
         thin = len(self.snapshot.names) > _RANKS_SHOWN
@@ -159,6 +165,19 @@ class Overview(Page):
         return pd.DataFrame({"name": names, "used_bytes": used, **({} if self._by_rank else {"total_bytes": total})})
 
 
+def shared_cores(snapshot: Snapshot) -> str:
+    """Return a sentence about the node with the most ranks per core; empty unless it has more ranks than cores."""
+    layout = snapshot.layout
+    places = [place.node for place, now in zip(layout.ranks, snapshot.update.now, strict=True) if not now.is_lost]
+    ranks = np.bincount(places, minlength=len(layout.nodes))
+    node = max(range(len(layout.nodes)), key=lambda node: ranks[node] / layout.cores[node], default=0)
+    if not places or ranks[node] <= layout.cores[node]:
+        return ""
+    where = f" of {layout.nodes[node]}" if len(layout.nodes) > 1 else ""
+    share = percent(layout.cores[node] / ranks[node])
+    return f"{ranks[node]} ranks on {count(layout.cores[node], 'core')}{where}: {share} each if all compute"
+
+
 # A rank, a score that grows with the problem, and the reason.
 _Mark = tuple[int, float, str]
 _SUSPECTS_SHOWN = 3
@@ -168,7 +187,7 @@ _FULL_MEMORY = 0.9
 
 @dataclass(frozen=True)
 class Suspect:
-    """A rank that may delay others: its index in `Layout.ranks`, and the reason."""
+    """A rank that may delay others: its index in `Layout.ranks`, and the reason, of which the rank is the subject."""
 
     rank: int
     why: str
@@ -194,11 +213,9 @@ def _activity_marks(snapshot: Snapshot) -> Iterator[_Mark]:
     for wait in snapshot.waits:
         # If a minority is missing they are stragglers; if the majority is, the waiting ranks are merely early.
         if 0 < len(wait.awaited) <= len(wait.waiting):
-            waiting = count(len(wait.waiting), "rank")
-            verb = "waits" if len(wait.waiting) == 1 else "wait"
+            waiting = f"keeps {count(len(wait.waiting), 'rank')} waiting in {wait.operation}"
             for rank in wait.awaited:
-                does = describe_activity(now[rank], snapshot.valid_at)
-                yield rank, 500 + wait.seconds, f"{waiting} {verb} for it in {wait.operation}; it is {does}"
+                yield rank, 500 + wait.seconds, f"{waiting}; it is {describe_activity(now[rank], snapshot.valid_at)}"
 
 
 def _number_marks(snapshot: Snapshot) -> Iterator[_Mark]:
@@ -226,7 +243,11 @@ def _node_marks(snapshot: Snapshot) -> Iterator[_Mark]:
         of_node = [rank for rank, place in enumerate(layout.ranks) if place.node == node]
         if of_node:
             largest = max(of_node, key=lambda rank: float(np.nan_to_num(memory[rank])))
-            yield largest, 200, f"the memory of its node {layout.nodes[node]} is {percent(used[node])} full"
+            yield (
+                largest,
+                200,
+                f"uses the most memory of node {layout.nodes[node]}, which is {percent(used[node])} full",
+            )
 
 
 def _largest(numbers: NDArray[np.float32], beyond: float) -> list[int]:

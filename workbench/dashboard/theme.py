@@ -44,8 +44,8 @@ class Theme:
     name : {"light", "dark"}
     page, card, line, text, muted : str
         Page, cards, lines and grids, text, and secondary text.
-    accent, chosen, bad : str
-        Emphasis, background of a chosen option, and problems.
+    accent, chosen, good, bad : str
+        Emphasis, background of a chosen option, a state without problems, and problems.
     shares : tuple of str
         Compute, MPI, waiting, idle.
     kinds : tuple of str
@@ -64,6 +64,7 @@ class Theme:
     muted: str
     accent: str
     chosen: str
+    good: str
     bad: str
     shares: tuple[str, str, str, str]
     kinds: tuple[str, str]
@@ -94,7 +95,7 @@ class Theme:
     @property
     def variables(self) -> str:
         """The colors as CSS variables."""
-        names = ("page", "card", "line", "text", "muted", "accent", "chosen", "bad")
+        names = ("page", "card", "line", "text", "muted", "accent", "chosen", "good", "bad")
         return " ".join(f"--{name}: {getattr(self, name)};" for name in names)
 
 
@@ -107,6 +108,7 @@ LIGHT = Theme(
     muted="#66727f",
     accent="#2f7fc1",
     chosen="#dfe9f3",
+    good="#2e7d4f",
     bad="#b42318",
     shares=("#2f7fc1", "#c48600", "#d0573b", "#d5dbe1"),
     kinds=("#2f7fc1", "#c48600"),
@@ -123,6 +125,7 @@ DARK = Theme(
     muted="#93a1af",
     accent="#4a9bdc",
     chosen="#26394b",
+    good="#5cb87f",
     bad="#ff8a75",
     shares=("#4a9bdc", "#f0b43c", "#e56f51", "#3a4651"),
     kinds=("#4a9bdc", "#f0b43c"),

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from html import escape
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 import panel as pn
-from bokeh.models import BasicTickFormatter, ColumnDataSource
+from bokeh.models import ColumnDataSource
 
 from workbench.dashboard import cards, charts
 from workbench.dashboard.format import number, second, span
@@ -96,15 +95,14 @@ class Training(Page):
         last = records[-1]
         since = self.snapshot.time - last["time"]
         when = f"{span(since)} ago" if since >= 1 else "just now"
-        numbers = "".join(
-            f"<div class=tile><b>{number(last[name])}</b>{escape(_title(name))}</div>" for name in names if name in last
-        )
         step_seconds = (last["time"] - steps[0]["time"]) / max(1, len(steps) - 1)
-        self._summary.object = (
-            f"<div class=tiles style='margin-top:10px'><div class=tile><b>{escape(str(last['name']))}</b>"
-            f"begun {second(records[0]['time'])}</div><div class=tile><b>{last['step']:g}</b>last step, "
-            f"{when}</div><div class=tile><b>{span(step_seconds)}</b>per step</div>{numbers}</div>"
+        tiles = (
+            (str(last["name"]), f"begun {second(records[0]['time'])}"),
+            (f"{last['step']:g}", f"last step, {when}"),
+            (span(step_seconds), "per step"),
+            *((number(last[name]), _title(name)) for name in names if name in last),
         )
+        self._summary.object = f"<div class=tiles>{''.join(cards.tile(*tile) for tile in tiles)}</div>"
         # After the data was set: a browser may receive a change to a new chart before the chart itself.
         self._show_row(names[:_CHARTS_SHOWN])
 
@@ -131,7 +129,7 @@ class Training(Page):
         chart = charts.plot(self.theme, 230)
         line = chart.line("step", name, source=source, line_color=self.theme.accent, line_width=2)
         chart.xaxis.axis_label = "step"
-        chart.yaxis.formatter = BasicTickFormatter(power_limit_high=7)
+        chart.yaxis.formatter = charts.tick_format("number")
         chart.yaxis.ticker.desired_num_ticks = 5
         charts.hover(chart, [line], [("step", "@step"), (_title(name), f"@{{{name}}}{{0.[00000]}}")])
         return self.cards.chart(_title(name).capitalize(), chart, lambda: pd.DataFrame(source.data), "By step")

@@ -33,7 +33,7 @@ class Waiting(Page):
         self._words, self._table = cards.html(), cards.html()
         self._groups = ColumnDataSource({"name": [], "ranks": [], "colour": []})
         self._waits, self._works = (ColumnDataSource({"time": [], **{name: [] for name in _BAND}}) for _ in range(2))
-        groups = charts.plot(theme, 270, y_range=FactorRange())
+        groups = charts.plot(theme, 220, y_range=FactorRange())
         self._names = groups.y_range
         bars = groups.hbar(
             "name", right="ranks", height=0.6, source=self._groups, fill_color="colour", line_color=theme.muted
@@ -44,14 +44,12 @@ class Waiting(Page):
         groups.ygrid.visible, groups.xgrid.visible = False, True
         charts.hover(groups, [bars], [("", "@name"), ("ranks", "@ranks")])
         self._bands = [self._band(self._waits, theme.shares[2]), self._band(self._works, theme.shares[0])]
-        waits = "Fraction of time: median, 10-90 % range, maximum over ranks"
-        works = "Fraction of time: the wider the band, the larger the load imbalance"
+        waits = "Fraction of time, over the ranks"
+        works = "Fraction of time; a wide band is a load imbalance"
         return cards.column(
+            self.cards.text("Stalled operations", self._words),
             cards.row(
-                self.cards.text("Stalled operations", self._words),
                 self.cards.chart("Current operations", groups, self._group_table, "Number of ranks in each operation"),
-            ),
-            cards.row(
                 self.cards.chart("Waiting for others", self._bands[0], lambda: self._band_table("waiting"), waits),
                 self.cards.chart("Computing", self._bands[1], lambda: self._band_table("compute"), works),
             ),
@@ -97,9 +95,8 @@ class Waiting(Page):
             html = f"<p>None: no rank has been in one operation for longer than {diagnosis.PATIENCE:.0f} s.</p>"
         mean = percent(float(means(snapshot.recent_mean("waiting"))))
         return (
-            f"{html}<div class=tiles style='margin-top:12px'>"
-            f"<div class=tile><b>{mean}</b>mean wait time per rank</div>"
-            f"<div class=tile><b>{percent(snapshot.imbalance)}</b>load imbalance</div></div>"
+            f"{html}<div class=tiles style='max-width: 480px'>{cards.tile(mean, 'of the time waiting for others')}"
+            f"{cards.tile(percent(snapshot.imbalance), 'load imbalance')}</div>"
         )
 
     def _stragglers(self) -> str:

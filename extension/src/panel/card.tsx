@@ -165,33 +165,32 @@ function PulseValues(props: {
     formatBytes(last.memory)
   );
   return (
-    <>
-      <div className="wb-Pulse">
+    <dl className="wb-Pulse">
+      <dt>{trans.__('CPU')}</dt>
+      <dd title={trans.__('Mean of the ranks; 100 % is one core')}>
         <Sparkline
           pulses={pulses}
           label={trans.__('CPU of %1 in the last two minutes, now %2 %', cluster.name, cpu)}
         />
-        <span>{trans.__('%1 % CPU', cpu)}</span>
+        <span>{trans.__('%1 %', cpu)}</span>
+      </dd>
+      <dt>{trans.__('Memory')}</dt>
+      <dd>
         <span role="img" title={memory} aria-label={memory}>
           {formatBytes(last.memory)}
         </span>
-      </div>
-      <p className={last.clients === 0 ? 'wb-Users wb-mod-orphan' : 'wb-Users'}>
-        {formatClients(cluster, last, trans)}
-      </p>
-    </>
+      </dd>
+      <dt>{trans.__('Clients')}</dt>
+      <dd>
+        <span>{last.clients > 0 ? last.clients : trans.__('none')}</span>
+      </dd>
+      {last.clients === 0 && last.idle !== null && cluster.idle_timeout > 0 && (
+        <dd className="wb-mod-orphan">
+          {trans.__('idle; stops in %1', formatDuration(cluster.idle_timeout - last.idle, trans))}
+        </dd>
+      )}
+    </dl>
   );
-}
-
-function formatClients(cluster: ICluster, last: IPulse, trans: TranslationBundle): string {
-  if (last.clients > 0) {
-    return trans._n('%1 client', '%1 clients', last.clients);
-  }
-  if (last.idle === null || cluster.idle_timeout <= 0) {
-    return trans.__('idle');
-  }
-  const left = formatDuration(cluster.idle_timeout - last.idle, trans);
-  return trans.__('idle; stops in %1', left);
 }
 
 const WIDTH = 120;
@@ -240,8 +239,8 @@ export function CardToolbar({ cluster }: { cluster: ICluster }): React.JSX.Eleme
   const labels = {
     [CommandIDs.insertCode]: trans.__('Insert code that connects to %1', name),
     [CommandIDs.dashboard]: trans.__('Open the dashboard of %1', name),
-    [CommandIDs.scale]: trans.__('Scale %1', name),
     [CommandIDs.logs]: trans.__('Show the logs of %1', name),
+    [CommandIDs.scale]: trans.__('Scale %1', name),
     [CommandIDs.restart]: trans.__('Restart the ranks of %1', name),
     [CommandIDs.stop]: trans.__('Stop %1', name)
   };

@@ -55,7 +55,7 @@ def test_a_report_for_people_has_a_line_for_each_row_and_figure():
 
     lines = Report("startup", {"cores": 2}, rows, {"ratio": 0.75}).table().splitlines()
 
-    assert lines[0] == "startup on cores 2"
+    assert lines[0] == "startup on 2 cores"
     assert [line.split() for line in lines[2:5]] == [
         ["pair", "arm", "seconds"],
         ["1", "a", "1.500"],
@@ -355,6 +355,23 @@ PLOTS = {
     idle: [{"mpi_percent": 3.0, "tcp_percent": 2.0}],
     spmd: list(spmd_rows()),
 }
+
+
+@pytest.mark.parametrize("module", [transport, collectives], ids=["transport", "collectives"])
+def test_the_legend_of_several_panels_is_beside_them(module):
+    drawn = module.plot(Report("a bench", {"cores": 2, "ranks": 4}, PLOTS[module]))
+    drawn.draw_without_rendering()
+
+    (legend,) = drawn.legends
+    assert legend.get_window_extent().x0 > max(panel.get_window_extent().x1 for panel in drawn.axes)
+    assert [panel.get_legend() for panel in drawn.axes] == [None] * len(drawn.axes)
+
+
+def test_times_have_the_unit_that_fits():
+    drawn = transport.plot(Report("transport", {"cores": 2}, PLOTS[transport]))
+    axis = drawn.axes[0].yaxis
+
+    assert [axis.get_major_formatter()(seconds) for seconds in (1e-5, 0.1, 1.0)] == ["10 µs", "100 ms", "1 s"]
 
 
 @pytest.mark.parametrize("module", PLOTS, ids=lambda module: module.__name__.rpartition(".")[2])

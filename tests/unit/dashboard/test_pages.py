@@ -13,21 +13,23 @@ import pandas as pd
 import pytest
 from bokeh.core.validation.check import check_integrity
 from bokeh.document import Document
+from bokeh.models import Axis, NoOverlap, Plot
 from bokeh.plotting import figure
 from panel.io.state import set_curdoc
 
 from workbench.bench.simulated import Simulated
 from workbench.dashboard.cards import CardFactory
-from workbench.dashboard.charts import local
+from workbench.dashboard.charts import HeatMap, local
 from workbench.dashboard.colour_scale import FIRST, MISSING, NOTHING, TOP
 from workbench.dashboard.controls import Controls
+from workbench.dashboard.overview import shared_cores
 from workbench.dashboard.page import PageContext
 from workbench.dashboard.session import PAGE_CLASSES, Session
 from workbench.dashboard.store import DataStore
 from workbench.dashboard.theme import DARK, LIGHT, contrast
 from workbench.dashboard.training import spread
 from workbench.dashboard.view_state import PAGES, ViewState
-from workbench.metrics.schema import RANK, TICK
+from workbench.metrics.schema import NODE, RANK, TICK
 from workbench.metrics.update import LOST, RankActivity, RankPlace
 
 
@@ -59,6 +61,15 @@ def test_every_chart_has_its_numbers_as_a_table(name, ranks):
         table = pd.read_csv(io.StringIO(page.cards.csv(chart)))
         assert len(table.columns) >= 2
         assert len(table) > 0 or chart == "one-pair-over-time"
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_labels_of_a_horizontal_axis_never_overlap(name):
+    models = made(name, known(100, 32).at(None)).view.get_root(Document()).references()
+
+    axes = [axis for model in models if isinstance(model, Plot) for axis in model.below if isinstance(axis, Axis)]
+    assert {type(axis.major_label_policy) for axis in axes} == ({NoOverlap} if axes else set())
+    assert bool(axes) == (name != "dask")
 
 
 @pytest.mark.parametrize("name", PAGES)
@@ -220,7 +231,7 @@ def test_the_walltime_that_is_left_is_that_of_the_moment_which_is_shown():
     times = known(2, 1).at(None).times - 1e6
     page = made("overview", known(2, 1, times=times, state={"ends": times[-1] + 7200}).at(None))
 
-    assert "<b>2 h</b>left, until" in page._tiles.object
+    assert "<b>2 h</b> left, until" in page._summary.object
 
 
 def test_numbers_of_a_pair_are_saved_in_the_units_of_all_others():
@@ -467,8 +478,96 @@ def test_bars_have_borders_where_two_parts_or_a_part_and_the_card_are_hard_to_te
     assert contrast(LIGHT.muted, LIGHT.card) >= 3
 
 
-def test_a_cluster_without_an_end_has_no_tile_for_its_walltime():
-    page = made("overview", known(2, 1, state={"state": "ready", "ranks": 2, "present": 2, "ends": None}).at(None))
+READY = {"state": "ready", "ranks": 2, "present": 2, "ends": None, "message": "world 0 is ready"}
 
-    assert "walltime" not in page._tiles.object
-    assert "left, until" not in page._tiles.object
+
+def test_the_cluster_has_as_many_tiles_with_an_end_as_without_and_its_state_before_them():
+    summaries = []
+    for ends in (None, 1.9e9):
+        summary = made("overview", known(2, 1, state=READY | {"ends": ends}).at(None))._summary.object
+        assert summary.count("class=tile>") == 6  # fills two, three and six columns
+        assert summary.index("<b>Ready</b>") < summary.index("world 0 is ready") < summary.index("class=tile>")
+        summaries.append(summary)
+
+    assert ["left, until" in summary for summary in summaries] == [False, True]
+
+
+@pytest.mark.parametrize(("state", "kind"), [("ready", "good"), ("starting", ""), ("degraded", "bad")])
+def test_the_dot_beside_a_state_has_the_colour_of_its_kind(state, kind):
+    summary = made("overview", known(2, 1, state=READY | {"state": state}).at(None))._summary.object
+
+    assert f"<span class='{kind}'><span class=dot>" in summary
+    assert min(contrast(colour, theme.card) for theme in (LIGHT, DARK) for colour in (theme.good, theme.bad)) >= 3
+
+
+def test_ranks_that_are_alike_take_one_line_and_a_rank_that_is_not_takes_the_same():
+    alike = asyncio.run(Simulated(4, 1, history=60).ask(0)).rank.copy()
+    alike[:] = alike[:, :1]
+    other = alike.copy()
+    other[:, 2, RANK.index("memory")] *= 9
+    now = (RankActivity("", None, 0.0),) * 4
+
+    lines = [made("overview", known(4, 1, rank=rank, now=now).at(None))._summary.object for rank in (alike, other)]
+
+    assert "<dt>Worth a look</dt><dd>No rank stands out.</dd>" in lines[0]
+    assert "<dt>Worth a look</dt><dd><b>Rank 2</b> has " in lines[1]
+    assert [line.count("<dd>") for line in lines] == [1, 1]
+
+
+def test_of_a_full_node_the_largest_rank_is_named():
+    update = asyncio.run(Simulated(4, 2, history=60).ask(0))
+    rank, node = update.rank.copy(), update.node.copy()
+    rank[:] = rank[:, :1]
+    rank[:, 3, RANK.index("memory")] *= 1.2
+    node[:, 1, NODE.index("memory")] = 0.95 * node[:, 1, NODE.index("memory_total")]
+    now = (RankActivity("", None, 0.0),) * 4
+
+    summary = made("overview", known(4, 2, rank=rank, node=node, now=now).at(None))._summary.object
+
+    assert "<b>Rank 3</b> uses the most memory of node node002, which is 95 % full</dd>" in summary
+
+
+@pytest.mark.parametrize(
+    ("ranks", "nodes", "cores", "said"),
+    [
+        (4, 1, 2, "4 ranks on 2 cores: 50 % each if all compute"),
+        (3, 1, 1, "3 ranks on 1 core: 33 % each if all compute"),
+        (6, 2, 2, "3 ranks on 2 cores of node001: 67 % each if all compute"),
+        (4, 1, 4, ""),
+    ],
+)
+def test_ranks_that_share_cores_are_told_how_much_each_can_have(ranks, nodes, cores, said):
+    update = asyncio.run(Simulated(ranks, nodes, history=60, cores=cores).ask(0))
+    moment = known(ranks, nodes, layout=update.layout, core=update.core).at(None)
+
+    assert shared_cores(moment) == said
+    summary = made("overview", moment)._summary.object
+    assert ("<dt>Shared cores</dt>" in summary, said in summary) == (bool(said), True)
+
+
+def test_a_rank_that_was_lost_takes_no_core():
+    update = asyncio.run(Simulated(2, 1, history=60, cores=1).ask(0))
+    now = (update.now[0], RankActivity(LOST, None, 0.0))
+
+    assert shared_cores(known(2, 1, layout=update.layout, core=update.core, now=now).at(None)) == ""
+
+
+@pytest.mark.parametrize("theme", [LIGHT, DARK])
+def test_a_heat_map_and_its_scale_have_a_border_since_the_smallest_numbers_are_close_to_the_card(theme):
+    heat_map = HeatMap(theme, 330, ["0"], None, unit="percent", hover_titles=("rank", "time", "CPU"))
+
+    for border in (heat_map.figure.outline_line_color, heat_map._bar.bar_line_color):
+        assert contrast(border, theme.card) >= 3
+
+
+def test_the_choices_about_traffic_are_there_on_its_page_alone():
+    view_state = ViewState()
+    choices = Controls(view_state, lambda: None).choices
+    of_traffic = [choice for choice in choices if "Messages" in getattr(choice, "options", ())]
+    (measure,) = of_traffic
+
+    assert not measure.visible
+    view_state.page = "communication"
+    assert measure.visible
+    view_state.page = "cores"
+    assert not measure.visible

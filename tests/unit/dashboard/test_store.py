@@ -290,7 +290,7 @@ async def test_the_rank_that_others_wait_for_is_the_worst_and_it_is_said_why():
     (wait,) = moment.waits
     assert wait.awaited == (source.source.straggler,)
     assert overview.suspects(moment)[0].rank == source.source.straggler
-    assert "7 ranks wait for it in Allreduce" in overview.suspects(moment)[0].why
+    assert "keeps 7 ranks waiting in Allreduce; it is in" in overview.suspects(moment)[0].why
     words = diagnosis.describe_wait(moment.layout, moment.update.now, moment.valid_at, wait)
     assert words == (
         "Ranks 0-4, 6-7 have been in Allreduce of KMeans.fit for 5 s and wait for rank 5, "
