@@ -286,7 +286,7 @@ def _of_value(value: Any, limit: int | None) -> protocol.Outcome:
     try:
         contents = serialize.dumps(value)
     except Exception as error:
-        error.add_note("What was returned cannot be sent to the notebook.")
+        error.add_note("The return value cannot be sent to the notebook.")
         raise
     nbytes = len(contents)
     if limit is not None and nbytes > limit:

@@ -64,7 +64,9 @@ class MPIProcessGroup(dist.ProcessGroup):
         if cls._parents:
             return cls(cls._parents.pop())
         if not isinstance(dist.group.WORLD, cls):
-            raise InvalidRequest("the backend 'workbench' is for groups inside of workbench.torch.distributed(comm)")
+            raise InvalidRequest(
+                "the backend 'workbench' can only make groups in a block of workbench.torch.distributed(comm)."
+            )
         world: MPIProcessGroup = dist.group.WORLD
         group = cls(world.part(list(options.global_ranks_in_group), str(options.group_id)))
         world._groups.append(group)
@@ -98,8 +100,8 @@ class MPIProcessGroup(dist.ProcessGroup):
         """
         if self._comm is None:
             raise InvalidRequest(
-                "this process group ended with its distributed() block: use models and groups inside of the block that "
-                "they were made in"
+                "this process group ended with its distributed() block. Use models and groups only in the block in "
+                "which they were made."
             )
         return self._comm
 
@@ -154,7 +156,9 @@ class MPIProcessGroup(dist.ProcessGroup):
     def reduce_scatter_single(self, output: torch.Tensor, tensor: torch.Tensor, opts: Any = None) -> Any:
         row, part = flat(tensor), flat(output)
         if row.numel() != part.numel() * self.size():
-            raise InvalidRequest(f"{row.numel()} elements are not {self.size()} times the {part.numel()} of the output")
+            raise InvalidRequest(
+                f"the input has {row.numel()} elements, not {self.size()} times the {part.numel()} of the output."
+            )
         reduction(_op(opts), tensor.dtype).scattered(self.comm, _apart(row, part), part)
         write(part, output)
         return completed([output], opts)
@@ -192,7 +196,8 @@ class MPIProcessGroup(dist.ProcessGroup):
         gathered = flat(output)
         if gathered.numel() != tensor.numel() * self.size():
             raise InvalidRequest(
-                f"the output has {gathered.numel()} elements, not {self.size()} times the {tensor.numel()} of the input"
+                f"the output has {gathered.numel()} elements, not {self.size()} times the {tensor.numel()} of the "
+                "input."
             )
         self.comm.Allgather(array(_apart(flat(tensor), gathered)), array(gathered))
         write(gathered, output)

@@ -144,8 +144,8 @@ def _traced(module: nn.Module, share: float) -> fx.Graph:
     # A trace keeps the value of `self.training`, which the stages would not change any more.
     if str(graphs[0]) != str(graphs[1]):
         raise InvalidRequest(
-            f"{kind}.forward depends on self.training, which a trace would fix: use the submodule of torch.nn, for "
-            "example nn.Dropout"
+            f"{kind}.forward depends on self.training, which a trace would fix. Use the submodule of torch.nn, for "
+            "example nn.Dropout."
         )
     return graphs[0]
 
