@@ -60,7 +60,9 @@ def test_an_mpiexec_of_another_mpi_than_mpi4pys(tmp_path: Path) -> None:
     stranger.chmod(0o755)
     with (
         dask.config.set({"workbench.mpi.mpiexec": str(stranger)}),
-        pytest.raises(StartError, match=r"mpi4py loads .*but mpiexec is another MPI's: .*Intel MPI 2021\.10.*Install"),
+        pytest.raises(
+            StartError, match=r"mpi4py loads .*but mpiexec belongs to another MPI: .*Intel MPI 2021\.10.*Install"
+        ),
     ):
         _start()
 

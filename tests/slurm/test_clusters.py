@@ -188,7 +188,7 @@ def test_ctrl_c_in_the_queue_leaves_nothing_and_auto_has_told_of_the_job_around(
     told = []
     while not told or "QUEUED: " not in told[-1]:
         told.append(starter.stderr.readline())
-    assert "To use that job: --scheduler here" in "".join(told)
+    assert "To start the cluster in that job, use --scheduler here" in "".join(told)
     record = registry.read("given-up")
     jobs = numbers(record)
     assert jobs < set(slurm.jobs()) - before

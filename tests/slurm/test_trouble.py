@@ -58,16 +58,19 @@ def stuck(folder):
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"queue": "debgu"}, "--queue 'debgu' is no partition; did you mean 'debug'?"),
-        ({"queue": "closed"}, "partition closed takes jobs of certain accounts only; name yours by --account"),
+        ({"queue": "debgu"}, "--queue 'debgu' is not a partition; did you mean 'debug'?"),
+        (
+            {"queue": "closed"},
+            "partition closed accepts only jobs of certain accounts; pass your account with --account",
+        ),
         ({"queue": "closed", "account": "phisics"}, "--account 'phisics' " + ACCOUNT),
         ({"queue": "short", "walltime": "01:00:00"}, "partition short allows at most 00:05:00"),
-        ({"nodes": 5, "ranks": 5}, "5 nodes cannot be had: partition debug has 4 nodes"),
+        ({"nodes": 5, "ranks": 5}, "5 nodes cannot be allocated: partition debug has 4 nodes"),
         ({"nodes": 17, "ranks": 17}, "17 ranks (1 thread each) on 17 nodes do not fit: partition debug has 4 nodes"),
         ({"memory": "100 GiB"}, "2 ranks (1 thread, 100.00 GiB each) on 1 node do not fit: partition debug has"),
         ({"constraint": "od"}, "--constraint 'od'; did you mean 'odd'?"),
-        ({"reservation": "nix"}, "--reservation 'nix' is none of yours"),
-        ({"gpus_per_rank": 5}, "no nodes can give 2 ranks (1 thread, 5 GPUs each) on 1 node"),
+        ({"reservation": "nix"}, "you cannot use --reservation 'nix'"),
+        ({"gpus_per_rank": 5}, "no nodes have room for 2 ranks (1 thread, 5 GPUs each) on 1 node"),
         ({"extra": ["--no-such-option"]}, "a directive of --extra or of jobqueue.yaml is wrong"),
     ],
 )
@@ -178,7 +181,7 @@ def test_a_job_that_is_held_says_so_and_comes_when_it_is_released(slurm):
     job = one_job(slurm, "PENDING", start)
     status = actions.status(registry.read(NAME))
     assert (status.state, status.jobs) == ("queued", [job])
-    assert status.message == "QUEUED: held by the user: scontrol release lets it go"
+    assert status.message == "QUEUED: held by the user: scontrol release ends the hold"
     slurm.run("scontrol", "release", job)
     cluster = start.result()
     assert cluster.record.job == job

@@ -168,7 +168,7 @@ def describe(status: JobStatus) -> str:
     'QUEUED: waiting for resources'
     """
     if status.unknown_to_scheduler:
-        return "gone: the scheduler does not know it any more"
+        return "gone: the scheduler no longer knows the job"
     if status.state is JobState.UNKNOWN and status.reason:
         return status.reason
     text = status.state.name
