@@ -64,7 +64,7 @@ def test_an_mpiexec_that_makes_singletons_is_diagnosed(tmp_path):
     assert findings["mpiexec"].verdict == "ok"
     assert findings["two ranks"].verdict == "failed"
     assert "2 worlds of one rank each" in findings["two ranks"].detail
-    assert findings["thread level"].detail == "not checked, since the check of two ranks failed"
+    assert findings["thread level"].detail == "not checked, because the check of two ranks failed"
 
 
 def test_ranks_that_hang_are_ended_at_the_deadline(tmp_path):

@@ -48,7 +48,7 @@ def test_close_leaves_no_process_no_record_and_no_socket_but_the_logs() -> None:
     assert folders_of(record) == []
     assert end_of(record) == (ended.STOPPED, "the user has closed it")
     assert "rank 1 of 2" in (record.logs / "rank-1.log").read_text()
-    with pytest.raises(ClusterNotFound, match=r"has ended, and its script with it. Its logs are in"):
+    with pytest.raises(ClusterNotFound, match=r"has ended, and its script was removed\. Its logs are in"):
         cluster.script()
 
 

@@ -81,7 +81,7 @@ def test_a_start_is_synchronous_though_the_kernel_runs_a_loop_and_binds_cluster_
 
 def test_a_second_start_leaves_the_first_cluster_running_and_says_so(cells):
     assert text(cells["start another"], "stdout") == (
-        "cluster 'first' is still running; %mpicluster attach first connects to it again\n"
+        "cluster 'first' is still running; %mpicluster attach first connects again\n"
     )
     assert text(cells["use another"]) == "True 8 mpi\n"
     rows = [line.split()[:5] for line in text(cells["list"]).splitlines()[1:]]

@@ -127,7 +127,7 @@ def test_a_scheduler_that_is_frozen_may_take_a_job_that_nobody_hears_of(slurm):
     finally:
         slurm.start_controller()
     assert sentence.startswith(
-        "sbatch did not answer within 1 s. Its job may have been submitted, and could not be cancelled."
+        "sbatch did not answer within 1 s. The job of the cluster may have been submitted, and could not be cancelled."
     )
     assert f"%mpicluster stop {NAME}" in sentence
 
@@ -199,7 +199,7 @@ def test_a_job_whose_time_is_up_while_it_runs(slurm):
 def has_ended(slurm, cluster):
     """Wait until a job has ended, and see that nothing of its cluster is known."""
     until("the job to end", lambda: not slurm.jobs())
-    with pytest.raises(HeadUnreachable, match=r"has ended|does not answer any more"):
+    with pytest.raises(HeadUnreachable, match=r"has ended|no longer answers"):
         cluster.refresh()
     actions.listing()
     assert registry.names() == []

@@ -194,7 +194,7 @@ def _print_if_running(record: Record) -> None:
     with contextlib.suppress(WorkbenchError):
         if registry.running(record.name).id == record.id:
             attach = Command("attach", record.name).at(NOTEBOOK)
-            print(f"cluster {record.name!r} is still running; {attach} connects to it again")
+            print(f"cluster {record.name!r} is still running; {attach} connects again")
 
 
 # -- completion ------------------------------------------------------------------------------------------------
