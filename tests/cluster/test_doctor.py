@@ -105,4 +105,4 @@ def test_asking_for_an_mpi_that_is_not_here_fails_with_a_remedy():
     findings = {finding.check: finding for finding in doctor.examine(mpi=other)}
 
     assert findings["mpiexec"].verdict == "failed"
-    assert hints.words(findings["mpiexec"].remedy, TERMINAL).startswith("Leave --mpi auto")
+    assert hints.words(findings["mpiexec"].remedy, TERMINAL).startswith("Use --mpi auto")

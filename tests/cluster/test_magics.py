@@ -193,10 +193,10 @@ def _kill_the_head(record):
 @pytest.mark.parametrize(
     ("end", "told"),
     [
-        (stop, r"cluster 'mine': it ends: the user has stopped it\n"),
+        (stop, r"cluster 'mine': the cluster ends: the user has stopped it\n"),
         (
             _kill_the_head,
-            r"cluster 'mine': it has ended: its head was killed or crashed\. Its logs are in \S+/mine-\w+\n",
+            r"cluster 'mine': the cluster has ended: its head was killed or crashed\. Its logs are in \S+/mine-\w+\n",
         ),
     ],
     ids=["stopped", "killed"],
@@ -218,7 +218,8 @@ def test_a_notebook_that_has_missed_the_event_reports_the_reason_of_the_end_all_
     stop(registry.running("mine"))
 
     assert re.fullmatch(
-        r"cluster 'mine': it has ended: the user has stopped it\. Its logs are in \S+/mine-\w+\n", kernel.line()
+        r"cluster 'mine': the cluster has ended: the user has stopped it\. Its logs are in \S+/mine-\w+\n",
+        kernel.line(),
     )
 
 

@@ -52,7 +52,7 @@ def test_a_rank_that_misses_the_order_to_end_is_told_again(client4, way):
 def test_a_large_reduction_that_the_root_alone_cannot_make_is_ended_on_all(client4, way):
     with pytest.raises(Exception) as caught:  # noqa: PT011  (of mpi4py, or of the MPI)
         run_on_ranks(functions.reduce_badly, way, client=client4, timeout=DEADLINE)
-    assert "cannot be ended" not in str(caught.value.__notes__)
+    assert "cannot be interrupted" not in str(caught.value.__notes__)
     assert works(client4)
 
 
@@ -186,7 +186,7 @@ def ended_by_its_time(client, begun, function, argument):
 def test_who_asks_for_input_is_told_that_there_is_none(client4):
     with pytest.raises(EOFError) as caught:
         run_on_ranks(unpacked.ask, client=client4, timeout=DEADLINE)
-    assert "cannot be ended" not in str(caught.value.__notes__)
+    assert "cannot be interrupted" not in str(caught.value.__notes__)
     assert works(client4)
 
 

@@ -78,11 +78,11 @@ def test_the_loss_without_gradients_is_that_of_a_module_with_the_state_in_every_
         ("layers", "stages=4 is not valid: the module can be cut into 2 stages at most. Choose fewer stages"),
         ("branches", "Branches.forward cannot be cut .* torch.fx does not trace the code: .* into a submodule"),
         ("skips", "stages=4 is not valid: the module can be cut into 3 stages at most"),
-        ("dropout", "Drops.forward depends on self.training, .*: use the submodule of torch.nn"),
+        ("dropout", "Drops.forward depends on self.training, .* Use the submodule of torch.nn"),
         ("tied", "at most. .* (words.weight is a weight of words and scores)".replace("(", r"\(").replace(")", r"\)")),
         ("fixed", "the layer 1 fails on a microbatch of 2 rows: .* The module must accept any number of rows"),
         ("meta", r"module 1 \(Linear\) is on the meta device and has .weight., but no method reset_parameters"),
-        ("rows", "rank . passes 16 rows and 16 labels, and its part of a batch of 16 are 4: use batches"),
+        ("rows", "rank . passes 16 rows and 16 labels, and its part of a batch of 16 rows has 4. Use batches"),
         (
             "shape",
             r"rows of shape \(3, 4, 4\) are not valid\. Pass rows of shape \(3, 8, 8\), the shape of the rows",

@@ -169,7 +169,7 @@ async def test_a_cluster_that_has_no_head_yet_is_a_bad_gateway_in_words(server, 
 
     answer = await server.get(page(kind, "", "odd"))
     assert answer.code == 502
-    assert b"has no head yet, it is starting. Reload this page" in answer.body
+    assert b"has no head yet, because its state is starting. Reload this page" in answer.body
     assert await server.knock(page(kind, "ws", "odd")) == 502
 
 

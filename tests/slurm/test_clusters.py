@@ -218,7 +218,7 @@ def test_ranks_that_go_on_without_one_another_are_started_by_mpiexec_or_refused_
         assert "--with-ft ulfm" in shown.out
     else:
         assert code == 2
-        assert "cannot continue when one of them dies; those of Open MPI 5 or newer can" in shown.err
+        assert "cannot continue after the loss of a rank. Ranks of Open MPI 5 or newer can" in shown.err
 
 
 CELLS = (

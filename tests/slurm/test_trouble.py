@@ -253,7 +253,7 @@ def test_a_working_directory_that_the_node_does_not_have(slurm, tmp_path, monkey
     job = one_job(slurm, "PENDING", start)
     folder.rmdir()
     slurm.run("scontrol", "release", job)
-    with pytest.raises(StartError, match=f"workbench: {folder} does not exist on .*: the job's folder has to be on a"):
+    with pytest.raises(StartError, match=f"workbench: {folder} does not exist on .*: the job's folder must be on a"):
         start.result()
 
 
@@ -265,7 +265,7 @@ def test_a_python_that_the_node_does_not_have(slurm, tmp_path, monkeypatch):
     job = one_job(slurm, "PENDING", start)
     python.unlink()
     slurm.run("scontrol", "release", job)
-    with pytest.raises(StartError, match=f"workbench: {python} does not exist on .*: the Python of the cluster has to"):
+    with pytest.raises(StartError, match=f"workbench: {python} does not exist on .*: the Python of the cluster must"):
         start.result()
 
 
@@ -274,7 +274,7 @@ def test_a_home_that_the_node_does_not_have(slurm, tmp_path):
     job = one_job(slurm, "PENDING", start)
     (tmp_path / "jupyter").rename(tmp_path / "elsewhere")
     slurm.run("scontrol", "release", job)
-    assert "its first node may have no access to the folder of its output" in failure(start)
+    assert "its first node may have no access to the folder of the output" in failure(start)
 
 
 def test_a_file_system_without_room():
