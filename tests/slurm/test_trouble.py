@@ -68,7 +68,7 @@ def stuck(folder):
         ({"nodes": 5, "ranks": 5}, "5 nodes cannot be allocated: partition debug has 4 nodes"),
         ({"nodes": 17, "ranks": 17}, "17 ranks (1 thread each) on 17 nodes do not fit: partition debug has 4 nodes"),
         ({"memory": "100 GiB"}, "2 ranks (1 thread, 100.00 GiB each) on 1 node do not fit: partition debug has"),
-        ({"constraint": "od"}, "--constraint 'od'; did you mean 'odd'?"),
+        ({"constraint": "od"}, "--constraint 'od' is not valid; did you mean 'odd'?"),
         ({"reservation": "nix"}, "you cannot use --reservation 'nix'"),
         ({"gpus_per_rank": 5}, "no nodes have room for 2 ranks (1 thread, 5 GPUs each) on 1 node"),
         ({"extra": ["--no-such-option"]}, "a directive of --extra or of jobqueue.yaml is wrong"),
