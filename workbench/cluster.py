@@ -423,7 +423,7 @@ class MPICluster(Cluster):
         from workbench.cells.protocol import REACH
 
         if self.asynchronous:
-            raise InvalidRequest("ipyparallel() needs a synchronous cluster: use MPICluster.attach(name) in a thread.")
+            raise InvalidRequest("ipyparallel() needs a synchronous cluster. Use MPICluster.attach(name) in a thread.")
         reach = self.sync(self._connection.call, REACH, _ENGINES_S, world=world)
         engines = connect(forwarded(reach["connection"], partial(self.forward, f"engines of world {world}")))
         engines.wait_for_engines(len(reach["idents"]), timeout=_ENGINES_S)

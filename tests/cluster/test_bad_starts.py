@@ -49,7 +49,9 @@ def _start(ranks: int = 2, timeout: float = DEADLINE) -> MPICluster:
 def test_no_mpiexec() -> None:
     with (
         dask.config.set({"workbench.mpi.mpiexec": "/nowhere/mpiexec"}),
-        pytest.raises(StartError, match=r"'/nowhere/mpiexec', which is not an executable.*Set it to the path"),
+        pytest.raises(
+            StartError, match=r"'/nowhere/mpiexec', which is not an executable.*Set workbench\.mpi\.mpiexec to the path"
+        ),
     ):
         _start()
 
@@ -60,13 +62,15 @@ def test_an_mpiexec_of_another_mpi_than_mpi4pys(tmp_path: Path) -> None:
     stranger.chmod(0o755)
     with (
         dask.config.set({"workbench.mpi.mpiexec": str(stranger)}),
-        pytest.raises(StartError, match=r"mpi4py loads .*but mpiexec is another MPI's: .*Intel MPI 2021\.10.*Install"),
+        pytest.raises(
+            StartError, match=r"mpi4py loads .*but mpiexec belongs to another MPI: .*Intel MPI 2021\.10.*Install"
+        ),
     ):
         _start()
 
 
 def test_an_mpi_that_is_not_the_one_in_use() -> None:
-    with pytest.raises(StartError, match=r"requests Intel MPI, but mpi4py loads .*Leave --mpi auto"):
+    with pytest.raises(StartError, match=r"requests Intel MPI, but mpi4py loads .*Use --mpi auto"):
         MPICluster(2, name=NAME, mpi="intelmpi", quiet=True)
 
 
@@ -141,7 +145,7 @@ def test_singletons_are_diagnosed(tmp_path: Path) -> None:
     liar.chmod(0o755)
     with (
         dask.config.set({"workbench.mpi.mpiexec": str(liar)}),
-        pytest.raises(StartError, match=r"the MPI world has 1 ranks, 2 were started.*do not belong together"),
+        pytest.raises(StartError, match=r"the MPI world has 1 ranks, but 2 ranks were started.*are of different MPIs"),
     ):
         _start()
 
@@ -158,7 +162,7 @@ def test_a_head_that_cannot_be_reached_is_named_with_host_and_port() -> None:
         try:
             with (
                 dask.config.set({"workbench.connect-timeout": "0.5 s"}),
-                pytest.raises(HeadUnreachable, match=rf"127\.0\.0\.1 port {port} .*see its logs in"),
+                pytest.raises(HeadUnreachable, match=rf"127\.0\.0\.1 port {port} .*See the logs in"),
             ):
                 MPICluster.attach(NAME)
         finally:

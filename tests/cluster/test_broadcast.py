@@ -191,7 +191,7 @@ def test_a_rank_that_hangs_or_dies_in_the_middle_ends_the_call_on_all():
         client.run(hold, 2)
         with pytest.raises(CollectiveTimeout, match="do not answer: 2"):
             broadcast(client, SOME, timeout=5)  # in which the others come
-        with pytest.raises(CollectiveFailed, match=r"rank 2 does not come back from a broadcast.*restart"):
+        with pytest.raises(CollectiveFailed, match=r"rank 2 has not returned from a broadcast.*restart"):
             broadcast(client, 7)
         client.run(let_go, 2)
         until("rank 2 to come back", lambda: works(client))
@@ -203,7 +203,7 @@ def test_a_rank_that_hangs_or_dies_in_the_middle_ends_the_call_on_all():
             os.kill(cluster.ranks[2]["pid"], signal.SIGKILL)
             with pytest.raises(RankLost, match="rank 2 of world 0 was lost during a broadcast"):
                 lost.result(DEADLINE)
-        with pytest.raises(RankLost, match="rank 2 is gone from world 0"):
+        with pytest.raises(RankLost, match="rank 2 of world 0 was lost"):
             broadcast(client, 7)
         until("nothing is kept", lambda: not kept(client))
 
@@ -222,7 +222,7 @@ def test_rank_0_dies_before_it_has_the_object():
         cluster.restart()
         os.kill(cluster.ranks[0]["pid"], signal.SIGKILL)
         # the head may have heard of it or not
-        with pytest.raises(RankLost, match=r"rank 0 (was lost|is gone)"):
+        with pytest.raises(RankLost, match=r"rank 0 (of world 0 )?was lost"):
             broadcast(client, LARGE, timeout=DEADLINE)
 
 

@@ -116,7 +116,7 @@ def test_another_auc_than_that_of_scikit_learn_fails_the_demo(cells):
         "y_train = y_test = [-1.0, -1.0, 1.0, 1.0]",
         "pass",
     )
-    with pytest.raises(WorkbenchError, match=r"an AUC of 0\.5000 and scikit-learn one of 1\.0000"):
+    with pytest.raises(WorkbenchError, match=r"AUC of the ranks is 0\.5000 and the AUC of scikit-learn is 1\.0000"):
         demo.run(2, quiet=True)
 
 

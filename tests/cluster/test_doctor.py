@@ -64,7 +64,7 @@ def test_an_mpiexec_that_makes_singletons_is_diagnosed(tmp_path):
     assert findings["mpiexec"].verdict == "ok"
     assert findings["two ranks"].verdict == "failed"
     assert "2 worlds of one rank each" in findings["two ranks"].detail
-    assert findings["thread level"].detail == "not checked, since the check of two ranks failed"
+    assert findings["thread level"].detail == "not checked, because the check of two ranks failed"
 
 
 def test_ranks_that_hang_are_ended_at_the_deadline(tmp_path):
@@ -105,4 +105,4 @@ def test_asking_for_an_mpi_that_is_not_here_fails_with_a_remedy():
     findings = {finding.check: finding for finding in doctor.examine(mpi=other)}
 
     assert findings["mpiexec"].verdict == "failed"
-    assert hints.words(findings["mpiexec"].remedy, TERMINAL).startswith("Leave --mpi auto")
+    assert hints.words(findings["mpiexec"].remedy, TERMINAL).startswith("Use --mpi auto")

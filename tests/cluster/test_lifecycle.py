@@ -48,7 +48,7 @@ def test_close_leaves_no_process_no_record_and_no_socket_but_the_logs() -> None:
     assert folders_of(record) == []
     assert end_of(record) == (ended.STOPPED, "the user has closed it")
     assert "rank 1 of 2" in (record.logs / "rank-1.log").read_text()
-    with pytest.raises(ClusterNotFound, match=r"has ended, and its script with it. Its logs are in"):
+    with pytest.raises(ClusterNotFound, match=r"has ended, and its script was removed\. Its logs are in"):
         cluster.script()
 
 
@@ -183,7 +183,7 @@ def test_restart_gives_new_ranks_in_the_same_job_for_cluster_and_client_and_clie
 def test_a_later_world_that_does_not_start_again_is_told_by_restart(growing: MPICluster, broken: Path) -> None:
     growing.scale(2)
     broken.touch()
-    with pytest.raises(StartError, match=r"World (\d) did not start again and was abandoned\. See .*world-\1\.log"):
+    with pytest.raises(StartError, match=r"world (\d) did not start again, and was abandoned\. See .*world-\1\.log"):
         growing.restart()
     broken.unlink()
     assert [world.state for world in growing.refresh().worlds] == ["ready"]
@@ -202,7 +202,7 @@ def test_an_idle_cluster_ends_itself_but_neither_while_it_starts_nor_under_a_cli
         assert client.submit(_sleep, 1.1 * idle).result(DEADLINE) == 1.1 * idle
         assert registry.read(record.name).id == record.id
     until("the idle cluster is gone", lambda: not record.folder.exists(), GONE_WITHIN)
-    assert end_of(record) == (ended.ENDED, f"no client and no task for {idle:.0f} s (idle-timeout)")
+    assert end_of(record) == (ended.ENDED, f"the cluster had no client and no task for {idle:.0f} s (idle-timeout)")
     cluster.close()
 
 

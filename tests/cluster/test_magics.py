@@ -81,7 +81,7 @@ def test_a_start_is_synchronous_though_the_kernel_runs_a_loop_and_binds_cluster_
 
 def test_a_second_start_leaves_the_first_cluster_running_and_says_so(cells):
     assert text(cells["start another"], "stdout") == (
-        "cluster 'first' is still running; %mpicluster attach first connects to it again\n"
+        "cluster 'first' is still running; %mpicluster attach first connects again\n"
     )
     assert text(cells["use another"]) == "True 8 mpi\n"
     rows = [line.split()[:5] for line in text(cells["list"]).splitlines()[1:]]
@@ -193,10 +193,10 @@ def _kill_the_head(record):
 @pytest.mark.parametrize(
     ("end", "told"),
     [
-        (stop, r"cluster 'mine': it ends: the user has stopped it\n"),
+        (stop, r"cluster 'mine': the cluster ends: the user has stopped it\n"),
         (
             _kill_the_head,
-            r"cluster 'mine': it has ended: its head was killed or crashed\. Its logs are in \S+/mine-\w+\n",
+            r"cluster 'mine': the cluster has ended: its head was killed or crashed\. Its logs are in \S+/mine-\w+\n",
         ),
     ],
     ids=["stopped", "killed"],
@@ -218,7 +218,8 @@ def test_a_notebook_that_has_missed_the_event_reports_the_reason_of_the_end_all_
     stop(registry.running("mine"))
 
     assert re.fullmatch(
-        r"cluster 'mine': it has ended: the user has stopped it\. Its logs are in \S+/mine-\w+\n", kernel.line()
+        r"cluster 'mine': the cluster has ended: the user has stopped it\. Its logs are in \S+/mine-\w+\n",
+        kernel.line(),
     )
 
 

@@ -301,7 +301,7 @@ def test_one_class_on_all_ranks_is_none_to_tell_apart(client4, engine):
     ("arguments", "sentence"),
     [
         (lambda: (as_dask(X)[0], as_dask(Y[:-1])[0]), r"inconsistent numbers of samples: \[1003, 1002\]"),
-        (lambda: (as_dask(X)[0], Y), "y is a numpy.ndarray and X is a dask.Array: pass Dask collections only"),
+        (lambda: (as_dask(X)[0], Y), "y is a numpy.ndarray and X is a dask.Array. Pass only Dask collections"),
         (lambda: (as_dask(X[:, 0])[0], as_dask(Y)[0]), "Expected 2D array, got 1D array instead"),
         (lambda: (as_dask(X)[0], None), "requires y to be passed, but the target y is None"),
         (lambda: (as_dask(X.astype(object))[0], as_dask(np.full(ROWS, None))[0]), r"Unknown label type|NoneType"),
@@ -318,9 +318,9 @@ def test_a_fit_on_a_rank_that_would_wait_for_itself_is_refused(client4, engine):
     def fit(comm=None):
         return KMeans(4, init=X[:4], engine=engine).fit(as_dask(X)[0])
 
-    with pytest.raises(InvalidRequest, match=r"was begun in a task, on .*, and would wait for itself"):
+    with pytest.raises(InvalidRequest, match=r"begins in a task, on .* would wait for itself"):
         client4.submit(fit, pure=False).result(DEADLINE)
-    with pytest.raises(InvalidRequest, match="was begun on a rank"):
+    with pytest.raises(InvalidRequest, match="begins on a rank"):
         run_on_ranks(fit, client=client4, timeout=DEADLINE)
     assert works(client4)
 

@@ -129,7 +129,7 @@ def test_a_search_uses_all_ranks(client4, search, options):
 def test_one_bad_block_is_told_and_the_world_is_usable(client4, engine):
     bad = FLIGHTS.astype({"distance": object})
     bad.loc[900, "distance"] = "far"
-    with pytest.raises(ValueError, match="column 0 is not of numbers"):
+    with pytest.raises(ValueError, match="column 0 has values that are not numbers"):
         Recipe(STEPS, engine=engine).fit(da.from_array(bad.to_numpy(), chunks=(300, 3)), arrays()[1])
     with pytest.raises(ValueError, match="needs a target of numbers"):
         Recipe(STEPS, engine=engine).fit(frames()[0], dd.from_pandas(LATE.astype(str), npartitions=3))

@@ -110,11 +110,14 @@ def test_gradients_are_in_the_traffic_of_the_cluster(cluster4, client4):
 @pytest.mark.parametrize(
     ("what", "said"),
     [
-        ("twice", "InvalidRequest: torch.distributed is initialized in this process already.* end the other"),
-        ("average of integers", "InvalidRequest: ReduceOp.AVG of torch.int64 cannot be .*allowed: SUM, PRODUCT"),
-        ("sum of short complex numbers", "InvalidRequest: torch.complex32 is not reduced .* convert it to complex64"),
-        ("bits of real numbers", "InvalidRequest: ReduceOp.BAND of torch.float32 cannot be"),
-        ("another memory", "InvalidRequest: a tensor on meta was given to a process group .* pass tensor.cpu"),
+        ("twice", "InvalidRequest: torch.distributed is already initialized in this process.* End the other"),
+        ("average of integers", "InvalidRequest: .* has no ReduceOp.AVG for torch.int64. Choose one of SUM, PRODUCT"),
+        (
+            "sum of short complex numbers",
+            "InvalidRequest: .* cannot reduce torch.complex32. Convert the tensor to complex64",
+        ),
+        ("bits of real numbers", "InvalidRequest: .* has no ReduceOp.BAND for torch.float32"),
+        ("another memory", "InvalidRequest: a tensor is on meta, and a process group .* Pass tensor.cpu"),
         ("sizes", "InvalidRequest: the output has 12 elements, not 4 times the 2 of the input"),
         ("monitored", "ValueError: monitored_barrier is only implemented for GLOO"),
         ("gloo", "InvalidRequest: the groups of .* have no store, .* make groups without backend="),
@@ -270,8 +273,8 @@ def test_the_mean_of_arrays_of_several_libraries_takes_a_message_for_each_type(c
 @pytest.mark.parametrize(
     ("kind", "said"),
     [
-        ("shapes", r"same shapes and types on all ranks: rank 0 has \[\(\(1,\), 'float64'\)\], rank 3 "),
-        ("integers", r"takes real and complex numbers, not int64: convert by astype"),
+        ("shapes", r"same shapes and types on all ranks\. Rank 0 has \[\(\(1,\), 'float64'\)\], and rank 3 "),
+        ("integers", r"takes real and complex numbers, not int64\. Convert the array with astype"),
         ("list", r"takes arrays in the memory of the host, of NumPy, PyTorch or with DLPack, not list"),
     ],
 )
@@ -304,7 +307,7 @@ def test_tensors_have_the_memory_of_the_blocks(client4):
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"size": 3}, "size=3 is not valid. Choose at least 4, a row for each rank"),
+        ({"size": 3}, "size=3 is not valid. Choose at least 4, one row for each rank"),
         ({"size": 400}, r"size=400 is not valid: the ranks have \[10, 10, 10, 10\] rows, which do not fill a batch"),
         ({"size": 8, "shuffle": "exchnge"}, "shuffle='exchnge' is not valid: did you mean 'exchange'"),
     ],
@@ -385,7 +388,7 @@ def test_a_fit_ends_when_the_loss_does_not_fall_or_the_callback_says_so(client4)
         len(fit(torched.net(), torched.cross_entropy, X, y, callback=lambda epoch, _: np.equal(epoch, 1), **options))
         == 2
     )
-    with pytest.raises(InvalidRequest, match="epochs=0, patience=None: choose"):
+    with pytest.raises(InvalidRequest, match="epochs=0, patience=None is not valid"):
         fit(torched.net(), torched.cross_entropy, X, y, epochs=0)
 
 

@@ -108,8 +108,8 @@ def test_rows_of_several_axes_stay_what_they_are(client4):
     [
         ({"module": functools.partial(double, 6)}, "takes"),
         ({"module": lambda features, _: double(features, 2)}, r"shape \(60, 2\) where \(60, 3\) was expected"),
-        ({"module": lambda *_: "a net"}, r"module\(6, 3\) returned str: return a torch.nn.Module"),
-        ({"validation": 0.999}, "validation=0.999 leaves none of 240 rows to train on"),
+        ({"module": lambda *_: "a net"}, r"module\(6, 3\) returned str. Return a torch.nn.Module"),
+        ({"validation": 0.999}, "validation=0.999 leaves none of 240 rows for the training"),
     ],
 )
 def test_networks_that_cannot_be_are_refused_on_ranks(client4, options, said):

@@ -103,15 +103,15 @@ def test_frozen_weights_and_evaluation_have_no_gradients(client4):
 @pytest.mark.parametrize(
     ("kind", "said"),
     [
-        ("Flatten", "flatten .* it has no rule for strips. Put a layer that can be split"),
-        ("Linear", "linear .* it has no rule"),
-        ("LayerNorm", "layer_norm .* it has no rule"),
+        ("Flatten", "flatten .* the function has no rule for strips. Replace the layer by one that can be split"),
+        ("Linear", "linear .* the function has no rule"),
+        ("LayerNorm", "layer_norm .* the function has no rule"),
         ("MaxPool2d", "max_pool2d_with_indices .* its indices are those of the whole image. Use it without"),
         ("Upsample", "interpolate .* mode='bicubic' has no rule. Use nearest, "),
         ("Conv2d", "pad .* mode='circular' of 1 and 1 rows has no rule. Use mode 'constant'"),
         ("AvgPool2d", "avg_pool2d .* the image has 11 rows, fewer than the layer needs. Pass a larger image"),
-        ("Softmax", "softmax .* it works along axis 2, which is divided among the ranks"),
-        ("Unfold", "unfold .* it has no rule"),
+        ("Softmax", "softmax .* the function works along axis 2, which is divided among the ranks"),
+        ("Unfold", "unfold .* the function has no rule"),
     ],
 )
 def test_a_layer_that_cannot_be_split_is_refused_by_its_name(client4, kind, said):
@@ -122,11 +122,11 @@ def test_a_layer_that_cannot_be_split_is_refused_by_its_name(client4, kind, said
 
 def test_tensors_that_do_not_fit_a_strip_are_refused(client4):
     shape, tensor, heights, index, rows = run_on_ranks(stripped.refused_values, client=client4)[3]
-    assert "a tensor of shape (3, 3) has no rows: pass images of shape (batch, channels, rows, ...)" in shape
+    assert "a tensor of shape (3, 3) has no rows. Pass images of shape (batch, channels, rows, ...)" in shape
     assert "a tensor of shape (7, 6) has neither the 11 rows of the image nor the 3 of this rank" in tensor
-    assert "do not have the same rows. Bring them to one height before" in heights
+    assert "do not have the same rows. Resize the images to the same height first" in heights
     assert "an index of a strip consists of numbers and slices, with ':' for the rows" in index
-    assert "it works along axis 2" in rows
+    assert "the function works along axis 2" in rows
 
 
 def test_four_ranks_train_within_half_of_the_memory_in_which_one_process_does_not(client4, tmp_path):

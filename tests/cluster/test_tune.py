@@ -265,7 +265,7 @@ def test_large_and_broadcast_arguments_are_sent_once_and_placed_ones_are_refused
 
     its = study()
     X = place(table, client=client4)
-    with pytest.raises(InvalidRequest, match=r"the blocks lie on ranks 0-3 .*broadcast\(client, X\)"):
+    with pytest.raises(InvalidRequest, match=r"the blocks are on ranks 0-3 .*broadcast\(client, X\)"):
         tune(nothing, its, 6, X, client=client4)
     assert set(states(its)) == {FAIL}
 
@@ -277,7 +277,7 @@ def test_large_and_broadcast_arguments_are_sent_once_and_placed_ones_are_refused
         ({"ranks": 0}, r"ranks=0 is not valid. Choose a number of ranks above zero"),
         ({"trials": 1.5}, r"trials=1.5 is not valid. Choose a number of trials"),
         ({"study": None}, r"study=None is not valid. Pass a study of optuna.create_study\(\)"),
-        ({"world": 3}, r"world=3 does not exist; valid: 0"),
+        ({"world": 3}, r"world=3 does not exist. Valid values: 0"),
     ],
     ids=str,
 )

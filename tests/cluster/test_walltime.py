@@ -23,7 +23,7 @@ from workbench.errors import WorkbenchError
 from workbench.head.walltime import LAST, WARNINGS
 from workbench.launch.interface import Resources
 
-SIGNALLED = r"accepts no more work: the scheduler requested its end \(SIGUSR1\).*--walltime"
+SIGNALLED = r"accepts no more work: the scheduler has requested the end of the job \(SIGUSR1\).*--walltime"
 
 
 def _run(started: Path, name: str) -> str:
@@ -97,7 +97,10 @@ def test_after_the_signal_running_tasks_end_and_no_others_begin(tmp_path: Path) 
         assert "finished" not in {future.status for future in (*waiting, dependent)}
         assert [path.name for path in tmp_path.iterdir()] == ["running"]
     assert not record.folder.exists()
-    assert "ending the cluster: the scheduler requested its end (SIGUSR1)" in (record.logs / "head.log").read_text()
+    assert (
+        "ending the cluster: the scheduler has requested the end of the job (SIGUSR1)"
+        in (record.logs / "head.log").read_text()
+    )
     cluster.close()
 
 

@@ -50,9 +50,9 @@ def test_a_world_of_another_size_than_was_started_is_refused() -> None:
 try:
     on_thread(world.init_mpi, 8, 0, thread)
 except Exception as error:
-    tell(type(error).__name__, str(error)[:48])
+    tell(type(error).__name__, str(error)[:52])
 """
-    assert _run(2, body) == ["LaunchError the MPI world has 2 ranks, 8 were started: mpiex"] * 2
+    assert _run(2, body) == ["LaunchError the MPI world has 2 ranks, but 8 ranks were started:"] * 2
 
 
 def test_ranks_wait_for_each_other_only_until_the_deadline() -> None:
@@ -71,7 +71,7 @@ else:
 """
     assert _run(2, body) == [
         "met",
-        "timed out while waiting for all 2 ranks of the world; see the logs of the other ranks",
+        "the wait for all 2 ranks of the world has timed out. See the logs of the other ranks.",
     ]
 
 

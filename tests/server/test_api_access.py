@@ -60,7 +60,7 @@ async def test_a_page_of_the_server_is_heard_by_cookie_and_xsrf_token(server):
     assert await server.ask("starts/none", "DELETE", **headers) == (404, {"message": ANY_START, "log": None})
 
 
-ANY_START = "no start 'none': it was dismissed, or belongs to another server."
+ANY_START = "start 'none' does not exist: the start was dismissed, or is of another server."
 
 
 async def test_the_authorizer_is_asked_about_every_method_of_every_route(server, paths):

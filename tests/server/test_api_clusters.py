@@ -51,7 +51,10 @@ async def test_the_life_of_a_cluster(server):
 
         assert await server.ask("clusters/life/scale", "POST", {"ranks": 1}) == (202, {})
         refused = await server.ask("clusters/life/restart", "POST")
-        assert refused == (409, {"message": "cluster 'life' is scaling already; wait until that is done.", "log": None})
+        assert refused == (
+            409,
+            {"message": "cluster 'life' is already scaling. Wait for the end of that action.", "log": None},
+        )
         await page.until(lambda: page.clusters["life"]["busy"] == "scaling")
         assert "whole worlds" in (await done(page, "life"))["error"]
         assert await server.ask("clusters/life/error", "DELETE") == (204, None)

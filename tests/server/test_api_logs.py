@@ -63,7 +63,7 @@ async def test_what_is_no_log_is_not_sent(server, log):
     for file in ("secret", "..%2fa", "head.log", "none"):
         code, told = await server.ask(f"clusters/a/logs/{file}/download")
         assert code == 404, file
-        assert "there is no log" in told["message"]
+        assert "does not exist in" in told["message"]
 
 
 async def test_a_log_that_shrinks_while_it_is_sent_is_no_whole_file_to_the_browser(server, log):

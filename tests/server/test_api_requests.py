@@ -16,7 +16,7 @@ async def test_a_body_that_is_no_object_is_a_bad_request(server, path, body):
     code, told = await server.ask(path, "POST", body)
 
     assert code == 400
-    assert "send an object" in told["message"]
+    assert "Send a JSON object" in told["message"]
 
 
 @pytest.mark.parametrize(
@@ -139,7 +139,7 @@ async def test_what_nobody_has_foreseen_is_logged_and_shows_nobody_a_trace(serve
 
     assert code == 500
     assert told == {
-        "message": "an unexpected error occurred; see the server's log.",
+        "message": "an unexpected error occurred. See the log of the server.",
         "log": None,
     }
 

@@ -84,7 +84,7 @@ def test_the_notebook_shows_it_in_a_frame_with_a_link_under_it(kernel, cluster, 
 
 
 def test_without_a_cluster_the_notebook_says_so(kernel, shell):
-    with pytest.raises(UsageError, match=r"^no cluster named 'nobody'"):
+    with pytest.raises(UsageError, match=r"^cluster 'nobody' does not exist"):
         shell.run_line_magic("mpicluster", "dashboard nobody")
 
 

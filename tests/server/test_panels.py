@@ -246,7 +246,9 @@ async def test_a_failed_start_is_tried_again_by_who_asks_later(new, cluster, mon
     shown, record = new(), cluster("broken")
 
     for _ in range(2):
-        with pytest.raises(StartError, match=r"has ended at once: no such thing: the last word of its log\. Its log"):
+        with pytest.raises(
+            StartError, match=r"has ended immediately: no such thing: the last word of its log\. Its log"
+        ):
             await shown.socket(record, PREFIX)
     assert (record.logs / "dashboard.log").read_text().count("no such thing") == 2
 
@@ -254,5 +256,5 @@ async def test_a_failed_start_is_tried_again_by_who_asks_later(new, cluster, mon
 async def test_without_panel_it_is_told_what_to_install(cluster, monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
 
-    with pytest.raises(LaunchError, match=r"not installed here: pip install 'panel>="):
+    with pytest.raises(LaunchError, match=r"not installed here\. Run pip install 'panel>="):
         await DashboardProcesses().socket(cluster("a"), PREFIX)

@@ -91,7 +91,7 @@ async def test_a_program_whose_file_server_hangs_is_given_up(asleep):
     program, answer = asleep
     process = Process([program])
 
-    with pytest.raises(TimeoutError, match="was not done after 0 s"):
+    with pytest.raises(TimeoutError, match="did not end within 0 s"):
         await process.ended(0.1)
     answer()
 
@@ -142,7 +142,7 @@ async def test_one_that_is_late_is_ended_with_all_that_it_has_started():
     process = Process(python(WAITS))
     running = await started(process)
 
-    with pytest.raises(TimeoutError, match=r"was not done after 0 s, and was ended"):
+    with pytest.raises(TimeoutError, match="did not end within 0 s, and was killed"):
         await process.ended(0.1)
 
     await asyncio.to_thread(until, "all are gone", lambda: all(map(gone, running)))
@@ -225,7 +225,7 @@ def test_of_an_error_whose_fields_are_of_another_version_the_message_is_told(fie
     [
         (
             ProcessResult(1, "", f"a warning\n{TRACE}\n  secret"),
-            r"^`workbench start` failed .exit code 1.\. See the server's log",
+            r"^`workbench start` failed .exit code 1.\. See the log of the server",
         ),
         (ProcessResult(1, "", ""), "failed .exit code 1."),
         (ProcessResult(2, '{"name": "a"}', ""), "failed .exit code 2."),

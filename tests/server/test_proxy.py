@@ -136,7 +136,7 @@ async def test_what_is_not_found_behind_a_page_is_not_found(server, dask_cluster
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("nobody", b"no cluster named &#x27;nobody&#x27;"),
+        ("nobody", b"cluster &#x27;nobody&#x27; does not exist"),
         ("..", b"name &#x27;..&#x27;"),
         ("%2e%2e%2f%2e%2e", b"Choose 1 to 40 letters"),
         ("127.0.0.1:80", b"Choose 1 to 40 letters"),
@@ -169,7 +169,7 @@ async def test_a_cluster_that_has_no_head_yet_is_a_bad_gateway_in_words(server, 
 
     answer = await server.get(page(kind, "", "odd"))
     assert answer.code == 502
-    assert b"has no head yet, it is starting. Reload this page" in answer.body
+    assert b"has no head yet, because its state is starting. Reload this page" in answer.body
     assert await server.knock(page(kind, "ws", "odd")) == 502
 
 
@@ -190,7 +190,7 @@ async def test_a_record_that_cannot_be_used_is_told_with_the_remedy(server, clus
 
     answer = await server.get(page(kind, "", "damaged"))
     assert answer.code == 502
-    assert b"schema 99, this version reads" in answer.body
+    assert b"schema 99, and this version reads" in answer.body
 
 
 async def test_a_dashboard_that_does_not_start_is_told_by_its_last_word_and_its_log(server, cluster):

@@ -262,5 +262,5 @@ def test_without_a_cluster_it_says_so(capsys, monkeypatch, tmp_path):
     monkeypatch.setenv("JUPYTER_DATA_DIR", str(tmp_path))
 
     assert cli.main(["dashboard"]) == 1
-    assert capsys.readouterr().err == "no cluster runs. Start one with `workbench start`.\n"
+    assert capsys.readouterr().err == "no cluster runs. Start a cluster with `workbench start`.\n"
     assert cli.main(["dashboard", "nobody"]) == 1

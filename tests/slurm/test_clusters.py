@@ -193,7 +193,7 @@ def test_ctrl_c_in_the_queue_leaves_nothing_and_auto_has_told_of_the_job_around(
     told = []
     while not told or "QUEUED: " not in told[-1]:
         told.append(starter.stderr.readline())
-    assert "To use that job: --scheduler here" in "".join(told)
+    assert "To start the cluster in that job, use --scheduler here" in "".join(told)
     record = registry.read("given-up")
     jobs = numbers(record)
     assert jobs < set(slurm.jobs()) - before
@@ -223,7 +223,7 @@ def test_ranks_that_go_on_without_one_another_are_started_by_mpiexec_or_refused_
         assert "--with-ft ulfm" in shown.out
     else:
         assert code == 2
-        assert "cannot continue when one of them dies; those of Open MPI 5 or newer can" in shown.err
+        assert "cannot continue after the loss of a rank. Ranks of Open MPI 5 or newer can" in shown.err
 
 
 CELLS = (

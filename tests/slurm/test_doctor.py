@@ -26,7 +26,7 @@ def test_on_a_login_node_the_doctor_tells_the_scheduler_its_settings_and_what_st
     assert "failed" not in {finding.verdict for finding in findings.values()}
     assert "Slurm answers" in findings["schedulers"].detail
     assert findings["schedulers"].detail.endswith("takes slurm")
-    assert findings["allocation"].detail == "not inside of a job"
+    assert findings["allocation"].detail == "this process is not inside a job"
     assert "is started by" in findings["ranks of a job"].detail
     assert "bigmem: queue small, walltime 01:00:00" in findings["jobqueue.yaml"].detail
     # The records of tests are in a temporary folder.

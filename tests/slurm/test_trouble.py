@@ -58,16 +58,19 @@ def stuck(folder):
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"queue": "debgu"}, "--queue 'debgu' is no partition; did you mean 'debug'?"),
-        ({"queue": "closed"}, "partition closed takes jobs of certain accounts only; name yours by --account"),
+        ({"queue": "debgu"}, "--queue 'debgu' is not a partition; did you mean 'debug'?"),
+        (
+            {"queue": "closed"},
+            "partition closed accepts only jobs of certain accounts; pass your account with --account",
+        ),
         ({"queue": "closed", "account": "phisics"}, "--account 'phisics' " + ACCOUNT),
         ({"queue": "short", "walltime": "01:00:00"}, "partition short allows at most 00:05:00"),
-        ({"nodes": 5, "ranks": 5}, "5 nodes cannot be had: partition debug has 4 nodes"),
+        ({"nodes": 5, "ranks": 5}, "5 nodes cannot be allocated: partition debug has 4 nodes"),
         ({"nodes": 17, "ranks": 17}, "17 ranks (1 thread each) on 17 nodes do not fit: partition debug has 4 nodes"),
         ({"memory": "100 GiB"}, "2 ranks (1 thread, 100.00 GiB each) on 1 node do not fit: partition debug has"),
-        ({"constraint": "od"}, "--constraint 'od'; did you mean 'odd'?"),
-        ({"reservation": "nix"}, "--reservation 'nix' is none of yours"),
-        ({"gpus_per_rank": 5}, "no nodes can give 2 ranks (1 thread, 5 GPUs each) on 1 node"),
+        ({"constraint": "od"}, "--constraint 'od' is not valid; did you mean 'odd'?"),
+        ({"reservation": "nix"}, "you cannot use --reservation 'nix'"),
+        ({"gpus_per_rank": 5}, "no nodes have room for 2 ranks (1 thread, 5 GPUs each) on 1 node"),
         ({"extra": ["--no-such-option"]}, "a directive of --extra or of jobqueue.yaml is wrong"),
     ],
 )
@@ -124,7 +127,7 @@ def test_a_scheduler_that_is_frozen_may_take_a_job_that_nobody_hears_of(slurm):
     finally:
         slurm.start_controller()
     assert sentence.startswith(
-        "sbatch did not answer within 1 s. Its job may have been submitted, and could not be cancelled."
+        "sbatch did not answer within 1 s. The job of the cluster may have been submitted, and could not be cancelled."
     )
     assert f"%mpicluster stop {NAME}" in sentence
 
@@ -178,7 +181,7 @@ def test_a_job_that_is_held_says_so_and_comes_when_it_is_released(slurm):
     job = one_job(slurm, "PENDING", start)
     status = actions.status(registry.read(NAME))
     assert (status.state, status.jobs) == ("queued", [job])
-    assert status.message == "QUEUED: held by the user: scontrol release lets it go"
+    assert status.message == "QUEUED: held by the user: scontrol release ends the hold"
     slurm.run("scontrol", "release", job)
     cluster = start.result()
     assert cluster.record.job == job
@@ -196,7 +199,7 @@ def test_a_job_whose_time_is_up_while_it_runs(slurm):
 def has_ended(slurm, cluster):
     """Wait until a job has ended, and see that nothing of its cluster is known."""
     until("the job to end", lambda: not slurm.jobs())
-    with pytest.raises(HeadUnreachable, match=r"has ended|does not answer any more"):
+    with pytest.raises(HeadUnreachable, match=r"has ended|no longer answers"):
         cluster.refresh()
     actions.listing()
     assert registry.names() == []
@@ -250,7 +253,7 @@ def test_a_working_directory_that_the_node_does_not_have(slurm, tmp_path, monkey
     job = one_job(slurm, "PENDING", start)
     folder.rmdir()
     slurm.run("scontrol", "release", job)
-    with pytest.raises(StartError, match=f"workbench: {folder} does not exist on .*: the job's folder has to be on a"):
+    with pytest.raises(StartError, match=f"workbench: {folder} does not exist on .*: the job's folder must be on a"):
         start.result()
 
 
@@ -262,7 +265,7 @@ def test_a_python_that_the_node_does_not_have(slurm, tmp_path, monkeypatch):
     job = one_job(slurm, "PENDING", start)
     python.unlink()
     slurm.run("scontrol", "release", job)
-    with pytest.raises(StartError, match=f"workbench: {python} does not exist on .*: the Python of the cluster has to"):
+    with pytest.raises(StartError, match=f"workbench: {python} does not exist on .*: the Python of the cluster must"):
         start.result()
 
 
@@ -271,7 +274,7 @@ def test_a_home_that_the_node_does_not_have(slurm, tmp_path):
     job = one_job(slurm, "PENDING", start)
     (tmp_path / "jupyter").rename(tmp_path / "elsewhere")
     slurm.run("scontrol", "release", job)
-    assert "its first node may have no access to the folder of its output" in failure(start)
+    assert "its first node may have no access to the folder of the output" in failure(start)
 
 
 def test_a_file_system_without_room():

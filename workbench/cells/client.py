@@ -120,7 +120,7 @@ def run(
         message = RunCell(cell, code, config.size("cells.result-limit") if values else None)
         CellRun(client, link, result, granted["idents"], message).follow(seconds, StallDetector(patience), show)
     except BaseException:
-        _cancel(client, cell, "its notebook gave up")
+        _cancel(client, cell, "the notebook cancelled the cell")
         raise
     return result
 
@@ -184,8 +184,8 @@ def _transfer(client: Client, name: str, value: Any, sent: list[Future[Any]]) ->
     if is_dask_collection(value):
         if sources.placed_by(value) is None:
             raise PlacementError(
-                f"{name!r} is {sources.type_name(value)} that is not placed, so no rank has a block: "
-                f"{name} = workbench.place({name})"
+                f"{name!r} is {sources.type_name(value)} that is not placed, so no rank has a block. Place the "
+                f"collection first: {name} = workbench.place({name})."
             )
         futures = sources.futures_in(value)
         client.sync(wait_computed, futures, f"a block of {name}")
@@ -234,7 +234,7 @@ def _granted(client: Client, begin: Coroutine[Any, Any, protocol.Granted], patie
     promise = asyncio.run_coroutine_threadsafe(begin, client.loop.asyncio_loop)  # type: ignore[union-attr]
     try:
         while not wait([promise], timeout=patience).done:
-            print("the cell waits for its turn: another cell is running", flush=True)  # noqa: T201
+            print("the cell waits for the end of another cell", flush=True)  # noqa: T201
         return promise.result()
     except CancelledError as error:
         raise ClientHead(client, _PURPOSE).unreachable(error) from error
@@ -338,14 +338,14 @@ class CellRun:
                 print(f"the cell: {report}", flush=True)  # noqa: T201
             if time.monotonic() > deadline:
                 deadline, result.timed_out = float("inf"), True
-                self._end(f"it took longer than {seconds:g} s")
+                self._end(f"its time limit of {seconds:g} s has passed")
             try:
                 self._receive(min(1.0, min(deadline, self._output_deadline) - time.monotonic()), show)
             except KeyboardInterrupt:
                 if result.interrupted:
                     raise
                 result.interrupted = True
-                self._end("it was interrupted")
+                self._end("the user interrupted the cell")
         result.done = {rank: reply.result() for rank, (reply, _) in self._replies.items() if reply.done()}
 
     def _where(self) -> dict[int, dict[str, Any]]:

@@ -66,7 +66,7 @@ class Engines:
                 self._ready |= {ranks.ranks[rank]: ident for rank, ident in zip(new, idents, strict=True)}
             if self._process is None or self._process.returncode is not None:
                 raise CollectiveFailed(
-                    f"the controller of the cells has ended; see {self._record.logs / 'controller.log'}.",
+                    f"the controller of the cells has ended. See {self._record.logs / 'controller.log'}.",
                     hint=("Start the ranks again: ", Command("restart")),
                 )
         return {
@@ -105,7 +105,7 @@ class Engines:
                 await self.close()
                 self._process = None
         if not line:
-            raise CollectiveFailed(f"the controller of the cells did not start; see {path}")
+            raise CollectiveFailed(f"the controller of the cells did not start. See {path}.")
         self._connections = json.loads(line)
 
     async def close(self) -> None:

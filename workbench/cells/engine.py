@@ -140,12 +140,15 @@ class RankEngine(IPEngine):  # type: ignore[misc]
 
     def exit(self, exit_status: int | str | None = 0) -> NoReturn:
         """Raise an error where ipyparallel would end the process."""
-        raise StartError(f"the engine of rank {self.id} could not register with its controller; see the rank's log")
+        raise StartError(
+            f"the engine of rank {self.id} could not register with its controller. See the log of the rank."
+        )
 
     def abort(self) -> NoReturn:
         """Raise an error if the controller does not answer."""
         raise StartError(
-            f"the engine of rank {self.id} did not get an answer of its controller within {self.timeout:g} s"
+            f"the engine of rank {self.id} did not receive an answer from its controller within {self.timeout:g} s. "
+            "See the log of the rank."
         )
 
     async def _start(self) -> None:

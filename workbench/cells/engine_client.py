@@ -58,9 +58,9 @@ def unreachable(connection: dict[str, Any]) -> HeadUnreachable:
     """Return the error of a controller or of engines that do not answer."""
     host = connection["interface"].partition("://")[2]
     return HeadUnreachable(
-        f"the engines on the ranks do not answer within {_REACH:.0f} s. Cells use ports of their own on {host}, which "
-        "must be open from this host.",
-        hint="MPICluster.attach(name, ssh_tunnel=host) forwards these ports: use a client of its object.",
+        f"the engines on the ranks did not answer within {_REACH:.0f} s. Cells use separate ports of {host}, which "
+        "this host must be able to reach.",
+        hint="MPICluster.attach(name, ssh_tunnel=host) forwards these ports: use a client of that cluster object.",
     )
 
 

@@ -22,7 +22,6 @@ from workbench.collective.rank_rpc import RankRPC, gather_or_cancel, room
 from workbench.errors import CollectiveFailed, InvalidRequest, PlacementError, RankLost
 from workbench.hints import Command
 from workbench.placement.head import drop_copies
-from workbench.text import count
 
 if TYPE_CHECKING:
     from distributed import Scheduler
@@ -109,7 +108,7 @@ class Cells(SchedulerPlugin):
         world = self.worlds.get(index)
         if world is None:
             worlds = ", ".join(str(each.index) for each in self.worlds)
-            raise InvalidRequest(f"world {index} does not exist. Choose one of the worlds of this cluster: {worlds}")
+            raise InvalidRequest(f"world {index} does not exist. Choose one of the worlds of this cluster: {worlds}.")
         return world
 
     async def wait(self, cell: str) -> dict[str, Any]:
@@ -223,7 +222,7 @@ class _Cell:
         try:
             await self._prepare()
         except BaseException:
-            self._end("it was called off", self._members.ranks)
+            self._end("the head has cancelled the cell", self._members.ranks)
             raise
         await run_to_end(self._run_all(), self._stop)
 
@@ -316,26 +315,29 @@ class _Cell:
         own = sorted(holder["rank"] for holder in holders if holder["world"] == index)
         others = sorted({holder["world"] for holder in holders} - {index})
         if not own and others:
-            return f"{name!r} lies on world {others[0]}, and this cell runs on world {index}: --world {others[0]}"
+            return f"{name!r} is on world {others[0]}, and this cell runs on world {index}. Pass --world {others[0]}."
         if own and others:
             worlds = ranges([index, *others])
-            return f"{name!r} has blocks on worlds {worlds}, but a cell runs on one world"
+            return (
+                f"{name!r} has blocks on worlds {worlds}, but a cell runs on one world. Place the data on one world: "
+                f"{name} = workbench.place({name}, world={index})."
+            )
         if self._members.ranks[rank] in blocks:
             return None
         if not own:
             return f"the ranks with the blocks of {name!r} were lost. Place {name!r} again."
-        return f"rank {rank} holds no block of {name!r}: run the cell on the ranks that do, --ranks {_option(own)}"
+        return f"rank {rank} has no block of {name!r}. Run the cell on the ranks with a block: --ranks {_option(own)}."
 
 
 def _check_ranks(world: MPIWorld, asked: Sequence[int] | None) -> list[int]:
     """Return the ranks that run a cell; raise if a rank does not exist or cannot run the cell."""
     if doing := just_being(world):
-        raise CollectiveFailed(f"world {world.index} is being {doing}: run the cell again when the world is ready")
+        raise CollectiveFailed(f"world {world.index} is being {doing}. Run the cell again when the world is ready.")
     ranks = sorted(set(range(world.ranks) if asked is None else asked))
     if unknown := [rank for rank in ranks if not 0 <= rank < world.ranks]:
         raise InvalidRequest(
-            f"--ranks {_option(ranks)}: world {world.index} has {count(world.ranks, 'rank')}, no rank {unknown[0]}; "
-            f"allowed: {ranges(range(world.ranks))}",
+            f"--ranks {_option(ranks)} is not valid: world {world.index} has no rank {unknown[0]}. Valid ranks: "
+            f"{ranges(range(world.ranks))}.",
             option="ranks",
             given=_option(ranks),
             allowed=ranges(range(world.ranks)),

@@ -68,7 +68,7 @@ class CellMagics(Magics):
         expression, given = _leading_options(line)
         if not expression:
             raise InvalidRequest(
-                "%mpi needs an expression, which each rank evaluates, as in %mpi rank ** 2. A cell begins with %%mpi."
+                "%mpi needs an expression, for example %mpi rank ** 2. To run a cell of several lines, use %%mpi."
             )
         given |= {"--out": "_"}
         return self._call(expression, {}, given).values()
@@ -87,12 +87,12 @@ class CellMagics(Magics):
         if unknown := [name for name in names if name not in namespace]:
             defined = [name for name in namespace if name[0] != "_" and name not in self.shell.user_ns_hidden]
             close = closest(unknown[0], defined)
-            hint = f"; did you mean {close!r}?" if close else ""
+            hint = f" Did you mean {close!r}?" if close else ""
             if "," in unknown[0]:
-                hint = "; blanks separate names"
+                hint = " Separate names with blanks."
             elif given:
-                hint += "; a value of several words needs quotes, as in --timeout '2 minutes'"
-            raise InvalidRequest(f"{unknown[0]!r} is not defined in this notebook{hint}")
+                hint += " A value of several words needs quotes, for example --timeout '2 minutes'."
+            raise InvalidRequest(f"{unknown[0]!r} is not defined in this notebook.{hint}")
         return {name: namespace[name] for name in names}
 
     def _call(self, code: str, names: dict[str, Any], given: dict[str, str]) -> CellResult:
@@ -177,10 +177,10 @@ def _parse(line: str) -> tuple[list[str], dict[str, str]]:
             continue
         option, equals, value = word.partition("=")
         if option not in OPTIONS:
-            raise InvalidRequest(f"option {option!r} of %%mpi: {did_you_mean(option, OPTIONS)}")
+            raise InvalidRequest(f"%%mpi has no option {option!r}: {did_you_mean(option, OPTIONS)}")
         if option not in _FLAGS and not equals:
             if not words:
-                raise InvalidRequest(f"{option} needs a value: {OPTIONS[option]}")
+                raise InvalidRequest(f"{option} needs a value: {OPTIONS[option]}.")
             value = words.pop(0)
         given[option] = value
     return names, given

@@ -88,7 +88,7 @@ class Cells:
         """Start the engine of this rank; return its identity when the engine is ready."""
         if self._context.threads != "multiple":
             raise CollectiveFailed(
-                f"cells need MPI_THREAD_MULTIPLE, since they call MPI on a separate thread. {self._context.library} "
+                f"cells need MPI_THREAD_MULTIPLE, because cells call MPI on a separate thread. {self._context.library} "
                 f"provides only MPI_THREAD_{self._context.threads.upper()}. Use @workbench.spmd."
             )
         if self._engine is None:
@@ -99,7 +99,8 @@ class Cells:
                 return await asyncio.shield(asyncio.wrap_future(self._engine))
         except TimeoutError:
             raise CollectiveFailed(
-                f"its engine did not start within {_REGISTER:.0f} s.", hint=("See its log: ", Command("logs"))
+                f"the engine of the rank did not start within {_REGISTER:.0f} s.",
+                hint=("See the log of the rank: ", Command("logs")),
             ) from None
 
     def _become_engine(self, connection: dict[str, Any], registered: Future[str]) -> None:
@@ -135,13 +136,13 @@ class Cells:
             seconds, operation = time.monotonic() - earlier.started, earlier.watch.operation
             place = f"in {operation}" if operation else "in code that does not call MPI through comm"
             raise CollectiveFailed(
-                f"it is still in an earlier cell, for {seconds:.0f} s, {place}.",
-                hint=("If that cell does not end: ", Command("restart")),
+                f"the rank is still in an earlier cell, for {seconds:.0f} s, {place}.",
+                hint=("If that cell does not end, start the ranks again: ", Command("restart")),
             )
         taken = dict(self._taken)
         values = {name: await self._get(name, transfer, taken) for name, transfer in request["names"].items()}
         if request["cell"] in self._ended:  # during the preparation
-            raise CollectiveFailed("the cell was cancelled before its start")
+            raise CollectiveFailed("the cell was cancelled before its start.")
         if request["generation"] != self._generation:
             self._given_up += self._watch.posted
             self._generation, self._watch = request["generation"], CallState()
@@ -157,7 +158,7 @@ class Cells:
         if "parcel" in transfer:
             value, error = await offload(_unpack, transfer["parcel"])
             if error is not None:
-                raise CollectiveFailed(f"it cannot unpickle {name!r}, which the notebook has sent: {error}")
+                raise CollectiveFailed(f"the rank cannot unpickle {name!r}, which the notebook has sent: {error}")
             return value
         key: Key = transfer["key"]
         if key in self._worker.data:
@@ -167,7 +168,7 @@ class Cells:
             {key: transfer["holders"]}, rpc=self._worker.rpc, who=self._worker.address
         )
         if key not in values:
-            raise RankLost(f"the value of {name!r} is not on the ranks any more. Compute the value again.")
+            raise RankLost(f"the value of {name!r} is no longer on the ranks. Compute the value again.")
         return values[key]
 
     # -- the end -----------------------------------------------------------------------------------------------

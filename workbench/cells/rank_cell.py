@@ -135,7 +135,8 @@ def _with_value(value: Any, limit: int | None) -> CellOutcome:
     if parcel is None:
         size, allowed = format_bytes(nbytes), format_bytes(limit)
         return CellOutcome(
-            "ok", refusal=f"its size is {size}, and the limit is {allowed} (setting workbench.cells.result-limit)"
+            "ok",
+            refusal=f"its size is {size}, more than the limit of {allowed} (the setting workbench.cells.result-limit)",
         )
     return CellOutcome("ok", value=parcel)
 

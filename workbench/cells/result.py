@@ -83,7 +83,7 @@ class CellResult:
         """
         if self.lost:
             noun, verb = ("rank", "was") if len(self.lost) == 1 else ("ranks", "were")
-            raise RankLost(f"{noun} {ranges(self.lost)} of world {self.world} {verb} lost in this cell")
+            raise RankLost(f"{noun} {ranges(self.lost)} of world {self.world} {verb} lost in this cell.")
         if self.silent:
             raise CollectiveFailed(
                 f"{'rank' if len(self.silent) == 1 else 'ranks'} {ranges(self.silent)} of world {self.world} did not "
@@ -96,7 +96,7 @@ class CellResult:
         ended = [rank for rank in self.ranks if self.done[rank].status in {"ended", "interrupted"}]
         if self.timed_out:
             raise CollectiveTimeout(
-                f"the cell was ended: {self.done[ended[0]].summary if ended else 'it took too long'}"
+                f"the cell was ended: {self.done[ended[0]].summary if ended else 'its time limit has passed'}"
             )
         if ended and not self.interrupted:
             noun = "rank" if len(ended) == 1 else "ranks"

@@ -203,12 +203,12 @@ def spmd(
 def _call(fn: Callable[..., Any], args: Any, kwargs: Any, **options: Any) -> PendingCall:
     if threading.current_thread().name == "spmd":
         raise InvalidRequest(
-            "an SPMD call inside another SPMD call would wait forever. Call the plain function, fn(comm, ...)"
+            "an SPMD call inside another SPMD call would wait forever. Call the plain function, fn(comm, ...)."
         )
     if options["client"] is None and context.is_in_cell():
         raise InvalidRequest(
             "an SPMD call inside a %%mpi cell is not possible, since the cell runs on all ranks. Call the plain "
-            "function, fn(comm, ...)"
+            "function, fn(comm, ...)."
         )
     return PendingCall(request(fn, args, kwargs, **options))
 

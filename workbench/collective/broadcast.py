@@ -87,8 +87,8 @@ async def _send_what_can_be(client: Client, obj: Any, timeout: float) -> Future[
         await offload(check, obj)
     except Exception as error:
         raise InvalidRequest(
-            f"the {type(obj).__name__} cannot be sent to the ranks: {type(error).__name__}: {error}. It must be "
-            "picklable, which open files, locks and connections are not"
+            f"the {type(obj).__name__} cannot be sent to the ranks: {type(error).__name__}: {error}. The object must "
+            "be picklable; open files, locks and connections are not."
         ) from error
     return await send(client, obj, timeout)
 
@@ -138,4 +138,4 @@ async def _upload(client: Client, head: ClientHead, root: str, key: str, obj: An
         try:
             await getattr(client.rpc(root), protocol.BROADCAST_UPLOAD)(key=key, value=value)
         except CommClosedError as error:
-            raise RankLost("rank 0 was lost during the upload of a broadcast; no rank has the object") from error
+            raise RankLost("rank 0 was lost during the upload of a broadcast. No rank has the object.") from error

@@ -60,10 +60,10 @@ class Broadcasts:
         except OSError as error:
             if await leaves(self.scheduler, root):
                 raise RankLost(
-                    "rank 0 was lost before it had the object for a broadcast; no rank has the object"
+                    "rank 0 was lost before the upload of a broadcast was complete. No rank has the object."
                 ) from error
             raise CollectiveFailed(
-                f"rank 0 could not be reached for a broadcast ({error}), {STAYS}.", hint=LOOK
+                f"rank 0 could not be reached for a broadcast ({error}). {STAYS}", hint=LOOK
             ) from error
 
     async def uploaded(self, key: Key, address: str, nbytes: int) -> None:
@@ -119,7 +119,7 @@ class _Part:
         """Get the object to rank 0, and pin the key to all ranks, so that no policy drops the first replicas."""
         task, root = self._scheduler.tasks.get(self._key), ranks[0]
         if task is None or not task.who_has:
-            raise CollectiveFailed(f"{self._key!r} was released, or lost with its rank, before it was sent to all")
+            raise CollectiveFailed(f"{self._key!r} was released, or lost with its rank, before all ranks had a copy.")
         task.worker_restrictions = {*(task.worker_restrictions or ()), *ranks}
         holders = [worker.address for worker in task.who_has]
         if root not in holders and await self._scheduler.gather_on_worker(root, {self._key: holders}):
@@ -135,8 +135,8 @@ class _Part:
         stuck = outcomes.running
         ranks = [str(rank) for rank in stuck]
         if stuck:
-            who = f"rank {ranks[0]} does" if len(ranks) == 1 else f"ranks {', '.join(ranks)} do"
-            reason = f"{who} not come back from a broadcast of {self._key!r}"
+            who = f"rank {ranks[0]} has" if len(ranks) == 1 else f"ranks {', '.join(ranks)} have"
+            reason = f"{who} not returned from a broadcast of {self._key!r}"
             self._broadcasts.queue.block_until_back(self._world, stuck, reason)
         # In the order of their ends, which shows the rank that was lost first.
         error = root_cause(outcomes.futures[rank].exception() for rank in outcomes.order)
@@ -144,7 +144,7 @@ class _Part:
             raise error
         raise CollectiveTimeout(
             f"a broadcast among the ranks of world {self._world.index} did not end in time"
-            f"{', and these do not answer: ' * bool(ranks)}{', '.join(ranks)}. Look at their logs."
+            f"{', and these ranks do not answer: ' * bool(ranks)}{', '.join(ranks)}. Read the logs of the ranks."
         )
 
     async def _go(self, rank: int, serial: int) -> None:
@@ -165,6 +165,6 @@ class _Part:
 
     def _not_ready(self) -> CollectiveTimeout:
         return CollectiveTimeout(
-            f"the ranks of world {self._world.index} did not all get ready for a broadcast in time, and nothing was "
-            "sent among them. Look at their logs, or allow more with timeout=."
+            f"not all ranks of world {self._world.index} were ready for a broadcast in time, and no rank has sent "
+            "data. Allow more time with timeout=, or read the logs of the ranks."
         )

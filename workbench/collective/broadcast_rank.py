@@ -38,9 +38,9 @@ class _Call:
     def check(self) -> None:
         """Raise if the broadcast was ended or is late."""
         if self.called_off.is_set():
-            raise CollectiveFailed("the broadcast was called off")
+            raise CollectiveFailed("the broadcast was cancelled.")
         if time.monotonic() > self.deadline:
-            raise CollectiveTimeout("the broadcast did not end in time: another rank does not answer")
+            raise CollectiveTimeout("the broadcast did not end in time, because another rank does not answer.")
 
 
 class Broadcasts:
@@ -108,7 +108,7 @@ class Broadcasts:
 
         ready = self._calls.get(call)
         if ready is None:
-            raise CollectiveFailed("the broadcast was called off")
+            raise CollectiveFailed("the broadcast was cancelled.")
         try:
             await asyncio.wrap_future(self._context.spmd_thread.submit(self._bcast, ready, serial))
         finally:

@@ -135,7 +135,7 @@ class PendingCall:
             self.future.result(_END)
         except TimeoutError:
             self.future.cancel()
-            return "The head does not tell whether the call has ended on all ranks."
+            return "The head has not reported whether the call has ended on all ranks."
         except (Exception, CancelledError) as error:  # noqa: BLE001  (most often the call has failed before)
             return str(error)
         return None
@@ -168,8 +168,8 @@ class PendingCall:
             if not limit.expired():
                 raise
             raise CollectiveTimeout(
-                f"what {self._request.name} was given was not computed within {allowed:g} s, and it had not begun. "
-                "Allow more with timeout=."
+                f"the arguments of {self._request.name} were not computed within {allowed:g} s, and the call had not "
+                "begun. Allow more time with timeout=."
             ) from None
         return None if allowed is None else max(0.0, allowed - (self._loop.time() - began))
 
@@ -209,7 +209,7 @@ class PendingCall:
                 elif running and time() - printed >= patience:
                     printed = time()
                     others = ", ".join(other for other, _ in running.values())
-                    self._print(f"{self._request.name} waits for its turn, for the end of {others}")
+                    self._print(f"{self._request.name} waits for the end of {others}")
 
     def _print(self, line: str) -> None:
         # In the thread that waits, so that the line appears below the cell of the call.

@@ -92,39 +92,41 @@ class SpmdCalls:
         members = {world.index: (world, self._worlds.members(world)) for world in self._worlds}
         if addresses is None:
             if index is None or index not in members:
-                raise InvalidRequest(f"world={index} does not exist; valid: {', '.join(map(str, members))}")
+                raise InvalidRequest(f"world={index} does not exist. Valid values: {', '.join(map(str, members))}.")
             world, present = members[index]
             if asked is None:
                 return world, present
             if unknown := [rank for rank in asked if rank >= world.ranks]:
                 raise InvalidRequest(
-                    f"ranks={list(asked)}: world {index} has no rank {unknown[0]}; valid: {ranges(range(world.ranks))}"
+                    f"ranks={list(asked)} is not valid: world {index} has no rank {unknown[0]}. Valid ranks: "
+                    f"{ranges(range(world.ranks))}."
                 )
             return world, {rank: present[rank] for rank in asked if rank in present}
         places = {address: (world, rank) for world, ranks in members.values() for rank, address in ranks.items()}
         if gone := [number for number, address in enumerate(addresses) if address not in places]:
             raise RankLost(
-                f"block {gone[0]} of {len(addresses)} lay on {addresses[gone[0]]}, and that rank is gone. Place the "
-                "data again: X = place(X)"
+                f"block {gone[0]} of {len(addresses)} was on {addresses[gone[0]]}, and that rank was lost. Place the "
+                "data again: X = place(X)."
             )
         if len({places[address][0].index for address in addresses}) > 1:
             listed = ", ".join(f"block {n} on world {places[a][0].index}" for n, a in enumerate(addresses[:64]))
             raise InvalidRequest(
-                f"the blocks lie on several MPI worlds ({listed}), and a call runs within one: place the data on one "
-                "of them, X = place(X, world=0)"
+                f"the blocks are on several MPI worlds ({listed}), and an SPMD call runs in one world. Place the data "
+                "in one world, X = place(X, world=0)."
             )
         world = places[addresses[0]][0]
         if index not in (None, world.index):
             raise InvalidRequest(
-                f"the blocks lie on world {world.index}, world={index} was given: leave world= out, or place the data "
-                f"there, X = place(X, world={index})"
+                f"world={index} is not valid, because the blocks are on world {world.index}. Omit world=, or place the "
+                f"data on that world, X = place(X, world={index})."
             )
         holders = {places[address][1]: address for address in addresses}
         if asked is not None and set(asked) != set(holders):
             them = ranges(holders)
             raise InvalidRequest(
-                f"the blocks lie on {'rank' if len(holders) == 1 else 'ranks'} {them} of world {world.index}, "
-                f"ranks={list(asked)} was given: leave ranks= out, or broadcast(client, X) gives each rank all of it"
+                f"ranks={list(asked)} is not valid, because the blocks are on "
+                f"{'rank' if len(holders) == 1 else 'ranks'} {them} of world {world.index}. Omit ranks=, or pass "
+                "broadcast(client, X), which copies X to each rank."
             )
         return world, holders
 

@@ -11,7 +11,7 @@ from dask.utils import format_bytes
 
 from workbench.collective import protocol, rank_locations
 from workbench.collective.operation import Outcomes, prepare, run_to_end
-from workbench.collective.queue import CallQueue
+from workbench.collective.queue import BLOCKED, CallQueue
 from workbench.collective.rank_rpc import RankRPC, gather_or_cancel, poll, room, root_cause
 from workbench.errors import CollectiveFailed, CollectiveTimeout, InvalidRequest, RankLost
 from workbench.mpi.counters import KEYS
@@ -64,8 +64,8 @@ class CollectiveCall:
         """Prepare all ranks, run the call on them, and return the answer to the client."""
         self._serial = self._queue.communicator(self._world, list(self._members.ranks))
         self._missing = set(self._world.missing())
-        off = functools.partial(self._end, "it was called off", begun=False)
-        answer = await prepare(self._reserve_all(), self._deadline, off, lambda: self._late("and had not begun"))
+        off = functools.partial(self._end, "the head has cancelled the call", begun=False)
+        answer = await prepare(self._reserve_all(), self._deadline, off, lambda: self._late("had not begun"))
         try:
             answer = answer or await run_to_end(self._run_all(), self._stop)
         except asyncio.CancelledError:
@@ -84,7 +84,7 @@ class CollectiveCall:
         answers = await gather_or_cancel(self._reserve(rank, admitted) for rank in ranks)
         for rank, answer in zip(ranks, answers, strict=True):
             if "error" in answer:
-                self._end("it was called off", begun=False)
+                self._end("the head has cancelled the call", begun=False)
                 return {"error": answer["error"], "rank": rank, "others": ""}
         return {}
 
@@ -109,7 +109,7 @@ class CollectiveCall:
             if "missing" in answer:  # again: the value was released
                 raise CollectiveFailed(_gone(answer["missing"], self._name))
         if "ended" in answer:
-            raise CollectiveFailed(f"{self._name} was called off: {answer['ended']}")
+            raise CollectiveFailed(f"{self._name} was cancelled: {answer['ended']}.")
         return answer
 
     async def _run_all(self) -> protocol.Answer:
@@ -162,9 +162,9 @@ class CollectiveCall:
             total = sum(outcome.get("nbytes", 0) for outcome in outcomes)
             if limit is not None and total > limit:
                 raise CollectiveFailed(
-                    f"{self._name} returned {format_bytes(total)}, and {format_bytes(limit)} may travel to the notebook"
-                    ' (workbench.spmd.result-limit): return less, keep it on the ranks with result="blocks", or ask '
-                    f'for it with limit="{format_bytes(2 * total)}"'
+                    f"{self._name} returned {format_bytes(total)}, more than the limit of {format_bytes(limit)} (the "
+                    "setting workbench.spmd.result-limit). Return less, keep the results on the ranks with "
+                    f'result="blocks", or raise the limit with limit="{format_bytes(2 * total)}".'
                 )
             return {"values": values}
         keys = [key for outcome in outcomes for key in outcome["keys"]]
@@ -174,11 +174,11 @@ class CollectiveCall:
             if not await keeping.wait(self._left, self._stop):
                 return await self._break_off(keeping)
             if self._stop.done() or self._client not in self._scheduler.clients:
-                raise CollectiveFailed("the client of an SPMD call has disconnected")  # noqa: TRY301  (for both ends)
+                raise CollectiveFailed("the client of the SPMD call has disconnected.")  # noqa: TRY301  (for both ends)
         except BaseException:
             # In this order: first no rank keeps further blocks, then the ranks free the kept blocks.
             self._retire()
-            self._end("it was called off", begun=True)
+            self._end("the head has cancelled the call", begun=True)
             self._members.tell("free-keys", keys=keys, stimulus_id=f"spmd-{self._call}")
             raise
         for rank, address in self._members.ranks.items():
@@ -205,10 +205,10 @@ class CollectiveCall:
         if not failed:
             if self._stop.done():
                 raise CollectiveFailed(self.was_cancelled())
-            raise self._late("and was ended")
+            raise self._late("was ended")
         first = next(iter(failed.values()))["words"]
         alike = sorted(rank for rank, error in failed.items() if error["words"] == first)
-        others = [f"ranks {rank_locations.ranges(alike)} failed alike"] if len(alike) > 1 else []
+        others = [f"ranks {rank_locations.ranges(alike)} failed with this error"] if len(alike) > 1 else []
         further = {rank: error["words"] for rank, error in failed.items() if rank not in alike}
         others += [f"rank {rank} failed with {words[:200]}" for rank, words in list(further.items())[:_FURTHER]]
         return {
@@ -238,9 +238,9 @@ class CollectiveCall:
             await asyncio.wait(leaving, timeout=_IMPORT if importing else self.grace)
         if stuck := outcomes.running:
             places = {rank: places.get(rank) for rank in stuck}
-            reason = f"{rank_locations.words(places)}, and cannot be ended from outside"
+            reason = f"{rank_locations.words(places)}, and cannot be interrupted"
             self._queue.block_until_back(self._world, stuck, f"{self._name} was ended, but {reason}")
-            self._stragglers = f" But {reason}: until that is over no other SPMD call can begin there."
+            self._stragglers = f" But {reason}. {BLOCKED}"
 
     def was_cancelled(self) -> str:
         """Return the message about a cancelled call, with the ranks that have not returned."""
@@ -248,8 +248,8 @@ class CollectiveCall:
 
     def _late(self, how: str) -> CollectiveTimeout:
         return CollectiveTimeout(
-            f"{self._name} was not done in time on the ranks of world {self._world.index}, {how}.{self._stragglers} "
-            "Allow more with timeout=."
+            f"{self._name} did not end in time on the ranks of world {self._world.index}, and {how}.{self._stragglers} "
+            "Allow more time with timeout=."
         )
 
     def _left(self) -> float:
@@ -270,16 +270,16 @@ def keys_by_rank(name: str, keys: Sequence[Sequence[Key]], ranks: Iterable[int])
     ranks = list(ranks)
     if len(keys) not in (1, len(ranks)):
         raise InvalidRequest(
-            f"{name} was given {len(keys)} blocks for {len(ranks)} ranks: one block for each rank is needed. "
-            "Place the data again, X = place(X)"
+            f"{name} has {len(keys)} blocks for {len(ranks)} ranks, and needs one block for each rank. Place the data "
+            "again: X = place(X)."
         )
     return dict(zip(ranks, keys if len(keys) == len(ranks) else [keys[0]] * len(ranks), strict=True))
 
 
 def _gone(keys: Sequence[Key], name: str) -> str:
     return (
-        f"{keys[0]!r}, an argument of {name}, is on no rank any more: place the data again, X = place(X), or broadcast "
-        "it again"
+        f"{keys[0]!r}, an argument of {name}, is no longer on any rank. Place the data again, X = place(X), or "
+        "broadcast the object again."
     )
 
 
@@ -290,7 +290,7 @@ async def whereabouts(
 
     For a rank that does not answer within `timeout` seconds, or is gone, the position is ``{"silent": True}``.
     """
-    ranks = RankRPC(scheduler, world, members, "a look at where it is")
+    ranks = RankRPC(scheduler, world, members, "a query of its position")
 
     async def locate(rank: int) -> dict[str, Any] | None:
         try:

@@ -109,7 +109,7 @@ class Outcomes(Generic[T]):
         if self.first_failed is not None:
             end(f"rank {self.first_failed} of world {world} failed")
         else:
-            end(cancelled or "its time is over")
+            end(cancelled or "the time limit has passed")
         if running := self.running:
             await asyncio.wait(running.values(), timeout=grace)
 

@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 
     from workbench.deploy.world import MPIWorld
 
+BLOCKED = "No other SPMD call can begin on a rank that has not returned."
+"""End of a message about ranks that have not returned from an operation."""
+
 T = TypeVar("T")
 
 
@@ -197,8 +200,8 @@ class Turn:
 def _busy(world: MPIWorld, ranks: Collection[int] | None) -> str:
     where = "all its ranks" if ranks is None else f"rank{'s' * (len(ranks) > 1)} {ranges(ranks)}"
     return (
-        f"world {world.index} is still busy with another call on {where}, and the time to wait for the end of "
-        "that is over. Allow more with timeout=, or ask again later."
+        f"world {world.index} is still busy with another call on {where}, which did not end in time. Allow more time "
+        "with timeout=, or repeat the call later."
     )
 
 
@@ -206,14 +209,15 @@ def require_complete(world: MPIWorld, ranks: Collection[int] | None = None) -> N
     """Raise `RankLost` or `CollectiveFailed` if ranks of a world (None: all) cannot make a call."""
     if doing := just_being(world):
         raise CollectiveFailed(
-            f"world {world.index} is just being {doing}, and an SPMD call needs all ranks.",
-            hint="Ask again when the cluster is ready.",
+            f"world {world.index} is being {doing}, and an SPMD call needs all its ranks.",
+            hint="Repeat the call when the world is ready.",
         )
     if missing := gone(world, ranks):
-        them = f"rank {missing[0]} is" if len(missing) == 1 else f"ranks {', '.join(map(str, missing[:16]))} are"
-        raise RankLost(f"{them} gone from world {world.index}, and an SPMD call needs all ranks.", hint=AGAIN)
+        them = f"rank {missing[0]}" if len(missing) == 1 else f"ranks {', '.join(map(str, missing[:16]))}"
+        was = "was" if len(missing) == 1 else "were"
+        raise RankLost(f"{them} of world {world.index} {was} lost, and the SPMD call needs all its ranks.", hint=AGAIN)
     if reason := next((reason for rank, reason in world.broken.items() if ranks is None or rank in ranks), None):
-        raise CollectiveFailed(f"{reason}. Until that is over no other SPMD call can begin there.", hint=AGAIN)
+        raise CollectiveFailed(f"{reason}. {BLOCKED}", hint=AGAIN)
 
 
 def just_being(world: MPIWorld) -> str | None:

@@ -57,7 +57,7 @@ class SpmdCalls:
         if missing := [key for key in keys if key not in data]:
             return {"missing": missing}
         if id in self._ended:
-            raise CollectiveFailed("the call was called off")
+            raise CollectiveFailed("the call was cancelled.")
         work = request["work"]
         call = self._calls[id] = SpmdCall(id, work["name"], request["serial"], tuple(request["ranks"]))
         call.taken = {key: take(data, key) for key in keys}
@@ -72,7 +72,7 @@ class SpmdCalls:
         """Run a prepared call, and return the outcome."""
         call = self._calls.get(request["call"])
         if call is None:
-            raise CollectiveFailed("the call was called off")
+            raise CollectiveFailed("the call was cancelled.")
         last, self._last = self._last, None
         running = self._context.spmd_thread.submit(
             call.run, self._communicators, self._activity, last, self._context.rank, request["wanted"]

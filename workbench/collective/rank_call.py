@@ -297,7 +297,7 @@ def _of_value(value: Any, limit: int | None) -> protocol.Outcome:
     try:
         contents, nbytes = serialize.dumps_within(value, math.inf if limit is None else limit)
     except Exception as error:
-        error.add_note("What was returned cannot be sent to the notebook.")
+        error.add_note("The return value cannot be sent to the notebook.")
         raise
     if contents is None:
         return {"nbytes": nbytes}

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-STAYS = "but has not ended: nothing that lies on it is lost"
+STAYS = "The rank has not ended, and no data on the rank is lost."
 """End of the message about a slow rank."""
-LOOK = "Ask again; ", Command("where"), " shows what it does."
+LOOK = "Try again; ", Command("where"), " shows the position of each rank."
 """Hint of this message."""
 
 # Seconds for the scheduler to notice the end of a rank. The scheduler notices when a connection breaks.
@@ -80,13 +80,13 @@ class RankRPC:
         except OSError as error:
             if limit.expired():
                 raise CollectiveFailed(
-                    f"{who} did not answer to {self._purpose} within {timeout:g} s.",
+                    f"{who} did not answer within {timeout:g} s during {self._purpose}.",
                     hint=("See its log: ", Command("logs", f"--rank {rank}")),
                 ) from error
             if await leaves(self._scheduler, self.ranks[rank]):
                 raise self.lost(rank) from error
             raise CollectiveFailed(
-                f"{who} could not be reached for {self._purpose} ({error}), {STAYS}.", hint=LOOK
+                f"{who} could not be reached for {self._purpose} ({error}). {STAYS}", hint=LOOK
             ) from error
         if "raised" not in answer:
             return answer["answer"]

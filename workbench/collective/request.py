@@ -94,7 +94,7 @@ def request(
 
     name = name or funcname(function)
     if not callable(function):
-        raise InvalidRequest(f"{function!r} was given to run on the ranks: a function is needed, fn(comm, ...)")
+        raise InvalidRequest(f"{function!r} cannot run on the ranks. Pass a function fn(comm, ...).")
     if result not in RESULTS:
         raise InvalidRequest(f"result={result!r} is not valid: {did_you_mean(str(result), RESULTS)}")
     chosen = None if ranks is None else _ranks(ranks)
@@ -123,8 +123,8 @@ def request(
         contents, nbytes = serialize.dumps_within((ready, filled[: len(args)], named, to_blocks), _TOO_LARGE)
     except Exception as error:
         raise InvalidRequest(
-            f"{name} cannot be sent to the ranks with its arguments: {type(error).__name__}: {error}. What it uses "
-            "must be picklable, which open files, locks and connections are not"
+            f"{name} cannot be sent to the ranks with its arguments: {type(error).__name__}: {error}. The function, "
+            "its variables and its arguments must be picklable; open files, locks and connections are not."
         ) from error
     if contents is None:
         raise InvalidRequest(_too_large(function, name, nbytes))
@@ -165,8 +165,8 @@ def _ranks(given: Sequence[int]) -> list[int]:
         ranks = []
     if not ranks or min(ranks) < 0 or len({*ranks}) < len(ranks):
         raise InvalidRequest(
-            f"ranks={given!r} is not valid: a list or a range of different ranks of the world is needed, for example "
-            "ranks=range(2) or ranks=[0, 3]"
+            f"ranks={given!r} is not valid. Pass a list or a range of different ranks of the world, for example "
+            "ranks=range(2) or ranks=[0, 3]."
         )
     return ranks
 
@@ -181,8 +181,8 @@ def _look_inside(argument: Any) -> None:
     for item in argument.values() if isinstance(argument, dict) else argument:
         if is_dask_collection(item) or isinstance(item, Future):
             raise InvalidRequest(
-                f"{sources.type_name(item)} is inside a {type(argument).__name__}: pass placed arrays and futures as "
-                "separate arguments"
+                f"{sources.type_name(item)} is inside a {type(argument).__name__}. Pass placed arrays and futures as "
+                "separate arguments."
             )
 
 
@@ -218,9 +218,9 @@ def _too_large(function: Callable[..., Any], name: str, nbytes: int) -> str:
     largest = sorted(taken_along(function).items(), key=lambda its: -its[1])[:_NAMED]
     named = ", ".join(f"{its} ({format_bytes(size)})" for its, size in largest)
     return (
-        f"{name} has {format_bytes(nbytes)} with all that it uses of the notebook{': ' * bool(named)}{named}. At most "
-        f"{format_bytes(_TOO_LARGE)} go with a function: give it what is large as an argument, placed (place) or as a "
-        "copy for each rank (broadcast)"
+        f"{name} and the variables of the notebook that it uses have {format_bytes(nbytes)}{': ' * bool(named)}{named}."
+        f" The limit is {format_bytes(_TOO_LARGE)}. Pass large objects as arguments: placed (place), or as a copy for "
+        "each rank (broadcast)."
     )
 
 
@@ -234,6 +234,6 @@ def _limit(given: float | str | None) -> int | None:
     number = config.parse_positive(given, parse_bytes)
     if number is None:
         raise InvalidRequest(
-            f'limit={given!r} is not valid. Choose a size above zero, for example "2 GiB", or math.inf'
+            f'limit={given!r} is not valid. Choose a size above zero, for example "2 GiB", or math.inf.'
         )
     return int(number)

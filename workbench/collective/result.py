@@ -47,7 +47,7 @@ def _value(request: Request, rank: int, contents: bytes) -> Any:
         return serialize.loads(contents)
     except Exception as error:
         raise CollectiveFailed(
-            f"what {request.name} returned on its rank {rank} cannot be read here: {type(error).__name__}: {error}"
+            f"the result of {request.name} on its rank {rank} cannot be unpickled here: {type(error).__name__}: {error}"
         ) from error
 
 

@@ -90,7 +90,9 @@ class _Reader(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         if module == _MPI and module not in sys.modules:
             # The import would initialize MPI, which may end the process of a notebook.
-            raise pickle.UnpicklingError(f"it is of {_MPI}, which is not loaded here; import that before the call")
+            raise pickle.UnpicklingError(
+                f"the object is of {_MPI}, which this process has not loaded. Import {_MPI} before the call."
+            )
         return super().find_class(module, name)
 
 
@@ -187,7 +189,7 @@ def _text(error: BaseException) -> str:
     try:
         return f"{name}: {error}".removesuffix(": ")
     except Exception:  # noqa: BLE001  (of the user's class)
-        return f"{name}, which cannot be put in words"
+        return f"{name}, whose text cannot be formatted"
 
 
 def _cut(text: str, longest: int) -> str:

@@ -157,7 +157,7 @@ def _unknown_job(record: Record, status: JobStatus) -> str:
     """Describe a job whose state the scheduler does not report."""
     job_id = jobs.job_id(record)
     job = f"job {job_id}" if job_id else "a job whose id is not known"
-    reason = status.reason or "nothing is known of it"
+    reason = status.reason or "its state is not known"
     return f"{reason}, asked at {clock(time.time())}; {job}, submitted at {clock(record.created)}"
 
 
@@ -208,20 +208,20 @@ def choose(name: str | None, bound: Record | None = None) -> Record:
         record = registry.running(bound.name)
         if record.id != bound.id:
             raise ClusterNotFound(
-                f"the cluster {bound.name!r} in use has ended, and another one has its name now. "
+                f"the cluster {bound.name!r} in use has ended, and another cluster now has its name. "
                 f"Its logs are in {bound.logs}.",
-                hint=("Use the other with ", Command("attach", bound.name), "."),
+                hint=("Use the other cluster with ", Command("attach", bound.name), "."),
             )
         return record
     running, _, _ = _scan()
     if not running:
-        raise ClusterNotFound("no cluster runs.", hint=("Start one with ", Command("start"), "."))
+        raise ClusterNotFound("no cluster runs.", hint=("Start a cluster with ", Command("start"), "."))
     if len(running) > 1:
         names = ", ".join(record.name for record in running)
         raise InvalidRequest(
-            f"which cluster? {len(running)} run: {names}.",
+            f"{len(running)} clusters run: {names}.",
             allowed=[record.name for record in running],
-            hint="Name one of them.",
+            hint="Pass the name of one cluster.",
         )
     return running[0]
 
@@ -361,7 +361,9 @@ def metrics(record: Record, table: str | None, out: str | None, bound: MPICluste
     """
     parquet = out is not None and out.endswith(".parquet")
     if parquet and table is None:
-        raise InvalidRequest(f"--out {out}: OpenMetrics are text. Name a table for Parquet, for example --table ranks.")
+        raise InvalidRequest(
+            f"--out {out} is not valid: OpenMetrics are text. Name a table for Parquet, for example --table ranks."
+        )
     path = None if out is None else atomic_file.validate("--out", out)
     with connected(record, bound) as cluster:
         frame = None if table is None else cluster.metrics(table)
@@ -383,8 +385,8 @@ def dashboard_url(record: Record) -> str:
     if not (path := notebook.dashboard_path(record.name)):
         raise InvalidRequest(
             "the Jupyter server of this notebook does not show dashboards.",
-            hint="In its environment run `jupyter server extension enable workbench.server` and restart the server; or "
-            f"run {Command('dashboard', record.name).at(TERMINAL)} in a terminal.",
+            hint="Run `jupyter server extension enable workbench.server` in the environment of the server, and restart "
+            f"the server; or run {Command('dashboard', record.name).at(TERMINAL)} in a terminal.",
         )
     return path
 

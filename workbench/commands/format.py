@@ -101,7 +101,7 @@ def _row(status: Status) -> tuple[str, ...]:
 
 
 def _notes(listing: Listing, place: str) -> list[str]:
-    cleaned = [f"{name}: has ended, its record was removed" for name in listing.cleaned]
+    cleaned = [f"{name}: the cluster has ended, and its record was removed" for name in listing.cleaned]
     return [*cleaned, *(f"{broken.name}: {from_fields(broken.error).words(place)}" for broken in listing.broken)]
 
 

@@ -41,7 +41,8 @@ def report(file: str, name: str | None, bound: Record | None = None) -> str:
     """
     if not file.lower().endswith((".html", ".htm")):
         raise InvalidRequest(
-            f"report {file}: a report is an HTML file. Choose a name that ends in .html, e.g. {file}.html."
+            f"report {file} is not valid: a report is an HTML file. Choose a name that ends in .html, for example "
+            f"{file}.html."
         )
     path = atomic_file.validate("report", file)
     try:

@@ -147,7 +147,7 @@ class Notebook(Place):
             _print_notice(cluster, notice["message"])
 
     def _on_gone(self, cluster: MPICluster, reason: str) -> None:
-        self._release_ended(cluster, f"it has ended: {reason}. Its logs are in {cluster.record.logs}")
+        self._release_ended(cluster, f"the cluster has ended: {reason}. Its logs are in {cluster.record.logs}")
 
     def _release_ended(self, cluster: MPICluster, message: str) -> None:
         """Print why a cluster ends, and remove the user's variables."""
@@ -194,7 +194,7 @@ def _print_if_running(record: Record) -> None:
     with contextlib.suppress(WorkbenchError):
         if registry.running(record.name).id == record.id:
             attach = Command("attach", record.name).at(NOTEBOOK)
-            print(f"cluster {record.name!r} is still running; {attach} connects to it again")
+            print(f"cluster {record.name!r} is still running; {attach} connects again")
 
 
 # -- completion ------------------------------------------------------------------------------------------------

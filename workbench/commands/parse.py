@@ -71,7 +71,7 @@ def parse(arguments: Sequence[str], place: str) -> ParsedLine:
     joined = _joined(rest, known[name])
     # argparse makes an empty list of this value.
     if invalid := [argument for argument in joined if argument.startswith("-") and argument.endswith("=--")]:
-        raise InvalidRequest(f"{parser.prog}: {invalid[0]} is not valid. Omit the option, or give another value.")
+        raise InvalidRequest(f"{parser.prog}: {invalid[0]} is not valid. Omit the option, or pass another value.")
     options, unknown = parser.parse_known_args(joined)
     if unknown:
         raise InvalidRequest(f"{parser.prog}: {_describe_unknown(unknown, known[name], place)}")

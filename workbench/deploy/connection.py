@@ -135,11 +135,11 @@ class HeadConnection(HeadClient):
         record = self._job.record
         host, _, port = str(record.address).partition("://")[2].rpartition(":")
         route = f"through {self._tunnel.host}" if self._tunnel is not None else "from here"
-        hint = f"It may be busy or stuck: see its logs in {record.logs}, and try again."
+        hint = f"The head may be busy or stuck. See the logs in {record.logs}, and try again."
         if not record.process.is_local:
             hint += (
-                " If this host has no route to that host, name a host that has one and that you can log in to: "
-                f"--ssh-tunnel {record.process.host}"
+                f" If this host has no route to {record.process.host}, name a host that has a route and to which you "
+                f"can log in: --ssh-tunnel {record.process.host}"
             )
         return HeadUnreachable(
             f"cluster {record.name!r}: its head on {record.process.host} does not answer at {host} port {port} "
@@ -175,7 +175,7 @@ class HeadConnection(HeadClient):
         name = self._job.record.name
         return HeadUnreachable(
             f"this object is no longer connected to cluster {name!r}.",
-            hint=f"MPICluster.attach({name!r}) connects to it if it still runs.",
+            hint=f"MPICluster.attach({name!r}) connects again if the cluster still runs.",
         )
 
     async def ask(self, timeout: float | None = None) -> None:
@@ -229,8 +229,8 @@ class HeadConnection(HeadClient):
             raise  # `StartTimeout` is a `TimeoutError`
         except TimeoutError as error:
             raise HeadUnreachable(
-                f"cluster {record.name!r}: {description} was not done after {timeout:.0f} s.",
-                hint=f"Look at its logs in {record.logs}, or stop it.",
+                f"cluster {record.name!r}: {description} was not complete after {timeout:.0f} s.",
+                hint=f"Read the logs in {record.logs}, or stop the cluster.",
             ) from error
         finally:
             request.cancel()
@@ -258,9 +258,8 @@ class HeadConnection(HeadClient):
         """As `HeadClient.unreachable`."""
         record = self._job.record
         return HeadUnreachable(
-            f"the head of cluster {record.name!r} at {record.address} does not answer any more "
-            f"({type(error).__name__}).",
-            hint=f"It has ended, is stuck or is cut off; see its logs in {record.logs}.",
+            f"the head of cluster {record.name!r} at {record.address} no longer answers ({type(error).__name__}).",
+            hint=f"The head has ended, hangs or is not reachable. See the logs in {record.logs}.",
         )
 
     async def gone(self) -> bool:

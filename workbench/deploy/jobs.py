@@ -112,8 +112,8 @@ def of(record: Record, status: JobStatus) -> JobStatus:
     """
     if (status.state is JobState.UNKNOWN and not status.finished) or _is_job_of(record, status):
         return status
-    system = f"of {record.system}" if record.system else "of the system that it was submitted to"
-    return JobStatus(JobState.UNKNOWN, f"the scheduler {system} has its job; ask there")
+    system = f"{record.system}" if record.system else "another system"
+    return JobStatus(JobState.UNKNOWN, f"its job is in the scheduler of {system}")
 
 
 def _is_job_of(record: Record, status: JobStatus) -> bool:
@@ -168,7 +168,7 @@ def describe(status: JobStatus) -> str:
     'QUEUED: waiting for resources'
     """
     if status.unknown_to_scheduler:
-        return "gone: the scheduler does not know it any more"
+        return "gone: the scheduler no longer knows the job"
     if status.state is JobState.UNKNOWN and status.reason:
         return status.reason
     text = status.state.name
@@ -198,13 +198,15 @@ def cancel(record: Record, *, later: bool = False) -> None:
             continue
         if status.state is JobState.UNKNOWN:
             raise SchedulerTimeout(
-                f"the scheduler does not report whose job {job} is, so the job is not cancelled.", hint="Try again."
+                f"the scheduler does not report the owner of job {job}, so the job is not cancelled.",
+                hint="Try again.",
             )
         if not (status.label and _is_job_of(record, status)):
             raise LaunchError(
-                f"job {job} has the label {status.label!r} here, so it is no job of cluster {record.name!r}, whose "
-                f"jobs another system has{f' ({record.system})' if record.system else ''}. The job is not cancelled.",
-                hint=f"Stop the cluster there, or remove {record.folder} if it has ended.",
+                f"job {job} has the label {status.label!r} here, so the job does not belong to cluster "
+                f"{record.name!r}, whose jobs are on another system{f' ({record.system})' if record.system else ''}. "
+                "The job is not cancelled.",
+                hint=f"Stop the cluster on that system, or remove {record.folder} if the cluster has ended.",
             )
         scheduler.cancel(job)
 
@@ -215,7 +217,7 @@ def _check_system(record: Record) -> None:
         raise LaunchError(
             f"cluster {record.name!r} has its jobs in the scheduler {record.system}, and here "
             f"{f'the scheduler is {system}' if system else 'no scheduler answers'}.",
-            hint=f"Stop it there, or remove {record.folder} if it has ended.",
+            hint=f"Stop the cluster on that system, or remove {record.folder} if the cluster has ended.",
         )
 
 

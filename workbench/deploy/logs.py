@@ -34,7 +34,7 @@ def folder(name: str, key: str | None = None) -> Path:
             return newest
     path = logs_folder() / f"{registry.check_name(name)}-{key[:8]}"
     if not re.fullmatch(r"[0-9a-f]{8,32}", key) or not path.is_dir():
-        raise ClusterNotFound(f"cluster {name!r} with the id {key!r} has no logs; they may have been removed.")
+        raise ClusterNotFound(f"cluster {name!r} with the id {key!r} has no logs. The logs may have been removed.")
     return path
 
 
@@ -53,7 +53,7 @@ def read(path: Path, rank: int | str | None = None) -> str:
         return "\n".join(f"==> {stem} <==\n{_text(file)}" for stem, file in files.items())
     ranks = [stem.removeprefix("rank-") for stem in files if stem.startswith("rank-")]
     if str(rank) not in ranks:
-        raise InvalidRequest(f"rank {rank!r} has no log; {did_you_mean(str(rank), ranks)}")
+        raise InvalidRequest(f"rank {rank!r} has no log: {did_you_mean(str(rank), ranks)}")
     return _text(files[f"rank-{rank}"])
 
 

@@ -86,8 +86,8 @@ def names() -> list[str]:
         return []
     except OSError as error:
         raise RecordError(
-            f"{clusters_folder()} cannot be read: {error}. It must be a folder that you own and can read.",
-            hint="Check the folder, or set JUPYTER_DATA_DIR to another one.",
+            f"{clusters_folder()} cannot be read: {error}. The path must be a folder that you own and can read.",
+            hint="Check the folder, or set JUPYTER_DATA_DIR to another folder.",
         ) from error
 
 
@@ -147,11 +147,11 @@ def _exists(name: str) -> ClusterExists:
         option="name",
         given=name,
         hint=(
-            "Use it (",
+            "Use that cluster (",
             Command("attach", name),
-            "), stop it (",
+            "), stop that cluster (",
             Command("stop", name),
-            ") or choose another ",
+            "), or choose another ",
             Option("name"),
             ".",
         ),
@@ -207,11 +207,11 @@ def read(name: str) -> Record:
     except FileNotFoundError:
         known = names()
         raise ClusterNotFound(
-            f"no cluster named {name!r}" + (f"; {did_you_mean(name, known)}." if known else "."),
+            f"cluster {name!r} does not exist" + (f"; {did_you_mean(name, known)}." if known else "."),
             option="name",
             given=name,
             allowed=known,
-            hint=() if known else ("No cluster runs; start one with ", Command("start"), "."),
+            hint=() if known else ("No cluster runs. Start a cluster with ", Command("start"), "."),
         ) from None
     except RecordError:
         raise
@@ -225,8 +225,8 @@ def read(name: str) -> Record:
     except DAMAGED as error:
         raise RecordError(
             f"the record of cluster {name!r} cannot be read ({error}): {path}.",
-            hint="Another version has written it, or it is damaged: remove its folder if the cluster has ended "
-            "(this stops a cluster that still runs).",
+            hint="Another version has written the record, or the record is damaged. Remove its folder if the cluster "
+            "has ended (the removal stops a cluster that still runs).",
         ) from error
 
 
@@ -261,7 +261,7 @@ def _ended(name: str, logs: Path, reason: str) -> ClusterNotFound:
         f"cluster {name!r} has ended{why}. Its logs are in {logs}.",
         option="name",
         given=name,
-        hint=("Start a new one with ", Command("start", f"--name {name}"), "."),
+        hint=("Start a new cluster with ", Command("start", f"--name {name}"), "."),
     )
 
 
@@ -275,11 +275,11 @@ def _alive(record: Record, job: JobStatus | None = None) -> bool | None:
 def _parse(content: bytes, name: str) -> Record:
     values = json.loads(content)
     if not isinstance(values, dict):
-        raise TypeError("it is not an object")
+        raise TypeError("the record is not a JSON object")
     if values.get("schema") != SCHEMA:
-        raise ValueError(f"schema {values.get('schema')!r}, this version reads {SCHEMA}")
+        raise ValueError(f"the record has schema {values.get('schema')!r}, and this version reads schema {SCHEMA}")
     if values["name"] != name:
-        raise ValueError(f"it names cluster {values['name']!r}")
+        raise ValueError(f"the record names cluster {values['name']!r}")
     return from_dict(values)
 
 
@@ -339,7 +339,7 @@ def why_gone(record: Record, job: JobStatus) -> str:
     if job.finished:
         return f"its job {jobs.job_id(record)} has ended: {jobs.describe(job)}"
     if record.state == "submitted":
-        return "its start was given up"
+        return "its start was cancelled"
     return f"its head, process {record.process.pid} on {record.process.host}, was killed or crashed"
 
 
@@ -477,8 +477,8 @@ def await_record(name: str, identity: str | None = None) -> Record:
         except ClusterNotFound as error:
             if time.monotonic() > deadline:
                 raise ClusterNotFound(
-                    f"{error} Waited {timeout:.0f} s for {clusters_folder() / name / RECORD} on {socket.gethostname()} "
-                    "(workbench.record-timeout)."
+                    f"{error} {socket.gethostname()} has waited {timeout:.0f} s for "
+                    f"{clusters_folder() / name / RECORD} (the setting workbench.record-timeout)."
                 ) from None
         time.sleep(0.05)
 
@@ -486,5 +486,5 @@ def await_record(name: str, identity: str | None = None) -> Record:
 def _read_with_id(name: str, identity: str | None) -> Record:
     record = read(name)
     if identity not in (None, record.id):
-        raise ClusterNotFound(f"cluster {name!r} is another one now, with the id {record.id}.")
+        raise ClusterNotFound(f"the name {name!r} now belongs to another cluster, with the id {record.id}.")
     return record

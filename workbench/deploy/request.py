@@ -122,8 +122,8 @@ def _check_fault_tolerance(choice: str) -> None:
     mpi = mpi_library.find(choice)
     if not has_ulfm(mpi):
         raise InvalidRequest(
-            f"--fault-tolerant: ranks of {mpi} cannot continue when one of them dies; "
-            "those of Open MPI 5 or newer can.",
+            f"--fault-tolerant is not possible: ranks of {mpi} cannot continue after the loss of a rank. Ranks of Open "
+            "MPI 5 or newer can.",
             option="fault_tolerant",
             given=True,
             hint="Omit the option: then a lost world is started again in the same job.",
@@ -142,11 +142,11 @@ def _size(ranks: Any, requested: Resources, chosen: Launcher) -> int:
             "The number of ranks is missing.",
             option="ranks",
             hint=(
-                "Pass the number, or both ",
+                "Pass the number of ranks, or both ",
                 Option("nodes"),
                 " and ",
                 Option("ranks_per_node"),
-                ", e.g. ",
+                ", for example ",
                 Command("start", "64 --nodes 4"),
                 ".",
             ),
@@ -168,8 +168,8 @@ def rank_count(given: Any, *, here: bool = True) -> int:
     memory = psutil.virtual_memory().total
     if here and ranks * RANK_MEMORY > memory:
         raise InvalidRequest(
-            f"ranks {ranks}: each rank needs about {RANK_MEMORY / 1e6:.0f} MB without data, and this host has "
-            f"{memory / 1e9:.1f} GB.",
+            f"ranks {ranks} is not valid: each rank needs about {RANK_MEMORY / 1e6:.0f} MB without data, and this host "
+            f"has {memory / 1e9:.1f} GB.",
             option="ranks",
             given=ranks,
             allowed=f"up to {memory // RANK_MEMORY}",
@@ -190,7 +190,8 @@ def _bytes(given: Any, *, here: bool) -> int:
     # Dask would silently use a smaller limit.
     if here and number > MEMORY_LIMIT:
         raise InvalidRequest(
-            f"memory {given!r}: a rank cannot have more memory than this host, which has {format_bytes(MEMORY_LIMIT)}.",
+            f"memory {given!r} is not valid: a rank cannot have more memory than this host, which has "
+            f"{format_bytes(MEMORY_LIMIT)}.",
             option="memory",
             given=given,
             allowed=f"up to {format_bytes(MEMORY_LIMIT)}",

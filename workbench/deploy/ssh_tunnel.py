@@ -109,7 +109,7 @@ class Tunnel:
     def _failure(self, reason: str) -> HeadUnreachable:
         return HeadUnreachable(
             f"the tunnel through {self.host!r} could not be opened: {reason}.",
-            hint=f"ssh must work without a password. Test this with: ssh -o BatchMode=yes {self.host} true",
+            hint=f"ssh must connect without a password. Test this with: ssh -o BatchMode=yes {self.host} true",
         )
 
     async def close(self) -> None:

@@ -94,7 +94,7 @@ class ClusterStarter:
         if self.attached:
             return ""
         if self.record.fault_tolerant and self.record.spread:
-            return "fault tolerant: messages between nodes use TCP, since ULFM supports no faster network"
+            return "with --fault-tolerant, messages between nodes use TCP, because ULFM supports no faster network"
         return allocation_hint(self._requested, self.record.scheduler)
 
     def submit(self) -> None:
@@ -120,7 +120,7 @@ class ClusterStarter:
                 raise RecordError(
                     f"cluster {self.record.name!r} cannot be started: {error}. {clusters_folder()} must be a "
                     "folder that you can write to, with free space on its disk.",
-                    hint="Check the folder, or set JUPYTER_DATA_DIR to another one.",
+                    hint="Check the folder, or set JUPYTER_DATA_DIR to another folder.",
                 ) from error
             self._id = self._launcher.submit(job_spec(self.record))
             self._submitted = True
@@ -173,9 +173,9 @@ class ClusterStarter:
             record = registry.read(self.record.name)
             if record.id != self.record.id:
                 raise StartError(
-                    f"cluster {self.record.name!r} did not start: it was stopped, and another cluster has its name "
-                    f"now. The logs are in {self.record.logs}.",
-                    hint=("Use that one with ", Command("attach", self.record.name), "."),
+                    f"cluster {self.record.name!r} did not start: the cluster was stopped, and another cluster now has "
+                    f"its name. The logs are in {self.record.logs}.",
+                    hint=("Use the other cluster with ", Command("attach", self.record.name), "."),
                 )
             self.record = record
         if self._id is None and self._launcher.batch:
@@ -199,9 +199,9 @@ class ClusterStarter:
             return StartError(
                 f"its job {self._id} {self.status.reason}.",
                 hint=(
-                    "Request less, or another ",
+                    "Request less, or pass another ",
                     Option("queue"),
-                    "; where nodes are created on demand, set workbench.cancel-hopeless to false.",
+                    ". If nodes are created on demand, set workbench.cancel-hopeless to false.",
                 ),
             )
         return None
@@ -271,17 +271,17 @@ class ClusterStarter:
             # Without the hint, whose commands are those of one place: the terminal and the panel show the reason, too.
             self._note(ended.FAILED, (self._start_error or error).message)
         else:
-            self._note(ended.STOPPED, "its start was given up")
+            self._note(ended.STOPPED, "its start was cancelled")
         try:
             self.remove()
         except LaunchError as no_answer:
             reason = error.message if isinstance(error, WorkbenchError) else str(error) or type(error).__name__
             raise SchedulerTimeout(
-                f"{reason} Its job may have been submitted, and could not be cancelled.",
+                f"{reason} The job of the cluster may have been submitted, and could not be cancelled.",
                 hint=(
-                    "When the scheduler answers again, look for it with ",
+                    "When the scheduler answers again, search for the cluster with ",
                     Command("list"),
-                    ", and stop it with ",
+                    ", and stop the cluster with ",
                     Command("stop", self.record.name),
                     ".",
                 ),
@@ -316,7 +316,7 @@ def submitted_script(record: Record) -> str:
         return job_spec(record).script.read_text(encoding="utf-8")
     except FileNotFoundError:
         raise ClusterNotFound(
-            f"cluster {record.name!r} has ended, and its script with it. Its logs are in {record.logs}."
+            f"cluster {record.name!r} has ended, and its script was removed. Its logs are in {record.logs}."
         ) from None
 
 

@@ -137,7 +137,7 @@ def end_jobs(record: Record) -> None:
         if time.monotonic() > deadline:
             raise SchedulerTimeout(
                 f"cluster {record.name!r}: the command that submits its job has not ended yet.",
-                hint="Stop it again when the scheduler answers.",
+                hint="Stop the cluster again when the scheduler answers.",
             )
         time.sleep(_POLL_INTERVAL_S)
     jobs.cancel(record)

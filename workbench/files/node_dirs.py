@@ -187,5 +187,5 @@ def _private(path: Path) -> Path:
     except PermissionError as error:
         if error.errno is not None:
             raise
-        raise RecordError(f"{error}.", hint="Start a new cluster, whose folders have other names.") from None
+        raise RecordError(f"{error}.", hint="Start a new cluster, whose folders get other names.") from None
     return path

@@ -36,8 +36,8 @@ def check_closed(folder: Path) -> None:
     _check_owner(folder, status)
     if stat.S_IMODE(status.st_mode) & 0o022:
         raise RecordError(
-            f"{folder} can be changed by other users (mode {stat.S_IMODE(status.st_mode):o}, allowed 700), and it "
-            f"contains the keys of the clusters.",
+            f"{folder} can be changed by other users (mode {stat.S_IMODE(status.st_mode):o}, allowed 700), and the "
+            "folder contains the keys of the clusters.",
             hint=f"Close the folder with: chmod 700 '{folder}'",
         )
 
@@ -49,9 +49,9 @@ def check_private(path: Path) -> None:
     if stat.S_IMODE(status.st_mode) & 0o077:
         mode = "700" if stat.S_ISDIR(status.st_mode) else "600"
         raise RecordError(
-            f"{path} is open to other users (mode {stat.S_IMODE(status.st_mode):o}, allowed {mode}), and it protects "
-            f"the key of the cluster.",
-            hint=f"Close it with: chmod {mode} '{path}'",
+            f"{path} is open to other users (mode {stat.S_IMODE(status.st_mode):o}, allowed {mode}), and this path "
+            "protects the key of the cluster.",
+            hint=f"Close the path with: chmod {mode} '{path}'",
         )
 
 
@@ -59,5 +59,5 @@ def _check_owner(path: Path, status: os.stat_result) -> None:
     if status.st_uid != os.geteuid():
         raise RecordError(
             f"{path} belongs to user {status.st_uid}, not to you ({os.geteuid()}).",
-            hint=f"Only your own records can be used. Remove {path}, or set JUPYTER_DATA_DIR to your folder.",
+            hint=f"Only records that you own can be used. Remove {path}, or set JUPYTER_DATA_DIR to another folder.",
         )

@@ -211,7 +211,7 @@ def make_private(folder: str) -> None:
         pass
     status = os.lstat(folder)
     if status.st_mode & 0o170077 != 0o040000 or status.st_uid != os.geteuid():
-        raise PermissionError(f"{folder} must be your folder with mode 700, but it is not")
+        raise PermissionError(f"{folder} must be a folder that you own, with mode 700")
 
 
 def _read(path: str) -> str:
@@ -306,7 +306,7 @@ def _connect_once(folder: str, log: str, modules: str, order: dict[str, Any]) ->
             break
         except BlockingIOError:
             if time.monotonic() > deadline:
-                raise Refused(f"{folder}/{LOCK} is locked for more than {_LOCK_TIMEOUT:.0f} s") from None
+                raise Refused(f"{folder}/{LOCK} has been locked for more than {_LOCK_TIMEOUT:.0f} s") from None
             time.sleep(0.005)
     try:
         return _try_to_connect(folder)

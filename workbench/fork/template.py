@@ -41,7 +41,7 @@ def load(modules: str) -> str:
     # Modules are not garbage, and the collector would take a tenth of the time of their import.
     gc.disable()
     if threads() > 1:
-        return "the interpreter has threads before the first import; sitecustomize or a .pth file starts them"
+        return "the interpreter has threads before the first import; sitecustomize or a .pth file starts these threads"
     for name in filter(None, modules.split(",")):
         try:
             if name == "mpi4py.MPI":

@@ -74,5 +74,5 @@ def on_host(value: Any) -> Any:
 def missing(device: str, error: ImportError) -> InvalidRequest:
     """Return the error for a device if a library is not installed."""
     return InvalidRequest(
-        f"device={device!r}: the ranks have no {error.name}. Run: pip install 'mpi-workbench[torch]'."
+        f"device={device!r} cannot be used: the ranks have no {error.name}. Run pip install 'mpi-workbench[torch]'."
     )

@@ -88,8 +88,8 @@ def of_rank(environment: Mapping[str, str], per_rank: int, numbers: Iterable[str
         share = devices if is_share else devices[position * per_rank : (position + 1) * per_rank]
         if len(share) < per_rank:
             raise LaunchError(
-                f"rank {position} of the node {socket.gethostname()} needs {count(per_rank, 'GPU')} after those of the "
-                f"ranks before it, and the node has {count(len(devices), 'GPU')} for this job ({name}).",
+                f"rank {position} of the node {socket.gethostname()} needs {count(per_rank, 'GPU')} in addition to "
+                f"those of lower ranks, and the node has {count(len(devices), 'GPU')} for this job ({name}).",
                 hint=(
                     "Start fewer ranks per node, with ",
                     Option("nodes"),

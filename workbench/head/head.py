@@ -143,7 +143,7 @@ class Head:
         if self.walltime.expects_end(time.time()):
             logger.info("SIGUSR1: the end of the walltime is near, as expected")
         else:
-            self.drain("the scheduler requested its end (SIGUSR1)")
+            self.drain("the scheduler has requested the end of the job (SIGUSR1)")
 
     def drain(self, reason: str) -> None:
         """Reject new work, and end the cluster in order when running tasks and calls have ended or are out of time."""
@@ -261,7 +261,7 @@ class Head:
             if self._busy():
                 self._idle_since = time.monotonic()
             elif time.monotonic() - self._idle_since >= timeout:
-                self.end(f"no client and no task for {timeout:.0f} s (idle-timeout)")
+                self.end(f"the cluster had no client and no task for {timeout:.0f} s (idle-timeout)")
 
     def _clients(self) -> set[str]:
         return set(self.scheduler.clients) - {"fire-and-forget"}
@@ -347,7 +347,7 @@ class Head:
 
     async def _close(self, state: str, reason: str) -> int:
         logger.info("ending the cluster: %s", reason)
-        self._notify(f"it ends: {reason}", "end")
+        self._notify(f"the cluster ends: {reason}", "end")
         for task in self._tasks:
             task.cancel()
         self.record = self.record.replace(state=state, message=reason)

@@ -67,7 +67,7 @@ class JobWorld(MPIWorld):
         for interval in _intervals():
             status = await self._status()
             if status.finished:
-                raise StartError(f"{self._end_message(status)} before it ran. See {log}.")
+                raise StartError(f"{self._end_message(status)}. The job had not run. See {log}.")
             message = f"world {self.index}: job {self.job} {describe(status)}"
             if message != reported:
                 self._report(reported := message)
@@ -75,7 +75,7 @@ class JobWorld(MPIWorld):
                 return
             if time.monotonic() > deadline:
                 await self._cancel()
-                raise StartError(f"{message}; cancelled after the time of workbench.queue-timeout")
+                raise StartError(f"{message}. The job was cancelled at the end of workbench.queue-timeout.")
             await asyncio.sleep(interval)
 
     async def _status(self) -> JobStatus:

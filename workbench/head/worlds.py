@@ -111,9 +111,9 @@ class Worlds:
             if not world.restart_requested:
                 lost = f"world {world.index} was lost: {end}"
                 if restarts <= 0:
-                    raise StartError(f"{lost}, and no more restarts are left (workbench.world.restarts)")
+                    raise StartError(f"{lost}, and no more restarts are left (the setting workbench.world.restarts).")
                 restarts -= 1
-                again = f"starting its {count(world.ranks, 'rank')} again, {count(restarts, 'more restart')} left"
+                again = f"its {count(world.ranks, 'rank')} are started again, {count(restarts, 'more restart')} left"
                 self._report(f"{lost}; {again}", kind="lost")
             world.restart_requested = False
             timeout = full_timeout
@@ -133,7 +133,7 @@ class Worlds:
             missing = ", ".join(map(str, world.missing()[:16]))
             raise StartTimeout(
                 f"world {world.index} was not ready after {full_timeout:g} s; {registered}, missing: {missing}.",
-                hint=(f"See {world.log}; allow more time with ", Option("timeout"), "."),
+                hint=(f"See {world.log}, or allow more time with ", Option("timeout"), "."),
             )
         finally:
             exited.cancel()
@@ -210,16 +210,16 @@ class Worlds:
                 option="ranks",
                 given=n,
                 allowed=f"{valid} or more",
-                hint=f"Valid numbers: {valid} or more. World 0 is removed only by close().",
+                hint=f"Valid numbers: {valid} or more. Only close() removes world 0.",
             )
 
     async def _add_world(self, ranks: int) -> None:
         if self._record.resources.gpus_per_rank and not launcher(self._record.scheduler).batch:
             raise InvalidRequest(
-                "scale is not possible with --gpus-per-rank on this host: the ranks of world 0 use its GPUs.",
+                "scale is not possible with --gpus-per-rank on this host: the ranks of world 0 use the GPUs.",
                 option="gpus_per_rank",
                 given=self._record.resources.gpus_per_rank,
-                hint="Start another cluster, with as many ranks as the host has GPUs for.",
+                hint="Start another cluster with more ranks, if the host has GPUs for all its ranks.",
             )
         # An index is not used again, because the job of an abandoned world may still exist.
         index, mpi = next(self._indices), self._first.mpi
@@ -246,7 +246,7 @@ class Worlds:
 
     async def _remove_world(self, world: MPIWorld) -> None:
         moved = self._scheduler.retire_workers(workers=self.addresses(world), close_workers=False, remove=False)
-        results = "its results moved to the others"
+        results = "and its results were moved to the other worlds"
         try:
             async with asyncio.timeout(config.seconds("start-timeout")):
                 await moved
@@ -288,10 +288,10 @@ class Worlds:
         async with asyncio.timeout(queued + self._record.ready_within + _EXTRA_TIMEOUT):
             while any(w.index in self._worlds and (w.starts == starts[w.index] or not w.ready) for w in worlds):
                 if self._is_ending():
-                    raise StartError(f"Cluster {self._record.name!r} ended during the restart. See its logs.")
+                    raise StartError(f"cluster {self._record.name!r} ended during the restart. See its logs.")
                 await asyncio.sleep(0.05)
         if lost := [w for w in worlds if w.index not in self._worlds]:
-            raise StartError(f"World {lost[0].index} did not start again and was abandoned. See {lost[0].log}.")
+            raise StartError(f"world {lost[0].index} did not start again, and was abandoned. See {lost[0].log}.")
 
     def _end_request(self, world: MPIWorld) -> Callable[[], Awaitable[None]]:
         async def send() -> None:

@@ -76,9 +76,10 @@ def allocation_hint(requested: str | None, chosen: str) -> str:
         allocation = None  # a hint is no reason to fail
     if allocation is None:
         return ""
-    target = "in a job of its own" if chosen != "local" else "on this host alone"
+    target = "in a separate job" if chosen != "local" else "only on this host"
     return (
-        f"this process is inside {allocation.describe}; the cluster starts {target}. To use that job: --scheduler here"
+        f"this process is inside {allocation.describe}, but the cluster starts {target}. To start the cluster in that "
+        "job, use --scheduler here."
     )
 
 

@@ -22,6 +22,8 @@ from workbench.log import debug_log
 
 P = ParamSpec("P")
 
+_NO_COMMAND = "Use a host on which the commands of the scheduler are installed."
+
 
 @dataclass(frozen=True)
 class Answer:
@@ -109,7 +111,7 @@ def ask(argv: Sequence[str], *, environment: Mapping[str, str] | None = None, wi
     except subprocess.TimeoutExpired as error:
         raise _timed_out(argv, timeout) from error
     except OSError as error:
-        raise LaunchError(f"cannot run {argv[0]}: {error}.", hint="Is this a host of the scheduler?") from error
+        raise LaunchError(f"cannot run {argv[0]}: {error}.", hint=_NO_COMMAND) from error
     return Answer(completed.returncode, completed.stdout, completed.stderr)
 
 
@@ -140,7 +142,7 @@ def submit(argv: Sequence[str], receipt: Path, *, environment: Mapping[str, str]
         file = open(os.open(receipt, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600), "r+b")  # noqa: SIM115  (closed below)
     except OSError as error:
         raise LaunchError(
-            f"cannot write {receipt}: {error.strerror}.", hint="Check its folder and your quota."
+            f"cannot write {receipt}: {error.strerror}.", hint="Check the folder of this file and your quota."
         ) from error
     # Read through the same descriptor, since a `stop` may remove the folder in the meantime.
     with file:
@@ -153,9 +155,7 @@ def submit(argv: Sequence[str], receipt: Path, *, environment: Mapping[str, str]
                 stderr=subprocess.PIPE, text=True, errors="replace", start_new_session=True,
             )  # fmt: skip
         except OSError as error:
-            raise LaunchError(
-                f"cannot run {argv[0]} in {directory}: {error}.", hint="Is this a host of the scheduler?"
-            ) from error
+            raise LaunchError(f"cannot run {argv[0]} in {directory}: {error}.", hint=_NO_COMMAND) from error
         try:
             _, errors = process.communicate(timeout=timeout)
         except subprocess.TimeoutExpired as error:
@@ -186,6 +186,6 @@ def _with_plain_output(environment: Mapping[str, str] | None) -> dict[str, str]:
 def _timed_out(argv: Sequence[str], timeout: float) -> SchedulerTimeout:
     return SchedulerTimeout(
         f"{argv[0]} did not answer within {timeout:.3g} s.",
-        hint="The scheduler is down or busy: try again, or increase workbench.scheduler-timeout and "
+        hint="The scheduler may be down or busy. Try again, or increase the settings workbench.scheduler-timeout and "
         "workbench.submit-timeout.",
     )

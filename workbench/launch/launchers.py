@@ -64,13 +64,13 @@ def choose(scheduler: str | None = None) -> str:
         return next((name for name in COMMANDS if answers(name)), "local")
     if wanted in COMMANDS and shutil.which(COMMANDS[wanted]) is None:
         raise LaunchError(
-            f"scheduler {wanted!r}: the command {COMMANDS[wanted]} does not exist on this host.",
+            f"scheduler {wanted!r} cannot be used: the command {COMMANDS[wanted]} does not exist on this host.",
             option="scheduler",
             given=wanted,
             hint=(
                 "Start from a login node of the system, or use ",
                 Option("scheduler"),
-                " local for this host alone.",
+                " local to use only this host.",
             ),
         )
     return str(wanted)

@@ -41,7 +41,7 @@ class LocalLauncher(Launcher):
                     f"{named(name)} {value!r} needs a batch scheduler, but --scheduler {self.name} uses none.",
                     option=name,
                     given=value,
-                    hint=("Leave it out, or use ", Option("scheduler"), f" slurm or pbs.{self._allocation_hint()}"),
+                    hint=("Omit the option, or use ", Option("scheduler"), f" slurm or pbs.{self._allocation_hint()}"),
                 )
         if resources.gpus_per_rank:
             self._check_gpus(resources.gpus_per_rank, ranks)
@@ -52,17 +52,17 @@ class LocalLauncher(Launcher):
         here = min(map(len, visible.of_node(os.environ, visible.installed()).values()))
         if per_rank * ranks > here:
             raise InvalidRequest(
-                f"{named('gpus_per_rank')} {per_rank}: {count(ranks, 'rank')} need {count(per_rank * ranks, 'GPU')}, "
-                f"and this host has {here or 'no'} {'GPU' if here == 1 else 'GPUs'} for them.",
+                f"{named('gpus_per_rank')} {per_rank} is not valid for {count(ranks, 'rank')}: the world needs "
+                f"{count(per_rank * ranks, 'GPU')}, and this host has {here or 'no'} {'GPU' if here == 1 else 'GPUs'}.",
                 option="gpus_per_rank",
                 given=per_rank,
                 allowed=f"up to {here // ranks}" if here >= ranks else "omitted",
-                hint="Omit the option: then all ranks see all GPUs of this host, and share them.",
+                hint="Omit the option: then all ranks share all GPUs of this host.",
             )
 
     def _allocation_hint(self) -> str:
         allocation = current_allocation()
-        return f" To use the nodes of {allocation.describe}: --scheduler here." if allocation else ""
+        return f" To use the nodes of {allocation.describe}, use --scheduler here." if allocation else ""
 
     def script(self, spec: JobSpec) -> str:
         """Return a shell script that becomes the head."""
@@ -92,7 +92,9 @@ class LocalLauncher(Launcher):
                 check=True,
             )
         except (OSError, subprocess.SubprocessError) as error:
-            raise LaunchError(f"cannot run {spec.script}: {error}.", hint="Check the folder's permissions.") from error
+            raise LaunchError(
+                f"cannot run {spec.script}: {error}.", hint="Check the permissions of the folder."
+            ) from error
         pid = int(completed.stdout)
         debug_log.started(pid, "the job of cluster %r", spec.name)
         return f"{pid}:{start_time(pid) or 0:.0f}"
@@ -140,7 +142,7 @@ class HereLauncher(LocalLauncher):
         """Reject all options that request a new job, and a process outside of an allocation."""
         if current_allocation() is None:
             raise InvalidRequest(
-                "scheduler 'here': this process is not inside a job of Slurm or PBS.",
+                "scheduler 'here' cannot be used: this process is not inside a job of Slurm or PBS.",
                 option="scheduler",
                 given="here",
                 hint=("Allocate nodes first (salloc, qsub -I), or use ", Option("scheduler"), " slurm, pbs or local."),

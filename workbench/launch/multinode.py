@@ -206,9 +206,10 @@ def _guarded_daemon(guard: str) -> str:
     for argument in argv:
         if any(map(str.isspace, argument)):
             raise LaunchError(
-                f"{argument!r}: the command that guards the launcher's daemons cannot have blanks in its paths.",
-                hint="Move the file, or set workbench.mpi.guard to false; then every user of the nodes can control "
-                "mpiexec.",
+                f"{argument!r} has blanks, and the command that guards the daemons of mpiexec cannot have blanks in "
+                "its paths.",
+                hint="Move the file, or set workbench.mpi.guard to false. Without the guard every user of the nodes "
+                "can control mpiexec.",
             )
     return " ".join([*argv, "prted"])
 

@@ -50,7 +50,7 @@ def address(interface: str | None = None, *, peers: Iterable[str] | None = None)
         return others[0]
     raise LaunchError(
         f"{socket.gethostname()} has no network address except loopback, but other hosts must connect to it.",
-        hint=("Name an interface with ", Option("interface"), ", or check the node's network."),
+        hint=("Name an interface with ", Option("interface"), ", or check the network of the host."),
     )
 
 
@@ -58,7 +58,8 @@ def _address_of(interface: object, option: str) -> str:
     usable = _addresses()
     if str(interface) not in usable:
         raise InvalidRequest(
-            f"{named(option)} {interface!r} on {socket.gethostname()}: {did_you_mean(interface, usable)}",
+            f"{named(option)} {interface!r} does not exist on {socket.gethostname()}: "
+            f"{did_you_mean(interface, usable)}",
             option=option,
             given=interface,
             allowed=usable,

@@ -105,7 +105,7 @@ class PBSLauncher(BatchLauncher):
         silent = answer.code == 1 and not (answer.out.strip() or answer.err.strip())
         if answer.code not in (_OK, *_ENDED) and not silent:
             raise LaunchError(
-                f"PBS does not cancel job {job}: {answer.describe}.", hint=f"Try again, or use qdel {job} yourself."
+                f"PBS does not cancel job {job}: {answer.describe}.", hint=f"Try again, or run qdel {job}."
             )
 
 
@@ -140,7 +140,8 @@ def _flavour_of(_: str | None) -> Flavour:
         return Flavour.TORQUE
     if answer.code != _OK:
         raise SchedulerTimeout(
-            f"PBS does not answer: qstat --version says {answer.describe!r}.", hint="Is it set up on this host?"
+            f"PBS does not answer: qstat --version printed {answer.describe!r}.",
+            hint="Check that PBS is set up on this host.",
         )
     return Flavour.PRO
 
@@ -164,11 +165,11 @@ def _query(flavour: Flavour, jobs: Sequence[str]) -> dict[str, JobStatus]:
 
 
 _NO_SERVER = (160, 162, 255)
-_VALUE = "it does not understand a directive; check --extra and jobqueue.yaml."
+_VALUE = "a directive is not valid. Check --extra and jobqueue.yaml."
 _REASONS = {
-    159: "you may not use {queue}. Choose another by --queue.",
+    159: "you may not use {queue}. Choose another queue with --queue.",
     166: _VALUE,
-    173: "{queue} is closed. Choose another by --queue.",
+    173: "{queue} is closed. Choose another queue with --queue.",
     197: "you are not a member of a group in --extra.",
 }
 
@@ -178,7 +179,7 @@ def refusal(answer: Answer, request: Resources) -> LaunchError:
     message = _message(answer)
     if answer.code in _NO_SERVER or re.search("cannot connect|Unable to contact", f"{answer.err}{message}"):
         return SchedulerTimeout(f"the PBS server does not answer ({message}).", hint="Try again later.")
-    return JobRejected(f"PBS does not take the job: {_reason(answer.code, message, request)} ({message})")
+    return JobRejected(f"PBS does not accept the job: {_reason(answer.code, message, request)} ({message})")
 
 
 def _message(answer: Answer) -> str:
@@ -196,9 +197,9 @@ def _reason(code: int, message: str, request: Resources) -> str:
         return _unknown_queue(request)
     if code == 187:
         name = re.split(r"[ .]", message)[-1]
-        return f"it has no {name!r}; check --constraint, --gpus-per-rank and --extra."
+        return f"PBS has no {name!r}. Check --constraint, --gpus-per-rank and --extra."
     if code == 188:
-        return f"it asks for more than {queue} allows{_limits(request)}."
+        return f"the job requests more than {queue} allows{_limits(request)}."
     if code in (1, 2) and re.search(r"directive error|invalid option|illegal -\w value", message):
         return _VALUE
     if code in _REASONS:
@@ -208,30 +209,30 @@ def _reason(code: int, message: str, request: Resources) -> str:
 
 def _emulated(message: str, request: Resources) -> str:
     if "account" in message:
-        return f"account {request.account} may not be used here."
+        return f"you may not use account {request.account} here."
     if "partition" in message:
         return _unknown_queue(request)
     if "time limit" in message:
         length = f" of {clock(request.walltime)}" if request.walltime else ""
-        return f"the walltime{length} is longer than its queue allows."
+        return f"the walltime{length} is longer than the queue allows."
     if "node configuration" in message or "More processors" in message or "Node count" in message:
         return (
-            f"it asks for {count(request.nodes or 1, 'node')}, but fewer nodes exist, or fewer have as many processors "
-            "and as much memory. Give another --nodes."
+            f"the job requests {count(request.nodes or 1, 'node')}, but fewer nodes exist, or fewer nodes have as many "
+            "processors and as much memory. Pass another --nodes."
         )
     if "feature" in message:
-        return f"no node has {request.constraint!r}; check --constraint."
-    return "see its message"
+        return f"no node has {request.constraint!r}. Check --constraint."
+    return "see the message of PBS"
 
 
 def _unknown_queue(request: Resources) -> str:
     if request.reservation:
-        return f"there is no reservation {request.reservation}; pbs_rstat lists them."
+        return f"reservation {request.reservation} does not exist; pbs_rstat lists the reservations."
     try:
         queues = pbs_parse.queues(ask(["qstat", "-Q"]).out)
     except LaunchError:
         queues = []
-    return f"there is no queue {request.queue!r}; {did_you_mean(request.queue, queues)}."
+    return f"queue {request.queue!r} does not exist; {did_you_mean(request.queue, queues)}."
 
 
 def _limits(request: Resources) -> str:

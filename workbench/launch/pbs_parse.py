@@ -169,7 +169,7 @@ def _end(attributes: Mapping[str, str]) -> tuple[JobState, str]:
     except (KeyError, ValueError):
         code = None
     if code == _WALLTIME[name] or "exceeded resource walltime" in comment:
-        return JobState.TIMEOUT, "its walltime was up"
+        return JobState.TIMEOUT, "its walltime has ended"
     if code == _TERMINATED or attributes.get("substate") == "91" or re.search(r"\bterminated\b", comment):
         return JobState.CANCELLED, "cancelled"
     if code is not None:
@@ -179,7 +179,7 @@ def _end(attributes: Mapping[str, str]) -> tuple[JobState, str]:
     if attributes["job_state"] == "C":
         return JobState.UNKNOWN, "has ended, but its scheduler does not report how"
     if attributes.get("Hold_Types", "n") != "n":
-        return JobState.FAILED, "never ran: a job that it had to wait for has failed"
+        return JobState.FAILED, "never ran: a job for which this job waited has failed"
     return JobState.FAILED, "ended without an exit code"
 
 
@@ -211,7 +211,7 @@ _RESOURCES = {"ncpus": "processors", "mem": "memory", "ngpus": "GPUs", "host": "
 # Messages for comments by their beginning.
 _WAITING = {
     "Not enough free nodes available": "waiting for free nodes",
-    "Not enough total nodes available": "there are fewer nodes",
+    "Not enough total nodes available": "fewer nodes exist",
     "Queue not started": "its queue is stopped",
     "Job would conflict with reservation or top job": "waiting behind jobs of higher priority or reservations",
 }
@@ -219,27 +219,27 @@ _SHORTAGE = re.compile(r"Insufficient amount of (?:queue |server )?resource: (\S
 _AMOUNTS = re.compile(r"R: (\S+) A: (\S+) T: (\S+)")
 _CODES = {
     CODE_NO_COMMAND: "its Python or its folder does not exist on the node",
-    CODE_NO_OUTPUT: "its node cannot write the log: are home folders shared with the nodes, and is there space left?",
+    CODE_NO_OUTPUT: "its node cannot write the log: check that the nodes share home folders with free space",
     127: "exit code 127: a command was not found",
-    -1: "the node could not start it",
-    -2: "the node could not start it",
-    -3: "the node could not start it",
+    -1: "the node could not start the job",
+    -2: "the node could not start the job",
+    -3: "the node could not start the job",
     -4: "PBS was started again on its node while it ran",
     -8: "the node could not run its script",
     -9: "the node could not create its output",
     -10: "the node does not know its user or group",
-    -16: "a hook of the site refused it",
-    -17: "a hook of the site refused it",
-    -18: "a hook of the site ended it",
-    -19: "a hook of the site ended it",
+    -16: "a hook of the site refused the job",
+    -17: "a hook of the site refused the job",
+    -18: "a hook of the site ended the job",
+    -19: "a hook of the site ended the job",
     -20: "its first node was lost",
-    -21: "the node refused it for security reasons",
+    -21: "the node refused the job for security reasons",
     -22: "a hook of the site failed",
-    -24: "used more processors than it had asked for",
-    -25: "used more processors than it had asked for",
-    -26: "used more memory than it had asked for",
-    -27: "used more memory than it had asked for",
-    -28: "used more processor time than it had asked for",
+    -24: "used more processors than requested",
+    -25: "used more processors than requested",
+    -26: "used more memory than requested",
+    -27: "used more memory than requested",
+    -28: "used more processor time than requested",
     -30: "the node could not join its output files",
 }
 
@@ -250,7 +250,7 @@ def waiting(comment: str) -> str:
     Examples
     --------
     >>> waiting("Can Never Run: Insufficient amount of resource: ncpus (R: 100 A: 16 T: 16)")
-    'will never start: processors: 100 asked for, there are 16'
+    'will never start: processors: 100 requested, 16 exist'
     >>> waiting("Not Running: Not enough free nodes available")
     'waiting for free nodes'
     """
@@ -306,8 +306,8 @@ def _shortage(rest: str, never: bool) -> str:
     resource = _RESOURCES.get(match[1], match[1])
     amounts = _AMOUNTS.fullmatch(match[2] or "")
     if amounts and never:
-        return f"{resource}: {amounts[1]} asked for, there are {amounts[3]}"
+        return f"{resource}: {amounts[1]} requested, {amounts[3]} exist"
     if amounts:
-        return f"waiting for {resource}: {amounts[1]} asked for, {amounts[2]} free of {amounts[3]}"
+        return f"waiting for {resource}: {amounts[1]} requested, {amounts[2]} free of {amounts[3]}"
     detail = f" ({match[2]})" if match[2] else ""
-    return f"no node has the {resource} asked for{detail}" if never else f"waiting for {resource}{detail}"
+    return f"no node has the requested {resource}{detail}" if never else f"waiting for {resource}{detail}"

@@ -53,10 +53,10 @@ def resolve(resources: Resources, site: Site, flavour: Flavour, *, ranks: int) -
     for field, option in _FIELDS.items():
         if getattr(resources, field) is not None and option in left_out:
             raise InvalidRequest(
-                f"--{field}: the site's settings leave {option} out of every job (jobqueue.{site.section}."
-                "job-directives-skip).",
+                f"--{field} has no effect: the settings of the site remove {option} from every job "
+                f"(jobqueue.{site.section}.job-directives-skip).",
                 option=field,
-                hint="Leave it out as well, or change these settings.",
+                hint="Omit the option, or change these settings.",
             )
     _check_reservation(resources, flavour)
     complete = fill(_on_one_node(resources, flavour), _without_queue(site, resources), ranks=ranks, minute=1)
@@ -67,7 +67,7 @@ def resolve(resources: Resources, site: Site, flavour: Flavour, *, ranks: int) -
     _check_constraint(complete.constraint, flavour)
     if complete.gpus_per_rank and flavour is Flavour.EMULATION:
         raise InvalidRequest(
-            "--gpus-per-rank: Slurm's emulation of PBS drops GPUs silently.",
+            "--gpus-per-rank is not possible: Slurm's emulation of PBS ignores requests of GPUs without an error.",
             option="gpus_per_rank",
             given=complete.gpus_per_rank,
             hint=("Use ", Option("scheduler"), " slurm."),
@@ -97,14 +97,16 @@ def _check_extra(line: str) -> None:
     options = directives(line)
     for field, option in _FIELDS.items():
         if option in options:
-            raise InvalidRequest(f"--extra {line!r}: use --{field} instead of {option}.", option="extra", given=line)
+            raise InvalidRequest(
+                f"--extra {line!r} is not valid: use --{field} instead of {option}.", option="extra", given=line
+            )
     if reserved := sorted(options & (OURS | _BREAKING)):
         raise InvalidRequest(
-            f"--extra {line!r}: {reserved[0]} is not valid here, since the workbench sets nodes, ranks, threads, "
-            "memory, name and output of a cluster's job from its other options.",
+            f"--extra {line!r}: {reserved[0]} is not valid here, because the workbench sets nodes, ranks, threads, "
+            "memory, name and output of the job from its other options.",
             option="extra",
             given=line,
-            hint="Leave it out.",
+            hint="Omit this directive.",
         )
 
 
@@ -130,23 +132,25 @@ def _check_reservation(resources: Resources, flavour: Flavour) -> None:
         return
     if flavour is not Flavour.PRO:
         raise InvalidRequest(
-            f"--reservation {resources.reservation!r}: {flavour.value} cannot express it.",
+            f"--reservation {resources.reservation!r} is not possible: {flavour.value} has no reservations.",
             option="reservation",
             given=resources.reservation,
-            hint="Leave it out.",
+            hint="Omit the option.",
         )
     if not _RESERVATION.fullmatch(resources.reservation):
         raise InvalidRequest(
-            f"--reservation {resources.reservation!r}: reservations of PBS are named like R123; pbs_rstat lists them.",
+            f"--reservation {resources.reservation!r} is not valid: reservations of PBS have names in the form R123. "
+            "pbs_rstat lists the reservations.",
             option="reservation",
             given=resources.reservation,
         )
     if resources.queue is not None:
         raise InvalidRequest(
-            f"--reservation {resources.reservation} with --queue {resources.queue}: a reservation of PBS is a queue.",
+            f"--reservation {resources.reservation} with --queue {resources.queue} is not valid: a reservation of PBS "
+            "is a queue.",
             option="reservation",
             given=resources.reservation,
-            hint="Give one of them.",
+            hint="Pass only one of these options.",
         )
 
 
@@ -158,7 +162,7 @@ def _check_constraint(constraint: str | None, flavour: Flavour) -> None:
     if not pattern.fullmatch(constraint) or names & GEOMETRY:
         raise InvalidRequest(
             f"--constraint {constraint!r} is not valid: {flavour.value} needs a property of nodes, for example "
-            f"{example}. Nodes, ranks, threads, memory and GPUs have their own options.",
+            f"{example}. Nodes, ranks, threads, memory and GPUs have separate options.",
             option="constraint",
             given=constraint,
         )

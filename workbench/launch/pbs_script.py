@@ -134,7 +134,7 @@ def script_text(spec: JobSpec, site: Site, flavour: Flavour) -> str:
         spec.directory,
     ):
         if "\n" in str(value):
-            raise InvalidRequest(f"{str(value)!r} has more than one line; PBS needs a name or a path on one line.")
+            raise InvalidRequest(f"{str(value)!r} has more than one line. PBS needs names and paths on one line.")
     always = (f"-N {job_name(spec.name, spec.identity, flavour)}", "-S /bin/bash", "-j oe", "-o /dev/null", "-r n")
     lines = [f"#PBS {line}" for line in always if not directives(line) & skipped(site)]
     # An advance reservation of PBS is a queue.

@@ -68,8 +68,8 @@ def spread_command(mpi: MPI, placement: NodePlacement, command: Sequence[str]) -
         interface = interface_of(mpi, srun_mpi_types())
     if manager == "srun" and interface is None:
         raise InvalidRequest(
-            f"the setting workbench.mpi.launcher 'srun' is not possible: srun cannot start ranks of {mpi}; it supports "
-            f"{', '.join(srun_mpi_types()) or 'no process management interface'}.",
+            f"the setting workbench.mpi.launcher 'srun' is not possible: srun cannot start ranks of {mpi}. srun "
+            f"supports {', '.join(srun_mpi_types()) or 'no process management interface'}.",
             option="workbench.mpi.launcher",
             given="srun",
             hint="Set workbench.mpi.launcher to mpiexec.",
@@ -151,11 +151,11 @@ def agent_path() -> str:
     """
     tmrsh = shutil.which("pbs_tmrsh")
     if tmrsh is None:
-        raise LaunchError("pbs_tmrsh is not on PATH.", hint="Add the folder bin of PBS to PATH.")
+        raise LaunchError("pbs_tmrsh is not on PATH.", hint="Add the folder bin of PBS to the variable PATH.")
     path = config.data_folder() / "workbench" / "pbs-agent"
     if any(map(str.isspace, str(path))):
         raise LaunchError(
-            f"{path}: MPI cannot run an agent whose path has blanks.",
+            f"MPI cannot run the agent {path}, because the path has blanks.",
             hint="Set JUPYTER_DATA_DIR to a folder without blanks.",
         )
     text = agent_text(tmrsh)
@@ -165,5 +165,7 @@ def agent_path() -> str:
             # In one step, since another job of the user may run the program.
             atomic_file.replace(path, text.encode(), 0o700)
     except OSError as error:
-        raise LaunchError(f"cannot write {path}: {error}.", hint="Check permissions, space and quota.") from error
+        raise LaunchError(
+            f"cannot write {path}: {error}.", hint="Check the permissions, the free space and your quota."
+        ) from error
     return str(path)

@@ -119,9 +119,9 @@ class SlurmLauncher(BatchLauncher):
         if answer.code and not unknown_job(message) and "already complet" not in message.lower():
             if unreachable(message):
                 raise SchedulerTimeout(
-                    f"Slurm does not answer, job {job} is not cancelled ({message}).", hint="Try again."
+                    f"Slurm does not answer, so job {job} is not cancelled ({message}).", hint="Try again."
                 )
-            raise LaunchError(f"Slurm does not cancel job {job} ({message}).", hint=f"Try `scancel {job}` yourself.")
+            raise LaunchError(f"Slurm does not cancel job {job} ({message}).", hint=f"Run `scancel {job}`.")
 
     def test_only(self, spec: JobSpec) -> str:
         """Return when and where the job would start, why Slurm would reject it, or that Slurm does not answer."""
@@ -187,7 +187,7 @@ def _single(job: str) -> dict[str, JobStatus]:
     if not unknown_job(answer.err):
         return parse_queue(answer.out)
     return _accounted(job) or {
-        job: JobStatus(JobState.UNKNOWN, "the scheduler does not know it any more", unknown_to_scheduler=True)
+        job: JobStatus(JobState.UNKNOWN, "the scheduler no longer knows the job", unknown_to_scheduler=True)
     }
 
 
@@ -210,7 +210,7 @@ def _refusal(text: str, spec: JobSpec) -> LaunchError:
         return SchedulerTimeout(
             f"Slurm does not answer ({message}).", hint="Try again, or ask the site whether it is down."
         )
-    return JobRejected(f"Slurm does not take the job: {rejection(message, spec, _partitions())} ({message}).")
+    return JobRejected(f"Slurm does not accept the job: {rejection(message, spec, _partitions())} ({message}).")
 
 
 def _partitions() -> dict[str, Partition]:

@@ -40,43 +40,43 @@ _STATE_MESSAGES = {
     "REQUEUE_FED": "was put back into the queue",
     "REQUEUE_HOLD": "was put back into the queue and is held",
     "SPECIAL_EXIT": "was put back into the queue and is held",
-    "RESV_DEL_HOLD": "its reservation was deleted, and it is held",
+    "RESV_DEL_HOLD": "its reservation was deleted, and the job is held",
     "SUSPENDED": "suspended by the scheduler",
     "STOPPED": "stopped by a signal",
     "NODE_FAIL": "a node failed",
     "BOOT_FAIL": "a node could not be booted",
-    "OUT_OF_MEMORY": "took more memory than it had asked for",
+    "OUT_OF_MEMORY": "used more memory than requested",
     "DEADLINE": "could not end before its deadline",
     "PREEMPTED": "ended for a job of higher priority",
-    "REVOKED": "another cluster of the federation has started it",
+    "REVOKED": "another cluster of the federation has started the job",
 }
 _REASON_MESSAGES = {
     "None": "",
     "Resources": "waiting for resources",
     "Priority": "waiting behind jobs of higher priority",
     "Dependency": "waiting for another job",
-    "DependencyNeverSatisfied": "the job that it depends on cannot end as it should: will never start",
-    "BeginTime": "its time to begin has not come",
-    "JobHeldUser": "held by the user: scontrol release lets it go",
+    "DependencyNeverSatisfied": "a job on which this job depends cannot end as required: will never start",
+    "BeginTime": "waiting for its begin time",
+    "JobHeldUser": "held by the user: scontrol release ends the hold",
     "JobHeldAdmin": "held by the administrator",
-    "JobHoldMaxRequeue": "held: it was put back into the queue too often",
+    "JobHoldMaxRequeue": "held: the job was put back into the queue too often",
     "PartitionDown": "the partition is down",
     "PartitionInactive": "the partition takes no jobs",
-    "PartitionNodeLimit": "asks for more nodes than the partition allows: will never start",
-    "PartitionTimeLimit": "asks for more time than the partition allows: will never start",
+    "PartitionNodeLimit": "requests more nodes than the partition allows: will never start",
+    "PartitionTimeLimit": "requests more time than the partition allows: will never start",
     "Licenses": "waiting for licenses",
     "Reservation": "waiting for its reservation",
     "ReservationDeleted": "its reservation was deleted",
-    "NodeDown": "a node that it needs is down",
-    "ReqNodeNotAvail": "a node that it needs is not available",
-    "BadConstraints": "no nodes can give what it asks for: will never start",
+    "NodeDown": "a node that the job needs is down",
+    "ReqNodeNotAvail": "a node that the job needs is not available",
+    "BadConstraints": "no nodes have what the job requests: will never start",
     "InvalidAccount": "the account is not valid: will never start",
     "InvalidQOS": "the quality of service is not valid: will never start",
     "AccountNotAllowed": "the partition does not allow the account: will never start",
     "QOSNotAllowed": "the partition does not allow the quality of service: will never start",
     "FrontEndDown": "no front end is up",
     "SystemFailure": "Slurm itself failed",
-    "JobLaunchFailure": "it could not be launched: its first node may have no access to the folder of its output",
+    "JobLaunchFailure": "the job could not be launched: its first node may have no access to the folder of the output",
     "NonZeroExitCode": "its command ended with an error",
     "TimeLimit": "",
     "Prolog": "the site's prologue is running",
@@ -246,24 +246,24 @@ def rejection(message: str, spec: JobSpec, partitions: dict[str, Partition]) -> 
     if request.account:
         account = f"--account {request.account!r} may not use {partition}, or there is no such account"
     else:
-        account = f"{partition} takes jobs of certain accounts only; name yours by --account"
+        account = f"{partition} accepts only jobs of certain accounts; pass your account with --account"
     # The first key in the message counts.
     sentences = {
-        "invalid partition": f"--queue {request.queue!r} is no partition; {did_you_mean(request.queue, partitions)}",
-        "time limit": f"--walltime {clock(request.walltime or 0)} is not possible, {partition} allows "
+        "invalid partition": f"--queue {request.queue!r} is not a partition; {did_you_mean(request.queue, partitions)}",
+        "time limit": f"--walltime {clock(request.walltime or 0)} is not possible, because {partition} allows "
         f"{f'at most {chosen.limit}' if chosen else 'less'}",
-        "node count": f"{count(request.nodes or 1, 'node')} cannot be had{size}",
+        "node count": f"{count(request.nodes or 1, 'node')} cannot be allocated{size}",
         "more processors": f"{_geometry(spec)} do not fit{size}",
         "memory specification": f"{_geometry(spec)} do not fit{size}",
-        "feature": f"--constraint {request.constraint!r}; {did_you_mean(request.constraint, features)}",
-        "reservation": f"--reservation {request.reservation!r} is none of yours; see `scontrol show reservation`",
-        "qos": "the account's limits, or those of its quality of service, forbid it",
+        "feature": f"--constraint {request.constraint!r} is not valid; {did_you_mean(request.constraint, features)}",
+        "reservation": f"you cannot use --reservation {request.reservation!r}; see `scontrol show reservation`",
+        "qos": "the limits of the account, or of its quality of service, do not allow the job",
         "account": account,
-        "configuration is not available": f"no nodes can give {_geometry(spec)}{size}",
+        "configuration is not available": f"no nodes have room for {_geometry(spec)}{size}",
         "option": wrong,
         "directive": wrong,
     }
-    return next((sentence for key, sentence in sentences.items() if key in message.lower()), "it gives its own reason")
+    return next((sentence for key, sentence in sentences.items() if key in message.lower()), "Slurm gives this reason")
 
 
 def _geometry(spec: JobSpec) -> str:
@@ -286,7 +286,7 @@ def expectation(output: str, now: float | None = None) -> str:
         return error_text(output)
     now = time.time() if now is None else now
     if start - now > _YEAR:
-        return f"would not start as things are: {error_text(output)}"
+        return f"would not start in the present state: {error_text(output)}"
     moment, today = (datetime.fromtimestamp(seconds, tz=UTC).astimezone() for seconds in (start, now))
     form = "%H:%M" if moment.date() == today.date() else "%Y-%m-%d %H:%M"
     return f"would start at {moment:{form}} on {match[3]}, using {count(int(match[2]), 'processor')}"

@@ -91,17 +91,17 @@ def _check_extra(line: str) -> None:
         instead = f"--{named(field)}"
     if instead == "":
         raise InvalidRequest(
-            f"--extra {line!r}: the workbench decides on {name} itself.",
+            f"--extra {line!r} is not valid: the workbench sets {name}.",
             option="extra",
             given=line,
-            hint="Leave it out.",
+            hint="Omit this directive.",
         )
     if instead is not None:
         raise InvalidRequest(
-            f"--extra {line!r}: {name} is an option of the workbench.",
+            f"--extra {line!r} is not valid: the workbench has an option for {name}.",
             option="extra",
             given=line,
-            hint=f"Use {instead} of the workbench for that, outside of --extra.",
+            hint=f"Use the option {instead} of the workbench instead, outside of --extra.",
         )
 
 
@@ -116,10 +116,10 @@ def _check_skipped(resources: Resources, memory: int | None, site: Site) -> None
     for name, field in (*OPTIONS.items(), (MEMORY, "memory")):
         if (memory if field == "memory" else getattr(resources, field)) is not None and _is_skipped(name, site):
             raise InvalidRequest(
-                f"--{named(field)}: the site's settings leave {name} out of every job "
+                f"--{named(field)} has no effect: the settings of the site remove {name} from every job "
                 f"(jobqueue.{site.section}.job-directives-skip).",
                 option=field,
-                hint="Leave it out as well, or change these settings.",
+                hint="Omit the option, or change these settings.",
             )
 
 

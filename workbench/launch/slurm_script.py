@@ -118,7 +118,7 @@ def comment(identity: str) -> str:
 
 def _missing(test: str, path: object, noun: str) -> Iterator[str]:
     beginning = f"workbench: {path} does not exist on "
-    end = f": {noun} has to be on a file system that the nodes share."
+    end = f": {noun} must be on a file system that the nodes share."
     message = f'{shlex.quote(beginning)} "$(hostname)" {shlex.quote(end)}'
     yield f"test {test} || {{ printf '%s%s%s\\n' {message} >&2; exit 1; }}"
 
@@ -168,7 +168,9 @@ def _mebibytes(size: int, parts: int) -> int:
 def quoted(value: str) -> str:
     """Return a value with quotes as sbatch reads them in a script: double quotes, and a backslash inside of them."""
     if any(ord(letter) < 32 or ord(letter) == 127 for letter in value):
-        raise InvalidRequest(f"{value!r}: a job script cannot contain a line break or another control character.")
+        raise InvalidRequest(
+            f"{value!r} is not valid: a job script cannot contain a line break or another control character."
+        )
     return (
         value if re.fullmatch(r"[\w@%+=:,./^&|*!()\[\]-]*", value) else '"' + re.sub(r'(["\\])', r"\\\1", value) + '"'
     )

@@ -66,8 +66,8 @@ class Profile:
         """
         if self._frame is None:
             raise InvalidRequest(
-                "This profile has no frame, because it has not ended or has failed. Leave its with block, or begin "
-                "another profile."
+                "This profile has no frame, because the profile has not ended or has failed. Leave the with block, or "
+                "begin another profile."
             )
         return self._frame
 

@@ -107,7 +107,7 @@ class ProfileFrame(pd.DataFrame):
         seconds, share = self["seconds"].max() if len(self) else 0.0, _percent(self["mpi"].sum(), self["seconds"].sum())
         facts = [f"{count(len(self), 'rank')}, {seconds:.3f} s, {share:.1f} % in MPI"]
         if len(self) > _RANKS_SHOWN:
-            facts.append(f"shown are the {_RANKS_SHOWN} ranks with the most time in MPI")
+            facts.append(f"only the {_RANKS_SHOWN} ranks with the most time in MPI are shown")
         if self.missing:
             facts.append(f"without {', '.join(self.missing)}, missing at the end of the profile")
         return "; ".join(facts)

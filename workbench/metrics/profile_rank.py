@@ -81,8 +81,8 @@ def _activity(worker: Worker) -> Activity:
         )
     if not activity.enabled:
         raise InvalidRequest(
-            "The ranks of this cluster count nothing, because workbench.metrics.enabled is false. Set it to true and "
-            "start another cluster."
+            "The ranks of this cluster count nothing, because workbench.metrics.enabled is false. Set "
+            "workbench.metrics.enabled to true, and start another cluster."
         )
     return activity
 

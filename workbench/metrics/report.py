@@ -40,7 +40,7 @@ def report(step: float, *, name: str = "training", **values: float) -> None:
     """
     if reserved := RESERVED & values.keys():
         raise InvalidRequest(
-            f"report({min(reserved)}=...): {min(reserved)!r} is a reserved name. Choose another keyword."
+            f"report({min(reserved)}=...) is not valid: {min(reserved)!r} is a reserved name. Choose another keyword."
         )
     for key, value in {"step": step, **values}.items():
         if not is_number(value):
@@ -63,7 +63,7 @@ def report(step: float, *, name: str = "training", **values: float) -> None:
     except ValueError as error:
         raise InvalidRequest(
             "report() found no cluster.",
-            hint=("Call it after ", Command("start"), ", or with a Client of the cluster."),
+            hint=("Call report() after ", Command("start"), ", or with a Client of the cluster."),
         ) from error
     client.log_event(TOPIC, {"fit": name, "name": name, "records": [record]})
 

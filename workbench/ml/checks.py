@@ -68,7 +68,7 @@ class Checks:
         if self.target:
             X, y = check_X_y(X, y, y_numeric=self.target == "numbers", multi_output=self.several, **options)
             if sparse.issparse(y):
-                raise TypeError("Sparse targets were passed, but dense ones are required: pass y.toarray()")
+                raise TypeError("The targets y are sparse, and dense targets are required. Pass y.toarray().")
             if self.target == "labels":
                 check_classification_targets(y)
         else:

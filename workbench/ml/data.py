@@ -64,8 +64,8 @@ def training(model: Any, checks: Checks, X: Any, y: Any = None, weight: Any = No
     for name, value in arguments.items():
         if value is not None and name not in lazy and not (name == "sample_weight" and isinstance(value, Number)):
             raise TypeError(
-                f"{name} is {type_name(value)} and {lazy[0]} is {type_name(arguments[lazy[0]])}: pass Dask collections "
-                f"only (dask.array.from_array({name})), or none"
+                f"{name} is {type_name(value)} and {lazy[0]} is {type_name(arguments[lazy[0]])}. Pass only Dask "
+                f"collections (dask.array.from_array({name})), or no Dask collection."
             )
     if X.ndim != 2 and not (checks.several_axes and X.ndim > 2):
         raise ValueError(f"Expected 2D array, got {X.ndim}D array instead: its shape is {X.shape}. Reshape your data.")

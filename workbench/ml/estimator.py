@@ -68,7 +68,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
             if not any(type(chosen) is type(value) and chosen == value for value in values):
                 raise ValueError(
                     f"{name}={chosen!r} has no meaning for workbench.ml.{type(self).__name__}: {reason}. "
-                    f"Pass {' or '.join(map(repr, values))}, or use the estimator of scikit-learn"
+                    f"Pass {' or '.join(map(repr, values))}, or use the estimator of scikit-learn."
                 )
 
     def __sklearn_clone__(self) -> Self:
@@ -91,8 +91,8 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
     def _warn(self, message: str, iterations: int) -> None:
         """Warn that a fit has ended before it converged."""
         warnings.warn(
-            f"{type(self).__name__} did not converge in {count(iterations, 'iteration')} ({message}): increase "
-            "max_iter, or scale the data (StandardScaler)",
+            f"{type(self).__name__} did not converge in {count(iterations, 'iteration')} ({message}). Increase "
+            "max_iter, or scale the data (StandardScaler).",
             ConvergenceWarning,
             stacklevel=3,
         )

@@ -86,8 +86,7 @@ def check(
             nbytes = required(features)
             over = limit.over(nbytes) or f"{format_bytes(nbytes)} for matrices, with more numbers than LAPACK can count"
             raise InvalidRequest(
-                f"{estimator} of {features} features needs {over}: at most {allowed} features have room there. "
-                f"{instead}"
+                f"{estimator} of {features} features needs {over}. At most {allowed} features are possible. {instead}"
             )
         limits.append(limit)
     return min(limits, key=lambda limit: limit.nbytes)

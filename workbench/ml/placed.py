@@ -114,7 +114,7 @@ def _ranks_of(client: Client, first: Any, pins: Sequence[pinning.Pin]) -> tuple[
     per = str(sources.placed_by(first))
     ranks = pinning.target_workers(client, per)
     if [rank.address for rank in ranks] != [pin.address for pin in pins]:
-        raise PlacementError("X is not placed on all ranks, or a rank with rows of X was lost: place X again")
+        raise PlacementError("X is not placed on all ranks, or a rank with rows of X was lost. Place X again.")
     return per, ranks
 
 

@@ -81,8 +81,8 @@ def _named(model: Any, X: Any, result: Any) -> Any:
         return result
     if sparse.issparse(result._meta):
         raise ValueError(
-            "The transformer outputs sparse matrices, which cannot be dataframes: pass sparse_output=False to the "
-            "transformer, or call set_output(transform='default')"
+            "The transformer outputs sparse matrices, which cannot be dataframes. Pass sparse_output=False to the "
+            "transformer, or call set_output(transform='default')."
         )
     names = list(model.get_feature_names_out())
     return from_dask_array(result, columns=names, index=X.index if hasattr(X, "divisions") else None)

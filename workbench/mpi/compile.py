@@ -143,7 +143,7 @@ def _run(command: list[str], text: str = "") -> subprocess.CompletedProcess[str]
             command, input=text, capture_output=True, text=True, errors="replace", timeout=_TIMEOUT, check=False
         )
     except subprocess.TimeoutExpired as error:
-        raise InvalidRequest(f"{command[0]} did not end within {_TIMEOUT:g} s: {' '.join(command)}") from error
+        raise InvalidRequest(f"the compiler did not end within {_TIMEOUT:g} s: {' '.join(command)}") from error
 
 
 def _shortened(text: str) -> str:

@@ -100,11 +100,11 @@ def from_heat(array: Any) -> npt.NDArray[Any]:
     import numpy as np
 
     if not (hasattr(array, "larray") and hasattr(array, "split")):
-        raise InvalidRequest(f"from_heat() takes a heat.DNDarray, not {type(array).__name__}")
+        raise InvalidRequest(f"from_heat() takes a heat.DNDarray, not {type(array).__name__}.")
     if array.split != 0:
         raise InvalidRequest(
-            f"the array of shape {tuple(array.shape)} has split={array.split}, and blocks are rows: "
-            "pass heat.resplit(array, 0), or return array.numpy() for the whole array on every rank."
+            f"the array of shape {tuple(array.shape)} has split={array.split}, and blocks need split=0. "
+            "Pass heat.resplit(array, 0), or return array.numpy() for the whole array on every rank."
         )
     return np.ascontiguousarray(array.larray.detach().cpu().numpy())
 
@@ -114,13 +114,13 @@ def _problem(block: Any) -> str | None:
     import numpy as np
 
     if find_spec("heat") is None:
-        return "Heat is not installed there; pip install 'mpi-workbench[heat]' in the environment of the cluster"
+        return "Heat is not installed. Run pip install 'mpi-workbench[heat]' in the environment of the cluster."
     if not isinstance(block, np.ndarray) or not block.ndim:
-        return f"{type(block).__name__} is not an array of rows"
+        return f"{type(block).__name__} is not an array of rows."
     if not _has_type(block.dtype):
-        return f"Heat has no type for {block.dtype}; convert it before, e.g. with astype('float64')"
+        return f"Heat has no type for {block.dtype}. Convert the block first, for example with astype('float64')."
     if not block.flags.c_contiguous or not block.flags.writeable:
-        return "the block is not contiguous, or read-only; pass a copy()"
+        return "the block is not contiguous, or is read-only. Pass block.copy()."
     return None
 
 
@@ -138,8 +138,8 @@ def _load(comm: Any, *, everywhere: bool) -> None:
         return
     if comm.size < MPI.COMM_WORLD.size:
         raise InvalidRequest(
-            f"Heat must be imported on all {MPI.COMM_WORLD.size} ranks of the world at the same time; this call is on "
-            f"{comm.size} of them. Import Heat before, with run_on_ranks() and a function that imports heat."
+            f"Heat must be imported on all {MPI.COMM_WORLD.size} ranks of the world at the same time, and this call is "
+            f"on {comm.size} ranks. Import Heat first, with run_on_ranks() and a function that imports heat."
         )
     comm.Barrier()
     import heat  # noqa: F401

@@ -148,7 +148,7 @@ class SharedReduction:
             If an earlier operation has raised an error on this rank: other ranks would take its pieces for new ones.
         """
         if not self._is_complete:
-            raise CollectiveFailed("an earlier reduction on this communicator has failed. Use another one, of Dup")
+            raise CollectiveFailed("an earlier reduction on this communicator has failed. Use a duplicate, from Dup.")
         self._is_complete = False
         agreed = self._run(signature, work)
         self._is_complete = True

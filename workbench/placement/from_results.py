@@ -15,6 +15,7 @@ import pandas as pd
 from workbench.errors import PlacementError
 from workbench.placement import rows
 from workbench.placement.sources import placed_name, type_name
+from workbench.text import count
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,7 @@ def to_blocks(value: Any, number: int, *, per: str, collection: int) -> list[tup
 
     several = isinstance(value, tuple)
     if several and not value:
-        raise PlacementError('an empty tuple was returned for result="blocks": one block at least is needed')
+        raise PlacementError('the function returned an empty tuple for result="blocks". Return at least one block.')
     blocks = []
     for column, part in enumerate(value if several else (value,)):
         # `numpy.asarray` would drop the mask.
@@ -69,8 +70,8 @@ def to_blocks(value: Any, number: int, *, per: str, collection: int) -> list[tup
                 kind = "a masked array" if masked else "an array"
                 description = f"{kind} of {part.ndim} axes and dtype {part.dtype}"
             raise PlacementError(
-                f'{description} was returned for result="blocks": a block is a NumPy array of one axis or more and of '
-                "numbers, or a pandas dataframe or series; several of them are returned as a tuple"
+                f'the function returned {description} for result="blocks". Return a NumPy array of numbers with at '
+                "least one axis, a pandas dataframe or series, or a tuple of these."
             )
         blocks.append((BlockMeta(key, meta, len(part), several), block))
     return blocks
@@ -82,18 +83,19 @@ def require_consistent(blocks_of_ranks: Sequence[Sequence[BlockMeta]]) -> None:
     for number, blocks in enumerate(blocks_of_ranks):
         if len(blocks) != len(expected) or blocks[0].several != expected[0].several:
             raise PlacementError(
-                f"{_count(blocks)} on rank {number} and {_count(expected)} on rank 0: all ranks have to return as many"
+                f"rank {number} returned {_count(blocks)} and rank 0 returned {_count(expected)}. Return the same "
+                "number of blocks on all ranks."
             )
         for first, other in zip(expected, blocks, strict=True):
             if _signature(first.meta) != _signature(other.meta):
                 raise PlacementError(
-                    f"rank {number} returned {_description(other)} and rank 0 {_description(first)}: blocks of one "
-                    "collection differ in their numbers of rows only"
+                    f"rank {number} returned {_description(other)}, and rank 0 returned {_description(first)}. Blocks "
+                    "of one collection may differ only in the number of rows."
                 )
 
 
 def _count(blocks: Sequence[BlockMeta]) -> str:
-    return f"a tuple of {len(blocks)} was returned" if blocks[0].several else "one block was returned"
+    return f"a tuple of {count(len(blocks), 'block')}" if blocks[0].several else "one block"
 
 
 def _signature(meta: Any) -> Any:

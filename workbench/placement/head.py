@@ -140,8 +140,8 @@ def fail_unrunnable(scheduler: Scheduler) -> None:
         if any(rank in scheduler.workers or "://" not in rank for rank in ranks):
             continue
         error = RankLost(
-            f"{task.key!r} has to run on {' or '.join(ranks)}, and that rank is gone with all its blocks. "
-            "Place the data again: X = place(X)"
+            f"{task.key!r} must run on {' or '.join(ranks)}, and that rank was lost with all its blocks. "
+            "Place the data again: X = place(X)."
         )
         further = scheduler.transition(
             task.key, "erred", exception=pickle.dumps(error), cause=task.key, stimulus_id=stimulus

@@ -41,7 +41,7 @@ def blocks(X: Any) -> list[Future[Any]]:
         If the collection was not placed.
     """
     if sources.placed_by(X) is None:
-        raise PlacementError(f"{sources.type_name(X)} is not placed: pass the collection that place(...) returned")
+        raise PlacementError(f"{sources.type_name(X)} is not placed. Pass the collection that place(...) returned.")
     return sources.futures_in(X)
 
 
@@ -74,8 +74,8 @@ def block_arguments(client: Client, value: Any, pins: Sequence[Pin]) -> Sequence
         return [value] * len(pins)
     if locations != list(pins):
         raise PlacementError(
-            f"{sources.type_name(value)} is placed in {_layout(locations)}, X in {_layout(pins)}: both need the same "
-            "layout, place them in one call, X, y = place(X, y)"
+            f"{sources.type_name(value)} is placed in {_layout(locations)}, and X is placed in {_layout(pins)}. Both "
+            "need the same layout: place both in one call, X, y = place(X, y)."
         )
     return futures
 

@@ -95,7 +95,7 @@ def of_world(per: str, world: int | None) -> str:
     if world is None:
         return per
     if isinstance(world, bool) or not isinstance(world, int) or world < 0:
-        raise PlacementError(f"world={world!r} is not valid: pass the index of an MPI world, 0 for the first")
+        raise PlacementError(f"world={world!r} is not valid. Pass the index of an MPI world, 0 for the first.")
     return f"{per}_{world}"
 
 
@@ -124,14 +124,14 @@ def target_workers(client: Client, per: str) -> list[Rank]:
     ]
     if not ranks:
         raise PlacementError(
-            "the cluster has no ranks now, at least one is needed.",
+            "the cluster has no ranks now, and a placement needs at least one rank.",
             hint=("Wait for the ranks (client.wait_for_workers(n)) or read the logs: ", Command("logs")),
         )
     if world:
         ranks_of_world = [rank for rank in ranks if world_of(rank.name) == int(world)]
         if not ranks_of_world:
             worlds = sorted({world_of(rank.name) for rank in ranks} - {-1})
-            raise PlacementError(f"world={world} does not exist; valid: {', '.join(map(str, worlds))}")
+            raise PlacementError(f"world={world} does not exist. Valid values: {', '.join(map(str, worlds))}.")
         ranks = ranks_of_world
     return select(ranks, per)
 
@@ -204,8 +204,8 @@ def rediscover(client: Client, futures: Sequence[Future[Any]], per: str) -> list
         # A block that is not computed yet has no holder, but a task that waits for its rank.
         if rank is None or (holders[future.key] and rank.address not in holders[future.key]):
             raise PlacementError(
-                f"block {number} of {len(futures)} is not on the rank that it was placed on, the cluster has "
-                f"{len(ranks)} ranks now: place the data again"
+                f"block {number} of {len(futures)} is not on the rank on which the block was placed. The cluster has "
+                f"{len(ranks)} ranks now. Place the data again: X = place(X)."
             )
     name = f"length-{uuid.uuid4().hex}"
     calls = [

@@ -34,8 +34,8 @@ async def wait_computed(futures: Sequence[Future[Any]], role: str) -> None:
     for future in futures:
         if future.cancelled():
             raise CollectiveFailed(
-                f"{future.key!r}, {role}, was released, or lost with its rank: place the data again, X = place(X), or "
-                "broadcast it again"
+                f"{future.key!r}, {role}, was released, or lost with its rank. Place the data again, X = place(X), or "
+                "broadcast the object again."
             )
         if future.status != "finished":
             await future._result()  # noqa: SLF001  (raises the error of the future)

@@ -60,14 +60,14 @@ def reduce(op: Callable[[Any, Any], Any], parts: Any, *, on: str = "client", cli
     if on not in _ON:
         raise InvalidRequest(f"on={on!r} is not valid: {did_you_mean(str(on), _ON)}")
     if not isinstance(parts, Iterable):
-        raise TypeError(f"reduce() got {parts!r} for parts: pass a list of futures, as map_blocks returns it")
+        raise TypeError(f"reduce() got {parts!r} for parts. Pass a list of futures, as map_blocks returns it.")
     parts = blocks(parts) if is_dask_collection(parts) else list(parts)
     if not parts:
-        raise TypeError("reduce() got no parts, at least one is needed: pass the list that map_blocks returned")
+        raise TypeError("reduce() got an empty list of parts. Pass the list that map_blocks returned.")
     futures = [part for part in parts if isinstance(part, Future)]
     if on == "workers":
         if len(futures) < len(parts):
-            raise TypeError('reduce(..., on="workers") needs futures only, got values too: use on="client" for these')
+            raise TypeError('reduce(..., on="workers") takes only futures, and parts has values. Use on="client".')
         return _tree(current_client(client or futures[0].client), op, futures)
     values = current_client(client or futures[0].client).gather(parts) if futures else parts
     return functools.reduce(op, values)

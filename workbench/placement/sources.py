@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _PREFIX = "placed"
 _BLOCK = re.compile(rf"{_PREFIX}-(\w+)-[0-9a-f]{{32}}")
-_KINDS = "Dask and numpy arrays, sparse matrices of SciPy, Dask and pandas dataframes and series can"
+_KINDS = "a Dask or NumPy array, a sparse matrix of SciPy, or a dataframe or series of Dask or pandas"
 
 
 @dataclass(frozen=True)
@@ -95,9 +95,11 @@ def inspect_collection(name: str, collection: Any) -> Source:
         return _inspect_matrix(name, collection, meta)
     if not isinstance(meta, np.ndarray) or isinstance(meta, np.ma.MaskedArray):
         inner = "" if meta is collection else f" of {type_name(meta)}"
-        raise PlacementError(f"{name} is {type_name(collection)}{inner}: only {_KINDS} be placed, turn it into one")
+        raise PlacementError(
+            f"{name} is {type_name(collection)}{inner}, which cannot be placed. Convert {name} to {_KINDS}."
+        )
     if collection.ndim == 0:
-        raise PlacementError(f"{name} is one number and has no rows: pass it to map_blocks as it is")
+        raise PlacementError(f"{name} is one number and has no rows. Pass the number to map_blocks unplaced.")
     _refuse_unknown(name, collection)
     return Source(
         name, collection, np.empty((0, *collection.shape[1:]), meta.dtype), len(collection), collection.nbytes
@@ -116,8 +118,8 @@ def _inspect_matrix(name: str, collection: Any, meta: Any) -> Source:
 def _refuse_unknown(name: str, collection: Any) -> None:
     if np.isnan(collection.shape).any():
         raise PlacementError(
-            f"{name} has chunks of unknown lengths, its shape is {collection.shape}: only known ones can be placed, "
-            "call X.compute_chunk_sizes() on it before"
+            f"{name} has chunks of unknown lengths: its shape is {collection.shape}. Call {name}.compute_chunk_sizes() "
+            f"before you place {name}."
         )
 
 
@@ -130,23 +132,26 @@ def check(sources: Sequence[Source], ranks: Sequence[Rank]) -> None:
         first, expected = counted[0]
         if length == 0 or 0 in source.meta.shape[1:]:
             shape = (length, *source.meta.shape[1:])
-            raise PlacementError(f"{source.name} is empty, its shape is {shape}: place what has rows and columns")
+            raise PlacementError(
+                f"{source.name} is empty: its shape is {shape}. Place a collection with at least one row and one "
+                "column."
+            )
         if length != expected:
             raise PlacementError(
-                f"{source.name} has {length} rows and {first.name} has {expected}: what is placed together needs as "
-                "many rows, cut or join it before"
+                f"{source.name} has {length} rows and {first.name} has {expected}. Collections that are placed "
+                "together need the same number of rows: cut or join them first."
             )
         if length < len(ranks):
             raise PlacementError(
-                f"{source.name} has {length} rows for {len(ranks)} blocks, each needs one at least: use fewer ranks "
-                "(or per='node'), or compute without placing"
+                f"{source.name} has {length} rows for {len(ranks)} blocks, and each block needs at least one row. Use "
+                "fewer ranks (or per='node'), or compute without placing."
             )
     for number, rank in enumerate(ranks):
         nbytes = sum(source.nbytes * rows.split(length, len(ranks))[number] // length for source, length in counted)
         if rank.memory_limit and nbytes > rank.memory_limit:
             raise PlacementError(
-                f"the block of rank {rank.name} would have {format_bytes(nbytes)}, its memory limit is "
-                f"{format_bytes(rank.memory_limit)}: use more ranks, a higher memory limit or fewer columns"
+                f"the block of rank {rank.name} would have {format_bytes(nbytes)}, and the memory limit of the rank is "
+                f"{format_bytes(rank.memory_limit)}. Use more ranks, a higher memory limit or fewer columns."
             )
 
 
@@ -207,8 +212,8 @@ def check_for_device(source: Source, device: str) -> None:
     if not (isinstance(source.meta, np.ndarray) and has_tensors(source.meta.dtype)):
         kind = f"an array of {source.meta.dtype}" if isinstance(source.meta, np.ndarray) else type_name(source.meta)
         raise PlacementError(
-            f"{source.name} is {kind}: device={device!r} places arrays of numbers only; convert it before, or place it "
-            "in another call without device"
+            f"{source.name} is {kind}, and device={device!r} places only arrays of numbers. Convert {source.name} "
+            f"first, or place {source.name} in another call without device=."
         )
 
 

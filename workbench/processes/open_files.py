@@ -39,6 +39,6 @@ def check_ranks(ranks: int) -> None:
             option="ranks",
             given=ranks,
             allowed=f"up to {valid}",
-            hint="Start fewer ranks, or ask your administrator to raise the hard limit on the head's node (nofile in "
-            "/etc/security/limits.conf; ulimit -Hn prints the limit).",
+            hint="Start fewer ranks, or ask your administrator to raise the hard limit on the node of the head (nofile "
+            "in /etc/security/limits.conf; ulimit -Hn prints the limit).",
         )

@@ -160,8 +160,8 @@ def _start_guarded(command: list[str], hosts: str) -> int:
 
 def _refuse(setting: str, command: list[str], error: OSError) -> NoReturn:
     text = (
-        f"workbench: the launcher of MPI cannot be guarded against other users: {error}. Repair that, or set {setting} "
-        f"to false: then every user of this host can send commands to {command[0]}.\n"
+        f"workbench: the launcher of MPI cannot be guarded against other users: {error}. Repair the cause, or set "
+        f"{setting} to false. Without the guard every user of this host can send commands to {command[0]}.\n"
     )
     os.write(2, text.encode())
     os._exit(1)

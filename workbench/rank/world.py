@@ -115,7 +115,7 @@ def _address_and_name() -> str:
     """Return the scheduler's address, and a unique name for this start of the world."""
     line = sys.stdin.readline().strip()
     if not line:
-        raise ConnectionError("the head ended before it sent the address of its scheduler; see head.log")
+        raise ConnectionError("the head ended before it sent the address of its scheduler. See head.log.")
     return f"{line} {secrets.token_hex(16)}"
 
 
@@ -157,9 +157,10 @@ def init_mpi(ranks: int, world: int, thread: SpmdThread) -> RankContext:
     library = MPI.Get_library_version().split(",")[0].strip("\0 \n")
     if everyone.size != ranks:
         raise LaunchError(
-            f"the MPI world has {everyone.size} ranks, {ranks} were started: mpiexec and the library of mpi4py "
-            f"({library}) do not belong together, or the launcher of the ranks does not support its interface (PMI).",
-            hint=("Run ", Command("doctor"), ". In a Slurm job, try the setting workbench.mpi.launcher: mpiexec"),
+            f"the MPI world has {everyone.size} ranks, but {ranks} ranks were started: mpiexec and the library of "
+            f"mpi4py ({library}) are of different MPIs, or the launcher of the ranks does not support the interface of "
+            "the library (PMI).",
+            hint=("Run ", Command("doctor"), ". In a Slurm job, set workbench.mpi.launcher to mpiexec."),
         )
     node = everyone.Split_type(MPI.COMM_TYPE_SHARED)
     nodes = tuple(everyone.allgather(node.bcast(everyone.rank)))
@@ -218,6 +219,6 @@ def wait(request: MPI.Request, deadline: float, event: str) -> None:
     pause = 0.0005
     while not request.Test():
         if time.monotonic() > deadline:
-            raise TimeoutError(f"timed out while waiting for {event}; see the logs of the other ranks")
+            raise TimeoutError(f"the wait for {event} has timed out. See the logs of the other ranks.")
         time.sleep(pause)
         pause = min(2 * pause, 0.01)

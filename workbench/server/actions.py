@@ -63,7 +63,7 @@ class PendingActions(BackgroundTasks):
         """
         pending = self._actions.get(record.id, _Action())
         if pending.task is not None and (verb != "stop" or pending.busy == MESSAGES[verb]):
-            raise AlreadyPending(f"cluster {record.name!r} is {pending.busy} already; wait until that is done.")
+            raise AlreadyPending(f"cluster {record.name!r} is already {pending.busy}. Wait for the end of that action.")
         process = ExecutionContext().run(verb, [*arguments, record.name])
         if pending.task is not None:
             pending.task.cancel()  # its verb, which may wait in a queue for days, ends with the cluster

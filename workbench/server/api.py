@@ -81,9 +81,9 @@ class Handler(APIHandler):
         try:
             body = json.loads(self.request.body)
         except (ValueError, RecursionError) as error:
-            raise InvalidRequest(f"the request's body is no JSON ({error}); send an object.") from error
+            raise InvalidRequest(f"the body of the request is not JSON ({error}). Send a JSON object.") from error
         if not isinstance(body, dict):
-            raise InvalidRequest(f"the request's body is {str(body)[:40]!r}; send an object.")
+            raise InvalidRequest(f"the body of the request is {str(body)[:40]!r}. Send a JSON object.")
         return body
 
     def accept(self, response: dict[str, Any]) -> None:
@@ -134,6 +134,6 @@ def error_response(error: BaseException | None, status: int) -> tuple[int, str, 
                 return code, error.words(PANEL), error.log
             return code, str(error) or "the request timed out", ""
     if status == 500:
-        return 500, "an unexpected error occurred; see the server's log.", ""
+        return 500, "an unexpected error occurred. See the log of the server.", ""
     message = error.log_message if isinstance(error, web.HTTPError) else None
     return status, message or responses.get(status, ""), ""

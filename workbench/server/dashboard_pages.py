@@ -69,8 +69,8 @@ class ClusterPages(Proxy):
         except OSError as error:
             self.error_page(
                 502,
-                f"The dashboard of cluster {name!r} could not be started: {error}. Reload this page; if that fails "
-                "again, check free memory and disk space.",
+                f"The dashboard of cluster {name!r} could not be started: {error}. Reload this page. If the start "
+                "fails again, check the free memory and disk space.",
             )
 
     async def _forward(self, record: Record, kind: str, prefix: str, rest: str) -> None:
@@ -79,7 +79,8 @@ class ClusterPages(Proxy):
             return
         if record.address is None:
             raise HeadUnreachable(
-                f"cluster {record.name!r} has no head yet, it is {record.state}. Reload this page when it is ready."
+                f"cluster {record.name!r} has no head yet, because its state is {record.state}. Reload this page when "
+                "the cluster is ready."
             )
         # The process serves its pages below their path in the browser. Dask does not know that path.
         pages = f"{self._base}workbench/dashboard/{record.name}/"

@@ -93,7 +93,7 @@ class DashboardProcesses:
             server stops.
         """
         if self._closing.is_set():
-            raise StartError("this server is stopping; reload this page after the server's next start.")
+            raise StartError("this server is stopping. Reload this page after the next start of the server.")
         if self._watching is None:
             self._watching = asyncio.create_task(self._watch())
         starting = before = self._panels.get(record.id)
@@ -138,7 +138,9 @@ class DashboardProcesses:
 
     async def _start(self, record: Record, prefix: str) -> _Panel:
         if await _packages.read(importlib.util.find_spec, "panel") is None:
-            raise LaunchError("the dashboard needs Panel, which is not installed here: pip install 'panel>=1.9,<1.10'")
+            raise LaunchError(
+                "the dashboard needs Panel, which is not installed here. Run pip install 'panel>=1.9,<1.10'."
+            )
         socket = node_dirs.sockets(record.id) / f"panel-{os.getpid()}-{next(self._numbers)}.sock"
         log = record.logs / "dashboard.log"
         output = await records.read(_opened, log)
@@ -150,7 +152,7 @@ class DashboardProcesses:
             async with asyncio.timeout(_START):
                 if await _ready(panel):
                     return panel
-            kind, failure = StartError, "has ended at once"
+            kind, failure = StartError, "has ended immediately"
         except TimeoutError:
             kind, failure = StartTimeout, f"was not ready after {_START:.0f} s"
         except BaseException:

@@ -79,7 +79,7 @@ class Events(PingingWebSocket, JupyterHandler):
             case [*names] if all(isinstance(name, str) for name in names):
                 self._board.show(self._show, frozenset(names))
             case _:
-                self.close(1003, 'allowed is {"visible": true}, {"visible": false} or {"visible": ["NAME", ...]}')
+                self.close(1003, 'valid messages: {"visible": true}, {"visible": false} or {"visible": ["NAME", ...]}')
 
     def on_close(self) -> None:
         """Stop sending."""
@@ -256,7 +256,7 @@ class Log(_OfCluster):
         try:
             first = int(begin)
         except ValueError:
-            raise InvalidRequest(f"from {begin!r}: choose a whole number of bytes.") from None
+            raise InvalidRequest(f"from {begin!r} is not valid. Choose a whole number of bytes.") from None
         self.finish(await records.read(log_files.part, valid_name(name), file, first, key=self.key))
 
 
@@ -361,7 +361,7 @@ def _folder(root: Path, directory: Any) -> Path:
     if directory in (None, ""):
         return root
     if not isinstance(directory, str) or "\0" in directory:
-        raise InvalidRequest(f"directory {directory!r}: choose the path of a folder.")
+        raise InvalidRequest(f"directory {directory!r} is not valid. Choose the path of a folder.")
     # Links are not resolved: they are the user's own, as in the server's file browser.
     folder = Path(os.path.normpath(root / directory))
     if not folder.is_relative_to(root) or not os.path.isdir(folder):  # noqa: PTH112  (it never raises)

@@ -124,8 +124,8 @@ class Kernels:
             if python is None:
                 line = shlex.join(map(str, argv))
                 hint = (
-                    f"its command line `{line}` names no Python interpreter of this host, or several; "
-                    "name one interpreter there"
+                    f"its command line `{line}` names no Python interpreter of this host, or several. "
+                    "Name one interpreter in the command line."
                 )
             else:
                 version = await self._version(files, python, environment)

@@ -121,7 +121,9 @@ class Process:
                     await asyncio.sleep(_LOOK)
         except TimeoutError:
             await self.kill()
-            raise TimeoutError(f"`{' '.join(self._argv)}` was not done after {deadline:.0f} s, and was ended") from None
+            raise TimeoutError(
+                f"`{' '.join(self._argv)}` did not end within {deadline:.0f} s, and was killed"
+            ) from None
         debug_log.ended(self.pid, code, "%s", self._argv[0])
         files = self._out, self._errors
         for file in files:

@@ -89,7 +89,7 @@ class Starts(BackgroundTasks):
         """
         start = self._starts.pop(key, None)
         if start is None:
-            raise ClusterNotFound(f"no start {key!r}: it was dismissed, or belongs to another server.")
+            raise ClusterNotFound(f"start {key!r} does not exist: the start was dismissed, or is of another server.")
         if start.state == "starting":
             # As after Ctrl-C in a terminal, nothing of the cluster is left.
             start.process.interrupt()

@@ -67,7 +67,7 @@ def answer(result: ProcessResult, verb: str, *names: str) -> dict[str, Any]:
             log=f"{result.out.strip()}\n{errors}".strip(),
         )
     logger.error("`workbench %s` failed with exit code %d:\n%s", verb, result.code, errors)
-    raise WorkbenchError(f"`workbench {verb}` failed (exit code {result.code}).", hint="See the server's log.")
+    raise WorkbenchError(f"`workbench {verb}` failed (exit code {result.code}).", hint="See the log of the server.")
 
 
 def _error(fields: Mapping[str, Any]) -> WorkbenchError:

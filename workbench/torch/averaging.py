@@ -94,18 +94,19 @@ def _numpy(array: Any) -> npt.NDArray[Any]:
     except (AttributeError, BufferError, RuntimeError, TypeError, ValueError) as error:
         if _SHORT.search(kind := str(getattr(array, "dtype", ""))):
             raise InvalidRequest(
-                f"average() takes numbers that NumPy has, not {kind} of {type(array).__name__}: convert by "
-                "astype('float32') before, and the mean back after"
+                f"average() takes types of NumPy, not {kind} of {type(array).__name__}. Convert the array with "
+                "astype('float32') first, and convert the mean back."
             ) from error
         raise InvalidRequest(
             f"average() takes arrays in the memory of the host, of NumPy, PyTorch or with DLPack, not "
-            f"{type(array).__name__} ({error}): bring it to the host before, e.g. by array.get() or tensor.cpu()"
+            f"{type(array).__name__} ({error}). Copy the array to the host first, for example with array.get() or "
+            "tensor.cpu()."
         ) from error
     if found.dtype == np.float16:
         found = found.astype(np.float32)
     if found.dtype.name not in _WIDE:
         raise InvalidRequest(
-            f"average() takes real and complex numbers, not {found.dtype}: convert by astype('float32')"
+            f"average() takes real and complex numbers, not {found.dtype}. Convert the array with astype('float32')."
         )
     return found
 
@@ -121,7 +122,8 @@ def _require_alike(comm: MPI.Intracomm, kinds: list[tuple[tuple[int, ...], str]]
         said = comm.allgather(kinds)
         other = next((rank for rank, its in enumerate(said) if its != said[0]), 0)
         raise InvalidRequest(
-            f"average() takes the same shapes and types on all ranks: rank 0 has {said[0]}, rank {other} {said[other]}"
+            f"average() takes the same shapes and types on all ranks. Rank 0 has {said[0]}, and rank {other} has "
+            f"{said[other]}."
         )
 
 

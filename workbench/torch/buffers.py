@@ -24,8 +24,8 @@ def flat(tensor: torch.Tensor) -> torch.Tensor:
     """
     if not tensor.is_cpu:
         raise InvalidRequest(
-            f"a tensor on {tensor.device} was given to a process group of the workbench, which carries tensors of the "
-            "host: pass tensor.cpu(), or use torch's NCCL backend with one GPU per rank"
+            f"a tensor is on {tensor.device}, and a process group of the workbench takes only tensors in the memory of "
+            "the host. Pass tensor.cpu(), or use torch's NCCL backend with one GPU per rank."
         )
     row = tensor.detach().resolve_conj().resolve_neg()
     # A row without `reshape`, because small messages take a few microseconds.

@@ -46,27 +46,27 @@ def restored(comm: MPI.Intracomm | Any, path: str | None, kept: Mapping[str, Any
         states = torch.load(file, weights_only=True)
     except FileNotFoundError as error:
         raise InvalidRequest(
-            f"{_NAME} {path}: rank 0 finds the file and rank {comm.rank} does not; choose a file on a file system that "
-            "all nodes share"
+            f"{_NAME} {path}: rank 0 finds the file, and rank {comm.rank} does not. Choose a file on a file system "
+            "that all nodes share."
         ) from error
     except (OSError, RuntimeError, EOFError, ValueError, pickle.UnpicklingError) as error:
         raise InvalidRequest(
-            f"{_NAME} {path}: the file is not a checkpoint of fit() ({_first_line(error)}); choose another file, or "
-            "remove this one to train from the beginning"
+            f"{_NAME} {path}: the file is not a checkpoint of fit() ({_first_line(error)}). Choose another file, or "
+            "remove this file to train from the beginning."
         ) from error
     stored, needed = set(states) if isinstance(states, dict) else set(), {*kept, "history"}
     if stored != needed:
         raise InvalidRequest(
-            f"{_NAME} {path}: the file has {_joined(stored)}, and the fit needs {_joined(needed)}; pass the options "
-            "with which the file was written, or choose another file"
+            f"{_NAME} {path}: the file has {_joined(stored)}, and the fit needs {_joined(needed)}. Pass the options "
+            "with which the file was written, or choose another file."
         )
     for name, thing in kept.items():
         try:
             thing.load_state_dict(states[name])
         except (RuntimeError, ValueError, KeyError) as error:
             raise InvalidRequest(
-                f"{_NAME} {path}: the file was written for another {name} ({_first_line(error)}); pass the {name} with "
-                "which the file was written, or choose another file"
+                f"{_NAME} {path}: the file was written for another {name} ({_first_line(error)}). Pass the {name} with "
+                "which the file was written, or choose another file."
             ) from error
     history: list[dict[str, float]] = states["history"]
     return history

@@ -67,8 +67,8 @@ class ChunkReader:
         worker = current_worker()
         if worker is None:
             raise InvalidRequest(
-                "a stream is read by the Dask worker of a rank, and this process is no rank of a cluster: call the "
-                "function by run_on_ranks()"
+                "a stream is read by the Dask worker of a rank, and this process is not a rank of a cluster. Call the "
+                "function with run_on_ranks()."
             )
         self._worker, self._windows = worker, iter(windows)
         # Another rank may read the same chunk at the same time, as in two trials of a study.

@@ -61,8 +61,8 @@ def distributed(comm: MPI.Intracomm) -> Iterator[Any]:
 
     if dist.is_initialized():
         raise InvalidRequest(
-            "torch.distributed is initialized in this process already, and a process has one default group: "
-            "end the other distributed() block, of this call or of a cell, before"
+            "torch.distributed is already initialized in this process, and a process has only one default group. "
+            "End the other distributed() block, of this call or of a cell, first."
         )
     threads = torch.get_num_threads()
     if not hasattr(dist.Backend, BACKEND.upper()):
@@ -88,7 +88,7 @@ def require_torch() -> None:
     """Raise `InvalidRequest` where PyTorch is not installed."""
     if find_spec("torch") is None:
         raise InvalidRequest(
-            "PyTorch is not installed here; pip install 'mpi-workbench[torch]' in the environment of the cluster"
+            "PyTorch is not installed here. Run pip install 'mpi-workbench[torch]' in the environment of the cluster."
         )
 
 

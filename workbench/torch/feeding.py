@@ -81,21 +81,24 @@ def batches(
     if shuffle is not None and shuffle not in SHUFFLES:
         raise InvalidRequest(f"shuffle={shuffle!r} is not valid: {did_you_mean(str(shuffle), SHUFFLES)}, or None")
     if size < comm.size:
-        raise InvalidRequest(f"size={size} is not valid. Choose at least {comm.size}, a row for each rank.")
+        raise InvalidRequest(f"size={size} is not valid. Choose at least {comm.size}, one row for each rank.")
     require_torch()
     if isinstance(X, Stream):
         from workbench.torch.windows import stream_batches
 
         if y is not None or weight is not None:
-            raise InvalidRequest("a stream has its own labels and weights: stream(X, y, weight)")
+            raise InvalidRequest("y and weight belong to the stream. Pass stream(X, y, weight), and omit y and weight.")
         return stream_batches(comm, X, size, seed, shuffle, drop_last=drop_last)
     parts = [tensor(block) for block in (X, y, weight) if block is not None]
     if len(set(map(len, parts))) > 1:
-        raise InvalidRequest(f"X, y and weight have {[*map(len, parts)]} rows: they have to go together")
+        raise InvalidRequest(f"X, y and weight have {[*map(len, parts)]} rows. Pass the same number of rows.")
     lengths = comm.allgather(len(parts[0]))
     wanted = wanted_rows(lengths, comm.rank, size, seed, shuffle, drop_last=drop_last)
     if not wanted:
-        raise InvalidRequest(f"size={size} is not valid: the ranks have {lengths} rows, which do not fill a batch")
+        raise InvalidRequest(
+            f"size={size} is not valid: the ranks have {lengths} rows, which do not fill a batch. Choose a smaller "
+            "size."
+        )
     return _yielded(comm, parts, lengths, wanted, shuffle)
 
 

@@ -101,7 +101,7 @@ def fit(
     """
     require_torch()
     if epochs < 1 or (patience is not None and patience < 1):
-        raise InvalidRequest(f"epochs={epochs}, patience={patience}: choose whole numbers above zero")
+        raise InvalidRequest(f"epochs={epochs}, patience={patience} is not valid. Choose whole numbers above zero.")
     _require_labels("X", X.empty if isinstance(X, Stream) else (X, y))
     if validation:
         _require_labels("validation", validation.empty if isinstance(validation, Stream) else validation)
@@ -117,7 +117,7 @@ def fit(
 def _require_labels(name: str, columns: Sequence[Any]) -> None:
     if len(columns) < 2 or columns[1] is None:
         raise InvalidRequest(
-            f"{name} has no labels: pass placed rows and their labels, or a result of stream(rows, labels)"
+            f"{name} has no labels. Pass placed rows and their labels, or the result of stream(rows, labels)."
         )
 
 

@@ -88,8 +88,8 @@ def without_memory(model: Any) -> Iterator[tuple[str, Any, Callable[[], None]]]:
         if reset is None:
             raise InvalidRequest(
                 f"the module {name or 'itself'} ({type(module).__name__}) is on the meta device and has "
-                f"{missing[0]!r}, and no method reset_parameters() that sets its values: add the method, or "
-                "make the module on the CPU"
+                f"{missing[0]!r}, but no method reset_parameters() that sets its values. Add the method, or "
+                "create the module on the CPU."
             )
         yield name, module, reset
 

@@ -66,8 +66,8 @@ def made(module: Any, features: Any, outputs: int, seed: int) -> torch.nn.Module
         new = (module or _perceptron)(features, outputs)
     if not isinstance(new, torch.nn.Module):
         raise InvalidRequest(
-            f"module({features}, {outputs}) returned {type(new).__name__}: return a torch.nn.Module, made for this "
-            "number of features and of outputs"
+            f"module({features}, {outputs}) returned {type(new).__name__}. Return a torch.nn.Module with this number "
+            "of features and of outputs."
         )
     return new
 
@@ -106,8 +106,8 @@ class Loss:
         each = self._of_rows(outputs, targets)
         if len(each.shape) == 0 or len(each) != len(weights):
             raise InvalidRequest(
-                "the loss returned no number for each row, which weights of rows need: pass a loss of "
-                "torch.nn.functional, or one that takes reduction='none'"
+                "the loss returned no number for each row, which weights of rows need. Pass a loss of "
+                "torch.nn.functional, or a loss that takes reduction='none'."
             )
         return (each.reshape(len(weights), -1).mean(1) * weights).mean()
 
@@ -129,8 +129,8 @@ def as_targets(outputs: Any, shape: tuple[int, ...]) -> Any:
     """
     if tuple(length for length in outputs.shape if length != 1) != tuple(length for length in shape if length != 1):
         raise InvalidRequest(
-            f"the module returned outputs of shape {tuple(outputs.shape)} where {shape} was expected: its last layer "
-            f"has to have {shape[1] if len(shape) > 1 else 1} outputs for each row"
+            f"the module returned outputs of shape {tuple(outputs.shape)} where {shape} was expected. The number of "
+            f"outputs of the last layer must be {shape[1] if len(shape) > 1 else 1}."
         )
     return outputs.reshape(shape)
 
@@ -201,7 +201,9 @@ class NetPart:
         rows = comm.allreduce(len(self._X))
         held = int(np.ceil(share * rows))
         if held >= rows:
-            raise InvalidRequest(f"validation={share} leaves none of {rows} rows to train on: choose a smaller share")
+            raise InvalidRequest(
+                f"validation={share} leaves none of {rows} rows for the training. Choose a smaller fraction."
+            )
         is_held = np.zeros(rows, bool)
         is_held[np.random.default_rng(self._settings.plan.seed).permutation(rows)[:held]] = True
         mine = is_held[self._start : self._start + len(self._X)]

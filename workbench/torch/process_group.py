@@ -69,7 +69,9 @@ class MPIProcessGroup(dist.ProcessGroup):
         if cls._parents:
             return cls(cls._parents.pop(), name)
         if not isinstance(dist.group.WORLD, cls):
-            raise InvalidRequest("the backend 'workbench' is for groups inside of workbench.torch.distributed(comm)")
+            raise InvalidRequest(
+                "the backend 'workbench' can only make groups in a block of workbench.torch.distributed(comm)."
+            )
         world: MPIProcessGroup = dist.group.WORLD
         group = cls(world.part(list(options.global_ranks_in_group), name), name)
         world._groups.append(group)
@@ -103,8 +105,8 @@ class MPIProcessGroup(dist.ProcessGroup):
         """
         if self._comm is None:
             raise InvalidRequest(
-                "this process group ended with its distributed() block: use models and groups inside of the block that "
-                "they were made in"
+                "this process group ended with its distributed() block. Use models and groups only in the block in "
+                "which they were made."
             )
         return self._comm
 

@@ -60,15 +60,17 @@ class Reduction:
         self._kind = kind
         self._own = dtype not in _OF_MPI
         if self._own and dtype.is_complex:
-            raise InvalidRequest(f"{dtype} is not reduced on a process group of the workbench: convert it to complex64")
+            raise InvalidRequest(
+                f"a process group of the workbench cannot reduce {dtype}. Convert the tensor to complex64."
+            )
         known = _TRUTH if dtype == torch.bool else _SHORT if self._own else _OPS
         real = dtype.is_floating_point or dtype.is_complex
         unordered = dtype.is_complex and kind in {_KIND.MAX, _KIND.MIN}
         if kind not in known or unordered or (real and kind in _BITS) or (not real and kind == _KIND.AVG):
             allowed = ", ".join(its.name for its in known if not (its == _KIND.AVG and not real))
             raise InvalidRequest(
-                f"ReduceOp.{kind.name} of {dtype} cannot be on a process group of the workbench (allowed: {allowed}; "
-                "BAND, BOR and BXOR of integers only, AVG of real and complex numbers only)"
+                f"a process group of the workbench has no ReduceOp.{kind.name} for {dtype}. Choose one of {allowed}; "
+                "BAND, BOR and BXOR take only integers, AVG takes only real and complex numbers."
             )
         self._op: Any = None if self._own else known[kind]
         self._bytes = dtype == torch.bool
@@ -151,7 +153,7 @@ def all_reduce(comm: MPI.Intracomm, tensors: list[torch.Tensor], op: Any) -> Non
 
 def _all_reduce_sparse(comm: MPI.Intracomm, tensor: torch.Tensor, op: Any) -> None:
     if getattr(op, "op", op) != _KIND.SUM:
-        raise InvalidRequest("sparse tensors can be added only: use ReduceOp.SUM, or tensor.to_dense()")
+        raise InvalidRequest("sparse tensors can only be added. Use ReduceOp.SUM, or tensor.to_dense().")
     mine = tensor.detach().coalesce()
     parts = comm.allgather((mine.indices().numpy(), mine.values().numpy()))
     indices = torch.cat([torch.from_numpy(part) for part, _ in parts], dim=1)

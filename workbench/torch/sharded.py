@@ -27,9 +27,12 @@ if TYPE_CHECKING:
 
 _UNWRITTEN = (
     "a file cannot be written, and the former checkpoint is unchanged",
-    "Choose a folder with free space, and with your permission to write",
+    "Choose a folder with free space in which you have permission to write",
 )
-_UNFIT = "the files do not fit the model or the optimizer", "Pass those that were written"
+_UNFIT = (
+    "the files do not fit the model or the optimizer",
+    "Pass the model and the optimizer with which the checkpoint was written",
+)
 
 
 def save_sharded(path: str | os.PathLike[str], model: Any, optimizer: Any = (), **values: Any) -> None:
@@ -142,7 +145,7 @@ def load_sharded(path: str | os.PathLike[str], model: Any, optimizer: Any = ()) 
         if len(optimizers) not in {0, len(found["stepped"])}:
             raise InvalidRequest(
                 f"checkpoint {folder}: the number of optimizers is {len(optimizers)}, and was {len(found['stepped'])} "
-                "when the checkpoint was written; pass the same number, or none"
+                "when the checkpoint was written. Pass the same number of optimizers, or none."
             )
         stateless = found.get("stateless", [])
         for name in stateless:
@@ -163,8 +166,8 @@ def _communicator() -> MPI.Intracomm | Alone:
     # The class of the group is not imported, because that loads MPI, also into a notebook.
     if dist.get_backend() != BACKEND:
         raise InvalidRequest(
-            "checkpoint: torch.distributed was not initialized by workbench.torch.distributed(comm); save and load in "
-            "a distributed() block"
+            "checkpoint: torch.distributed was not initialized with workbench.torch.distributed(comm). Save and load "
+            "in a distributed() block."
         )
     comm: MPI.Intracomm = dist.group.WORLD.comm
     return comm
@@ -238,7 +241,7 @@ def _check_model(folder: Path, written: set[str], keys: set[str]) -> None:
     ]
     raise InvalidRequest(
         f"checkpoint {folder}: the checkpoint is of another model. Only the checkpoint has: {only[0]}. Only the model "
-        f"has: {only[1]}. Pass the model that was written"
+        f"has: {only[1]}. Pass the model that was written."
     )
 
 

@@ -77,7 +77,7 @@ def stream(X: Any, y: Any = None, weight: Any = None, *, window: int = WINDOW) -
     >>> fit(net, loss, stream(frame[["distance", "hour"]], frame["late"]), epochs=5)  # doctest: +SKIP
     """
     if window < 1:
-        raise InvalidRequest(f"window={window} is not valid: choose a whole number of chunks above zero")
+        raise InvalidRequest(f"window={window} is not valid. Choose a whole number of chunks above zero.")
     given = {name: part for name, part in (("X", X), ("y", y), ("weight", weight)) if part is not None}
     columns = _together({name: _in_rows(name, part) for name, part in given.items()})
     empty = [_empty(column) for column in columns]
@@ -95,8 +95,8 @@ def _in_rows(name: str, collection: Any) -> Any:
         return collection
     if not isinstance(collection, da.Array) or not collection.ndim:
         raise InvalidRequest(
-            f"{name} is {type_name(collection)}: a stream takes lazy arrays and dataframes of Dask. Pass rows in "
-            "memory to place(), and the result to batches() or fit()"
+            f"{name} is {type_name(collection)}, and a stream takes lazy arrays and dataframes of Dask. Pass rows in "
+            "memory to place(), and the result to batches() or fit()."
         )
     return collection.rechunk(dict.fromkeys(range(1, collection.ndim), -1))
 
@@ -112,13 +112,13 @@ def _together(columns: Mapping[str, Any]) -> list[Any]:
         if not any(map(math.isnan, lengths)):
             if lengths[0] != lengths[1]:
                 raise InvalidRequest(
-                    f"{name} has {lengths[1]} rows and {first} has {lengths[0]}: they have to go together"
+                    f"{name} has {lengths[1]} rows and {first} has {lengths[0]}. Pass the same number of rows."
                 )
             result.append(column.rechunk({0: X.chunks[0]}))
         elif column.npartitions != X.npartitions:
             raise InvalidRequest(
-                f"{name} has {column.npartitions} chunks and {first} has {X.npartitions}: derive both from one "
-                "collection, so that chunks have the same rows"
+                f"{name} has {column.npartitions} chunks and {first} has {X.npartitions}. Derive both from one "
+                "collection, so that their chunks have the same rows."
             )
         else:
             result.append(column)
@@ -147,13 +147,13 @@ def _parts(column: Any) -> Iterator[tuple[Any, dict[Any, GraphNode]]]:
     graph = lazy.__dask_graph__()
     if any(str(key).startswith(_BARRIER) for key in graph):
         raise InvalidRequest(
-            "a chunk depends on all chunks, by shuffle(), set_index(), sort_values() or merge(): write its result to "
-            "Parquet and make a stream of that"
+            "each chunk depends on all chunks, because of shuffle(), set_index(), sort_values() or merge(). Write the "
+            "result to Parquet, and make a stream of the Parquet files."
         )
     if any(isinstance(task, Future) for task in graph.values()):
         raise InvalidRequest(
-            "the rows are in the memory of the cluster already, by place() or persist(): pass placed collections to "
-            "batches() or fit() themselves, and lazy ones to stream()"
+            "the rows are already in the memory of the cluster, because of place() or persist(). Pass a placed "
+            "collection directly to batches() or fit(), and a lazy collection to stream()."
         )
     if lazy is column:
         [lazy] = optimize(column)
@@ -176,7 +176,7 @@ def arrays(dtypes: Sequence[np.dtype[Any]], *parts: Any) -> list[npt.NDArray[Any
 
     lengths = [len(part) for part in parts]
     if len({*lengths}) > 1:
-        raise InvalidRequest(f"X, y and weight have {lengths} rows: they have to go together")
+        raise InvalidRequest(f"X, y and weight have {lengths} rows in a chunk. Pass the same number of rows.")
     # A column of integers has real numbers in a chunk with missing values, which is an error here.
     pairs = zip(parts, dtypes, strict=True)
     return [np.asarray(part).astype(dtype, order="C", casting="same_kind", copy=False) for part, dtype in pairs]

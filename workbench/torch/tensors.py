@@ -41,12 +41,12 @@ def tensor(block: Any) -> Any:
     array = block.to_numpy() if hasattr(block, "to_numpy") else block
     if not isinstance(array, np.ndarray):
         raise InvalidRequest(
-            f"tensor() takes a block of an array or a frame, not {type(array).__name__}: convert it before, a sparse "
-            "one by toarray()"
+            f"tensor() takes a block of an array or a dataframe, not {type(array).__name__}. Convert the block first, "
+            "a sparse matrix with toarray()."
         )
     if not has_tensors(array.dtype):
         raise InvalidRequest(
-            f"PyTorch has no tensors of {array.dtype}: convert the block before, e.g. by astype('float32')"
+            f"PyTorch has no tensors of {array.dtype}. Convert the block first, for example with astype('float32')."
         )
     array = np.ascontiguousarray(array)
     # PyTorch has no read-only tensors, and only from_numpy warns of read-only arrays.

@@ -182,7 +182,7 @@ class _Tuning:
                 if self._subscribed.wait(_ECHO):
                     break
             else:
-                raise HeadUnreachable(f"the head sends no events of trials within {_ECHO * _ECHOES:g} s")
+                raise HeadUnreachable(f"the head sent no events of trials within {_ECHO * _ECHOES:g} s.")
             yield
         finally:
             if self._client.status == "running":
@@ -224,7 +224,7 @@ class _Tuning:
             except queue.Empty:
                 # If the loop of the client has ended, no event reports the end of the client.
                 if self._loop.is_closed() or not self._loop.is_running():
-                    raise HeadUnreachable("the client was closed while trials ran") from None
+                    raise HeadUnreachable("the client was closed while trials ran.") from None
 
     def _begin(self, group: Mapping[int, str]) -> None:
         from optuna.trial import TrialState

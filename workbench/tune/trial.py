@@ -171,8 +171,8 @@ class RankTrial:
         contents = serialize.dumps(question)
         if len(contents) > LARGE:  # the head keeps events
             raise ValueError(
-                f"trial.{question[0]}() has {format_bytes(len(contents))} of arguments, and {format_bytes(LARGE)} are "
-                "valid. Write larger data to a file, and its path to the trial."
+                f"the arguments of trial.{question[0]}() have {format_bytes(len(contents))}, and the limit is "
+                f"{format_bytes(LARGE)}. Write larger data to a file, and pass the path of the file."
             )
         arrived = _answers.setdefault(identity_of(self._topic, self.number), queue.SimpleQueue())
         tell(self._topic, {"trial": self.number, "question": contents})

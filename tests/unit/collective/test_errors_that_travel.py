@@ -51,7 +51,7 @@ def test_one_that_has_no_words_is_told_all_the_same():
         def __str__(self):
             raise RuntimeError("no words")
 
-    assert packed(Mute())["words"] == "Mute, which cannot be put in words"
+    assert packed(Mute())["words"] == "Mute, whose text cannot be formatted"
 
 
 def test_one_of_mpi_does_not_load_mpi_where_it_is_read():

@@ -76,7 +76,7 @@ async def test_who_waits_for_some_ranks_too_long_is_told_which():
     running = asyncio.ensure_future(queue.run(world, "me", call, deadline(), [1, 2]))
     await call.begun.wait()
 
-    with pytest.raises(CollectiveTimeout, match=r"world 0 is still busy with another call on ranks 0-1, and"):
+    with pytest.raises(CollectiveTimeout, match=r"world 0 is still busy with another call on ranks 0-1, which"):
         await queue.run(world, "you", Call(), deadline(0.01), [0, 1])
 
     call.end.set()
@@ -129,14 +129,14 @@ async def test_a_call_that_fails_lets_the_next_one_run():
 @pytest.mark.parametrize(
     ("harm", "kind", "words"),
     [
-        (lambda world: world.left(1), RankLost, r"rank 1 is gone from world 0.*cluster.restart\(\)"),
-        (lambda world: [world.left(0), world.left(1)], RankLost, r"ranks 0, 1 are gone"),
-        (lambda world: setattr(world, "ready", False), CollectiveFailed, "just being started"),
-        (lambda world: setattr(world, "stopping", True), CollectiveFailed, "just being ended"),
+        (lambda world: world.left(1), RankLost, r"rank 1 of world 0 was lost.*cluster.restart\(\)"),
+        (lambda world: [world.left(0), world.left(1)], RankLost, "ranks 0, 1 of world 0 were lost"),
+        (lambda world: setattr(world, "ready", False), CollectiveFailed, "being started"),
+        (lambda world: setattr(world, "stopping", True), CollectiveFailed, "being ended"),
         (
-            lambda world: world.broken.update({1: "rank 1 does not come back from a sum"}),
+            lambda world: world.broken.update({1: "rank 1 has not returned from a sum"}),
             CollectiveFailed,
-            r"^rank 1 does not come back from a sum\. .*no other SPMD call.*cluster.restart\(\)",
+            r"^rank 1 has not returned from a sum\. No other SPMD call.*cluster.restart\(\)",
         ),
     ],
 )
@@ -155,7 +155,7 @@ async def test_a_call_on_some_ranks_needs_these_alone():
     world.left(1)
 
     assert await queue.run(world, "me", call, deadline(), [0]) == "done"
-    with pytest.raises(RankLost, match="rank 1 is gone"):
+    with pytest.raises(RankLost, match="rank 1 of world 0 was lost"):
         await queue.run(world, "me", call, deadline(), [0, 1])
 
 

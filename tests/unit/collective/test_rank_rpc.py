@@ -46,7 +46,7 @@ def upload(scheduler: Any) -> Any:
 async def test_a_rank_that_is_slow_is_not_declared_lost(call, error, monkeypatch):
     monkeypatch.setattr(rank_rpc, "_NOTICE", 0.01)
 
-    with pytest.raises(CollectiveFailed, match=rf"could not be reached.*{error}.*has not ended.*nothing.*lost.*where"):
+    with pytest.raises(CollectiveFailed, match=rf"could not be reached.*{error}.*has not ended.*no data.*lost.*where"):
         await call(Scheduler(error))
 
 

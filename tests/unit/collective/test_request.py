@@ -50,7 +50,8 @@ def test_a_function_that_takes_too_much_along_is_refused_with_the_names_and_size
     monkeypatch.setattr(requests, "_TOO_LARGE", 1 << 20)
 
     with pytest.raises(
-        InvalidRequest, match=r"^mean has 1\.53 MiB with all .*: table \(1\.53 MiB\)\. At most 1\.00 MiB go .* argument"
+        InvalidRequest,
+        match=r"^mean and .* have 1\.53 MiB: table \(1\.53 MiB\)\. The limit is 1\.00 MiB\. .* arguments",
     ):
         request(mean_of(np.ones(200_000)), client=client)
 

@@ -138,7 +138,7 @@ async def test_an_argument_that_is_sent_to_a_rank_that_does_not_come_gives_its_t
     with pytest.raises(CollectiveTimeout, match="answer: 1"):
         await ends(running)
 
-    assert "rank 1 does not come back from a broadcast" in world.broken[1]
+    assert "rank 1 has not returned from a broadcast" in world.broken[1]
 
 
 async def test_a_broadcast_that_nobody_wants_any_more_gives_its_turn_back_when_a_rank_does_not_come(monkeypatch):

@@ -85,7 +85,7 @@ def test_the_list_cleans_what_has_ended_and_shows_what_is_broken():
     text = commands_format.listing_text(listing).splitlines()
     assert text[0].split() == ["name", "state", "ranks", "MPI", "job", "age", "last", "event"]
     assert text[1].startswith(f"good  ready  2 of 3  Open MPI 5.0.11  local on {HERE.host}")
-    assert text[2] == "ended: has ended, its record was removed"
+    assert text[2] == "ended: the cluster has ended, and its record was removed"
     assert text[3].startswith("damaged: the record of cluster 'damaged' cannot be read")
     assert registry.names() == ["damaged", "good"]
 
@@ -145,12 +145,12 @@ def test_a_name_is_asked_for_when_several_clusters_run():
     running("one")
     running("two")
 
-    with pytest.raises(InvalidRequest, match=r"^which cluster\? 2 run: one, two\. Name one of them\.$"):
+    with pytest.raises(InvalidRequest, match=r"^2 clusters run: one, two\. Pass the name of one cluster\.$"):
         actions.choose(None)
 
 
 def test_without_any_cluster_it_is_told_how_to_start_one():
-    with pytest.raises(ClusterNotFound, match=r"^no cluster runs\. Start one with %mpicluster start\.$"):
+    with pytest.raises(ClusterNotFound, match=r"^no cluster runs\. Start a cluster with %mpicluster start\.$"):
         actions.choose(None)
 
 
@@ -159,7 +159,7 @@ def test_a_cluster_in_use_is_not_taken_for_a_later_one_of_its_name():
     registry.remove(used)
     later = running("a")
 
-    with pytest.raises(ClusterNotFound, match=r"'a' in use has ended, and another one has its name now"):
+    with pytest.raises(ClusterNotFound, match=r"'a' in use has ended, and another cluster now has its name"):
         actions.choose(None, used)
     assert actions.choose("a", used) == later
 
@@ -181,7 +181,7 @@ def test_logs_are_there_after_the_end():
     assert actions.logs("a", "1") == "hello from rank 1\n"
     assert actions.logs(None, "1", record) == "hello from rank 1\n"
     assert actions.logs("a", None) == "==> head <==\nit was started\n\n==> rank-1 <==\nhello from rank 1\n"
-    with pytest.raises(InvalidRequest, match=r"rank '7' has no log; allowed: 1"):
+    with pytest.raises(InvalidRequest, match=r"rank '7' has no log: allowed: 1"):
         actions.logs("a", "7")
 
 

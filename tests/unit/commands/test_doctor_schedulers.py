@@ -38,14 +38,14 @@ def test_a_host_without_a_scheduler_is_well():
     finding = checks.schedulers({}, "local")
 
     assert finding.verdict == "ok"
-    assert "takes local" in finding.detail
+    assert "uses local" in finding.detail
 
 
 def test_a_scheduler_that_does_not_answer_is_told_with_the_command_to_ask_it():
     finding = checks.schedulers({"slurm": False, "pbs": True}, "pbs")
 
     assert finding.verdict == "warning"
-    assert finding.detail == "Slurm does not answer, PBS answers; a start that names none takes pbs"
+    assert finding.detail == "Slurm does not answer, PBS answers; a start without --scheduler uses pbs"
     assert "`sinfo`" in finding.remedy
 
 
@@ -101,7 +101,7 @@ def test_an_interface_that_is_not_here_is_told_with_those_that_are(inside, place
 
     assert finding.verdict == "warning"
     assert f"a names ib0, which {place} does not have" in finding.detail
-    assert "eth0, lo are here" in finding.remedy
+    assert "has eth0, lo" in finding.remedy
 
 
 MOUNTS = [("/", "ext4"), ("/ram", "tmpfs"), ("/shared", "nfs4"), ("/shared", "lustre"), ("/scratch", "xfs")]
@@ -134,7 +134,7 @@ def test_a_temporary_folder_on_a_shared_file_system_is_well():
 
 def test_ssh_is_needed_by_nobody():
     assert checks.tunnel("/usr/bin/ssh").verdict == checks.tunnel(None).verdict == "ok"
-    assert "no ssh" in checks.tunnel(None).detail
+    assert "ssh is not installed" in checks.tunnel(None).detail
 
 
 def test_settings_that_cannot_be_read_are_told_with_their_file_and_nothing_else_is_checked(tmp_path):
@@ -162,7 +162,7 @@ def test_settings_that_cannot_be_read_are_told_with_their_file_and_nothing_else_
     [
         ("/bin/srun", None, "ok", "srun starts ranks"),
         ("/mpi/bin/mpiexec", "hosts", "ok", "no port of mpiexec and its daemons answers other users and hosts"),
-        ("/mpi/bin/mpiexec", None, "warning", "every user who reaches the nodes can command mpiexec"),
+        ("/mpi/bin/mpiexec", None, "warning", "every user who reaches the nodes can send commands to mpiexec"),
     ],
 )
 def test_a_launcher_that_other_users_can_command_is_a_warning(program, guard, verdict, words):

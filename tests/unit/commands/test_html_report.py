@@ -42,7 +42,7 @@ def drawn(monkeypatch):
     [
         (
             "mine",
-            r"report .*mine: a report is an HTML file\. Choose a name that ends in \.html, e\.g\. .*mine\.html\.$",
+            r"report .*mine is not valid: .* Choose a name that ends in \.html, for example .*mine\.html\.$",
         ),
         ("folder.html", r"is a folder\. Name a file"),
         ("nowhere/report.html", r"the folder .*nowhere does not exist\. Create the folder, or name another file"),
@@ -65,7 +65,7 @@ def test_a_file_that_may_not_be_written_is_refused(tmp_path, monkeypatch):
 
 def test_of_a_cluster_that_has_ended_it_is_said_when_reports_are_made(tmp_path):
     with pytest.raises(
-        ClusterNotFound, match=r"no cluster named 'gone'.*A report can only be written while its cluster runs"
+        ClusterNotFound, match=r"cluster 'gone' does not exist.*A report can only be written while its cluster runs"
     ):
         report(str(tmp_path / "report.html"), "gone")
 
@@ -122,7 +122,7 @@ def test_a_report_that_cannot_be_drawn_says_why_in_its_log(record, tmp_path, mon
 
 
 def test_the_error_of_the_process_that_draws_comes_with_its_fields():
-    with pytest.raises(ClusterNotFound, match="no cluster named 'nobody'") as raised:
+    with pytest.raises(ClusterNotFound, match="cluster 'nobody' does not exist") as raised:
         verb._drawn("nobody")
     assert (raised.value.option, raised.value.given) == ("name", "nobody")
 

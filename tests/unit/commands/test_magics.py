@@ -31,7 +31,7 @@ def _own_registry(monkeypatch, tmp_path):
         ("start -3", r"^ranks '-3' is not valid. Choose a whole number from 1"),
         ("start eight", r"^ranks 'eight' is not valid. Choose a whole number from 1"),
         ("start 2.5", r"^ranks '2\.5' is not valid. Choose a whole number from 1"),
-        ("report out", r"^report out: .* Choose a name that ends in \.html, e\.g\. out\.html\.$"),
+        ("report out", r"^report out is not valid: .* Choose a name that ends in \.html, for example out\.html\.$"),
         ("start {unknown}", r"^ranks '{unknown}' is not valid. Choose a whole number from 1"),
         ("start 2 --threads none", r"^threads 'none' is not valid. Choose a whole number from 1"),
         ("start 2 --memory lots", r"^memory 'lots' is not valid. Choose a size above zero for each rank, e\.g\. 2GB"),
@@ -49,12 +49,15 @@ def _own_registry(monkeypatch, tmp_path):
         ("start 2 --name 'a b'", r"^name 'a b' is not valid. Choose 1 to 40 letters, digits"),
         ("stat", r"^%mpicluster stat: no such subcommand, did you mean 'start'\?"),
         ("start --rank 2", r"^%mpicluster start: unknown option '--rank'"),
-        ("attach nobody", r"^no cluster named 'nobody'\. No cluster runs; start one with %mpicluster start\.$"),
-        ("stop", r"^no cluster runs\. Start one with %mpicluster start\.$"),
-        ("scale 4", r"^no cluster runs\. Start one"),
-        ("restart nobody", r"^no cluster named 'nobody'"),
-        ("logs nobody", r"^no cluster named 'nobody'"),
-        ("script", r"^no cluster runs\. Start one"),
+        (
+            "attach nobody",
+            r"^cluster 'nobody' does not exist\. No cluster runs\. Start a cluster with %mpicluster start\.$",
+        ),
+        ("stop", r"^no cluster runs\. Start a cluster with %mpicluster start\.$"),
+        ("scale 4", r"^no cluster runs\. Start a cluster"),
+        ("restart nobody", r"^cluster 'nobody' does not exist"),
+        ("logs nobody", r"^cluster 'nobody' does not exist"),
+        ("script", r"^no cluster runs\. Start a cluster"),
     ],
 )
 def test_bad_input_is_a_usage_error_of_one_sentence_and_leaves_nothing(shell, line, message):
@@ -77,7 +80,10 @@ def test_a_record_that_others_can_read_is_refused_with_the_remedy(shell):
 def test_a_name_that_is_taken_is_told_with_what_can_be_done(shell):
     registry.create(registry.Record(name="mine", ranks=1))
 
-    with pytest.raises(UsageError, match=r"named 'mine' already exists\. Use it \(%mpicluster attach mine\), stop it"):
+    with pytest.raises(
+        UsageError,
+        match=r"named 'mine' already exists\. Use that cluster \(%mpicluster attach mine\), stop that cluster",
+    ):
         shell.run_line_magic("mpicluster", "start 1 --name mine")
 
 

@@ -36,10 +36,10 @@ def _own_registry(monkeypatch, tmp_path):
             2,
             "workbench scale: the following arguments are required: N. usage: workbench scale N [NAME] [--json]",
         ),
-        ("stop nobody", 1, "no cluster named 'nobody'. No cluster runs; start one with `workbench start`."),
+        ("stop nobody", 1, "cluster 'nobody' does not exist. No cluster runs. Start a cluster with `workbench start`."),
         ("stop nobody --all", 2, "stop nobody --all is not valid. Choose either a name or --all"),
-        ("status", 1, "no cluster runs. Start one with `workbench start`."),
-        ("logs --json", 1, "no cluster runs. Start one with `workbench start`."),
+        ("status", 1, "no cluster runs. Start a cluster with `workbench start`."),
+        ("logs --json", 1, "no cluster runs. Start a cluster with `workbench start`."),
     ],
 )
 def test_bad_input_is_one_sentence_and_a_code_that_tells_whose_fault_it_is(capsys, line, code, message):

@@ -183,7 +183,7 @@ def test_a_start_whose_process_was_killed_says_so():
 
     registry.clean()
 
-    assert (only().state, only().reason) == (ended.FAILED, "its start was given up")
+    assert (only().state, only().reason) == (ended.FAILED, "its start was cancelled")
 
 
 @pytest.mark.parametrize(
@@ -194,7 +194,7 @@ def test_a_start_whose_process_was_killed_says_so():
         (JobStatus(JobState.FAILED, "out of memory"), "its job 4711 has ended: FAILED: out of memory"),
         (
             JobStatus(JobState.UNKNOWN, unknown_to_scheduler=True),
-            "its job 4711 has ended: gone: the scheduler does not know it",
+            "its job 4711 has ended: gone: the scheduler no longer knows the job",
         ),
     ],
 )
@@ -238,7 +238,7 @@ def test_a_stop_is_the_users_even_if_the_head_does_not_answer(monkeypatch):
             ended.FAILED,
             "there is no sbatch.",
         ),
-        (KeyboardInterrupt(), ended.STOPPED, "its start was given up"),
+        (KeyboardInterrupt(), ended.STOPPED, "its start was cancelled"),
     ],
 )
 def test_a_start_that_fails_leaves_why(error, state, reason):

@@ -97,7 +97,7 @@ def test_no_job_of_the_same_number_is_cancelled(system, written):
     system.queue("RUNNING", "other-work", "(null)")
 
     assert jobs.alive(record) is None
-    with pytest.raises(LaunchError, match=r"Stop (it|the cluster) there, or remove "):
+    with pytest.raises(LaunchError, match=r"Stop the cluster on that system, or remove "):
         jobs.cancel(record)
     assert "scancel" not in system.called
 
@@ -122,7 +122,7 @@ def test_a_running_job_of_an_earlier_version_is_believed_and_cancelled(system):
 def test_nothing_is_cancelled_while_nobody_tells_whose_it_is(system):
     record = training(system=B)
     system.answer("squeue", "exit 1")
-    with pytest.raises(SchedulerTimeout, match="does not report whose job 4711 is"):
+    with pytest.raises(SchedulerTimeout, match="does not report the owner of job 4711"):
         jobs.cancel(record)
     assert "scancel" not in system.called
 
@@ -130,7 +130,7 @@ def test_nothing_is_cancelled_while_nobody_tells_whose_it_is(system):
 def test_a_stop_of_a_cluster_of_another_system_names_it_and_leaves_the_record(system):
     record = training(system=A)
     system.answer("squeue", UNKNOWN_JOB)
-    with pytest.raises(LaunchError, match=f"in the scheduler {A}, and here the scheduler is {B}. Stop it there"):
+    with pytest.raises(LaunchError, match=f"in the scheduler {A}, and here the scheduler is {B}. Stop the cluster on"):
         stop(record)
     assert registry.names() == ["training"]
 

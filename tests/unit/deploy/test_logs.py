@@ -43,7 +43,7 @@ def test_the_folder_is_found_while_the_cluster_runs_and_after(record):
 
 
 def test_a_cluster_that_never_was_has_no_logs(record):
-    with pytest.raises(ClusterNotFound, match="no cluster named 'b'"):
+    with pytest.raises(ClusterNotFound, match="cluster 'b' does not exist"):
         logs.folder("b")
 
 
@@ -83,7 +83,7 @@ def test_the_log_of_one_rank_is_its_text_alone(record, rank):
 @pytest.mark.parametrize("rank", [2, -1, "x", "", "0\n", True, "../head", "w1.7"])
 def test_another_rank_is_refused_with_those_there_are(record, rank):
     write(record, head="head", rank_0="0", rank_1="1")
-    with pytest.raises(InvalidRequest, match=r"rank .* has no log; .*allowed: 0, 1") as caught:
+    with pytest.raises(InvalidRequest, match=r"rank .* has no log: .*allowed: 0, 1") as caught:
         logs.read(record.logs, rank)
     assert repr(rank) in str(caught.value)
 

@@ -119,7 +119,9 @@ def test_what_is_no_size_above_zero_is_refused(value, root):
 
 
 def test_memory_that_the_host_does_not_have_is_refused():
-    with pytest.raises(InvalidRequest, match=r"^memory '100 PB': a rank cannot have more memory than this host"):
+    with pytest.raises(
+        InvalidRequest, match=r"^memory '100 PB' is not valid: a rank cannot have more memory than this host"
+    ):
         request(2, memory="100 PB")
 
 
@@ -297,7 +299,9 @@ def test_a_job_has_the_dask_settings_of_this_process_but_what_only_it_can_hold()
 
 
 def test_more_ranks_than_the_host_has_memory_for_are_refused():
-    with pytest.raises(InvalidRequest, match=r"ranks 90000: each rank needs about 50 MB .* host has .* at most \d+"):
+    with pytest.raises(
+        InvalidRequest, match=r"ranks 90000 is not valid: each rank needs about 50 MB .* host has .* at most \d+"
+    ):
         request(90_000)
 
 
@@ -336,7 +340,7 @@ def test_modules_of_the_settings_are_preloaded_ahead_of_those_that_are_asked_for
 def test_ranks_that_should_go_on_without_a_dead_one_are_refused_where_the_mpi_cannot_do_that(monkeypatch):
     monkeypatch.setattr(room.mpi_library, "check_choice", lambda mpi: mpi)
     monkeypatch.setattr(room.mpi_library, "find", lambda _: MPI("mpich", (5, 0, 2), "", "mpiexec"))
-    with pytest.raises(InvalidRequest, match=r"ranks of MPICH 5\.0\.2 cannot continue when one of them dies"):
+    with pytest.raises(InvalidRequest, match=r"ranks of MPICH 5\.0\.2 cannot continue after the loss of a rank"):
         request(1, fault_tolerant=True)
 
 

@@ -119,7 +119,7 @@ def test_a_start_that_waits_takes_no_other_cluster_of_its_name_for_its_own() -> 
     registry.remove(first)
     registry.create(second)
 
-    with pytest.raises(StartError, match="it was stopped, and another cluster has its name now") as stopped:
+    with pytest.raises(StartError, match="the cluster was stopped, and another cluster now has its name") as stopped:
         start.look()
     assert start.record == first
     with pytest.raises(StartError):

@@ -135,7 +135,7 @@ def test_spilled_data_is_where_dask_is_told(cluster_id, tmp_path):
 def test_an_open_folder_is_refused_and_the_advice_helps(make, open_mode, cluster_id, runtime):
     folder = make(cluster_id)
     folder.chmod(open_mode)
-    with pytest.raises(RecordError, match=r"must be your folder with mode 700.*Start a new cluster"):
+    with pytest.raises(RecordError, match=r"must be a folder that you own, with mode 700.*Start a new cluster"):
         make(cluster_id)
     another = uuid.uuid4().hex
     assert mode(make(another)) == 0o700
@@ -147,7 +147,7 @@ def test_a_folder_of_another_user_is_refused(cluster_id, runtime, monkeypatch):
     me = os.geteuid()
     with monkeypatch.context() as patch:
         patch.setattr(os, "geteuid", lambda: me + 1)
-        with pytest.raises(RecordError, match="your folder"):
+        with pytest.raises(RecordError, match="a folder that you own"):
             node_dirs.sockets(cluster_id)
 
 

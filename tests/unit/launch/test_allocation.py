@@ -92,9 +92,11 @@ def test_who_is_inside_a_job_and_starts_elsewhere_unasked_is_told_of_it(monkeypa
     for name, value in Slurm.items():
         monkeypatch.setenv(name, value)
     told = allocation.allocation_hint(None, "slurm")
-    assert told.startswith("this process is inside Slurm job 17 (2 nodes: n1, n2); the cluster starts in a job of its")
-    assert told.endswith("--scheduler here")
-    assert "on this host alone" in allocation.allocation_hint("auto", "local")
+    assert told.startswith(
+        "this process is inside Slurm job 17 (2 nodes: n1, n2), but the cluster starts in a separate job"
+    )
+    assert told.endswith("--scheduler here.")
+    assert "only on this host" in allocation.allocation_hint("auto", "local")
     assert allocation.allocation_hint("slurm", "slurm") == allocation.allocation_hint("here", "here") == ""
 
 

@@ -281,7 +281,7 @@ def test_a_library_that_does_not_load_in_time_is_told(tmp_path, monkeypatch):
 
 def test_an_mpi_that_is_not_supported_is_named_with_those_that_are(installed):
     installed("Microsoft MPI", (10, 1))
-    with pytest.raises(LaunchError, match="'Microsoft MPI'; supported are Open MPI, MPICH"):
+    with pytest.raises(LaunchError, match=r"'Microsoft MPI', which is not supported\. Supported MPIs: Open MPI, MPICH"):
         find()
 
 

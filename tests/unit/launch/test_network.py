@@ -42,7 +42,7 @@ def test_an_interface_that_is_not_here_is_refused_with_those_that_are(given):
 
 
 def test_an_interface_that_is_named_wrongly_is_refused():
-    with pytest.raises(InvalidRequest, match=r"^interface 'ib9' on .*allowed: .*lo"):
+    with pytest.raises(InvalidRequest, match=r"^interface 'ib9' does not exist on .*allowed: .*lo"):
         network.address("ib9")
 
 

@@ -31,12 +31,12 @@ QSUB = f"qsub {' '.join(SUBMIT_OPTIONS)}"
 REFUSED = {
     "badserver-qsub": (SchedulerTimeout, "the PBS server does not answer"),
     "down-qsub": (SchedulerTimeout, "the PBS server does not answer"),
-    "qsub-badsel-directive": (JobRejected, "does not understand a directive"),
+    "qsub-badsel-directive": (JobRejected, "a directive is not valid"),
     "qsub-crlf": (JobRejected, "script contains cr, lf"),
     "qsub-group-list-bad": (JobRejected, "you are not a member of a group in --extra"),
-    "qsub-invalid-directive": (JobRejected, "does not understand a directive; check --extra"),
+    "qsub-invalid-directive": (JobRejected, "a directive is not valid. Check --extra"),
     "qsub-invalid-directive2": (JobRejected, "directive error: -Z zzz"),
-    "qsub-invalid-option": (JobRejected, "does not understand a directive"),
+    "qsub-invalid-option": (JobRejected, "a directive is not valid"),
     "qsub-mem-bad": (JobRejected, "select.mem"),
     "qsub-name-long": (JobRejected, "Job name is too long"),
     "qsub-name-slash": (JobRejected, "illegal -N value"),
@@ -44,7 +44,7 @@ REFUSED = {
     "qsub-ncpus-over-queue": (JobRejected, "more than queue nosuchq allows (ncpus up to 4, walltime up to 00:01:00)"),
     "qsub-nofile": (JobRejected, "No such file"),
     "qsub-place-bad": (JobRejected, "Resource_List.place"),
-    "qsub-queue-acl": (JobRejected, "you may not use queue nosuchq. Choose another by --queue"),
+    "qsub-queue-acl": (JobRejected, "you may not use queue nosuchq. Choose another queue with --queue"),
     "qsub-queue-disabled": (JobRejected, "queue nosuchq is closed"),
     "qsub-select-and-ncpus": (JobRejected, 'cannot be used with "select"'),
     "qsub-select-and-nodes": (JobRejected, "Cannot be used with select"),
@@ -52,11 +52,11 @@ REFUSED = {
     "qsub-select-malformed2": (JobRejected, "Resource_List.select"),
     "qsub-select-malformed3": (JobRejected, "select.ncpus"),
     "qsub-select-negative": (JobRejected, "select.ncpus"),
-    "qsub-select-unknown-res": (JobRejected, "it has no 'bogus'; check --constraint"),
+    "qsub-select-unknown-res": (JobRejected, "PBS has no 'bogus'. Check --constraint"),
     "qsub-select-zero": (JobRejected, "Illegal attribute"),
     "qsub-slash-M-bad-mail": (JobRejected, "illegal -m value"),
-    "qsub-unknown-queue": (JobRejected, "there is no queue 'nosuchq'; allowed: workq, short, private, off, stopped"),
-    "qsub-unknown-res": (JobRejected, "it has no 'bogusres'"),
+    "qsub-unknown-queue": (JobRejected, "queue 'nosuchq' does not exist; allowed: workq, short, private, off, stopped"),
+    "qsub-unknown-res": (JobRejected, "PBS has no 'bogusres'"),
     "qsub-unknown-server": (SchedulerTimeout, "the PBS server does not answer"),
     "qsub-walltime-bad": (JobRejected, "Resource_List.walltime"),
     "qsub-walltime-bad-directive": (JobRejected, "Resource_List.walltime"),
@@ -166,12 +166,12 @@ def test_no_recorded_refusal_is_left_out():
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        ("Batch job submission failed: Invalid partition name specified", "there is no queue 'nosuchq'"),
+        ("Batch job submission failed: Invalid partition name specified", "queue 'nosuchq' does not exist"),
         ("Batch job submission failed: Requested time limit is invalid", "the walltime of 01:00:00 is longer"),
-        ("Batch job submission failed: Requested node configuration is not available", "it asks for 1 node"),
+        ("Batch job submission failed: Requested node configuration is not available", "the job requests 1 node"),
         ("Batch job submission failed: Invalid account or account/partition combination specified", "account None"),
         ("Batch job submission failed: Invalid feature specification", "no node has"),
-        ("something else", "see its message (something else)"),
+        ("something else", "see the message of PBS (something else)"),
     ],
 )
 def test_refusals_of_the_emulation_are_told_in_one_sentence(emulation, spec, words, told):
@@ -262,7 +262,7 @@ def test_a_job_that_can_never_start_is_refused_at_once_unless_nodes_are_made_on_
     with dask.config.set({"workbench.cancel-hopeless": False}):
         until("PBS has answered", lambda: start.look() and start.status.hopeless)
 
-    with pytest.raises(StartError, match=r"its job 17\.pbshead will never start: there are fewer nodes\. Request less"):
+    with pytest.raises(StartError, match=r"its job 17\.pbshead will never start: fewer nodes exist\. Request less"):
         start.look()
     poller.forget("pbs", "17.pbshead")
 
@@ -460,10 +460,10 @@ def test_where_a_chunk_is_a_node_a_job_is_on_one_if_nothing_is_said(torque):
     [
         ({"nodes": 5}, "each node needs at least one rank"),
         ({"nodes": 1, "ranks_per_node": 3}, "hold all ranks"),
-        ({"reservation": "monday"}, "named like R123"),
-        ({"reservation": "R7", "queue": "workq"}, "Give one of them"),
+        ({"reservation": "monday"}, "names in the form R123"),
+        ({"reservation": "R7", "queue": "workq"}, "Pass only one of these options"),
         ({"constraint": "bigmem"}, "model=milan"),
-        ({"constraint": "ncpus=4"}, "have their own options"),
+        ({"constraint": "ncpus=4"}, "have separate options"),
         ({"constraint": "a=1+1:ncpus=9"}, "--constraint"),
         ({"queue": "two words"}, "a name without blanks"),
         ({"account": "a\n#PBS -q x"}, "a name without blanks"),
@@ -497,7 +497,9 @@ def test_what_the_site_skips_is_not_asked_for(pbs, skip):
     with dask.config.set({"jobqueue.mine": {"job-directives-skip": [skip, "-m"], "job-extra-directives": ["-m n"]}}):
         settled = settle(preset="mine", queue="walltime")
         assert (settled.walltime, settled.extra, settled.queue) == (None, (), "walltime")
-        with pytest.raises(InvalidRequest, match=r"--walltime: the site's settings leave -l walltime out"):
+        with pytest.raises(
+            InvalidRequest, match="--walltime has no effect: the settings of the site remove -l walltime"
+        ):
             settle(preset="mine", walltime=60)
 
 

@@ -15,8 +15,8 @@ from support.patience import DEADLINE
 from workbench.launch import pbs_parse
 from workbench.launch.interface import UNKNOWN, JobState, JobStatus
 
-TOO_MANY_CORES = "will never start: processors: 100 asked for, there are 16"
-NO_EXIT = "never ran: a job that it had to wait for has failed"
+TOO_MANY_CORES = "will never start: processors: 100 requested, 16 exist"
+NO_EXIT = "never ran: a job for which this job waited has failed"
 NO_COMMAND = "exit code 127: a command was not found"
 # What is said in every recording of `qstat -f`, by the job.
 SAID = {
@@ -26,8 +26,8 @@ SAID = {
     "job-joined-qstat": {"49.pbshead": "done"},
     "qstat-f-H-qsubh": {"27.pbshead": "queued: held by the user"},
     "qstat-f-Q-cannever-22.pbshead": {"22.pbshead": f"queued: {TOO_MANY_CORES}"},
-    "qstat-f-Q-cannever-23.pbshead": {"23.pbshead": "queued: will never start: there are fewer nodes"},
-    "qstat-f-Q-estimated": {"73.pbshead": "queued: waiting for processors: 16 asked for, 4 free of 16"},
+    "qstat-f-Q-cannever-23.pbshead": {"23.pbshead": "queued: will never start: fewer nodes exist"},
+    "qstat-f-Q-estimated": {"73.pbshead": "queued: waiting for processors: 16 requested, 4 free of 16"},
     "qstat-f-Q-insufficient": {"26.pbshead": "queued: waiting for free nodes"},
     "qstat-f-Q-insufficient-ncpus": {"67.pbshead": "queued: waiting for processors"},
     "qstat-f-Q-stoppedqueue": {"24.pbshead": "queued: its queue is stopped"},
@@ -35,7 +35,7 @@ SAID = {
     "qstat-f-w-R": {"25.pbshead": "running"},
     "qstat-f-all-json": {
         "22.pbshead": f"queued: {TOO_MANY_CORES}",
-        "23.pbshead": "queued: will never start: there are fewer nodes",
+        "23.pbshead": "queued: will never start: fewer nodes exist",
         "24.pbshead": "queued: its queue is stopped",
         "25.pbshead": "running",
         "26.pbshead": "queued: waiting for free nodes",
@@ -48,15 +48,15 @@ SAID = {
     "qstat-f-json-H-qhold": {"30.pbshead": "queued: held by the user"},
     "qstat-f-json-H-qsubh": {"27.pbshead": "queued: held by the user"},
     "qstat-f-json-Q-cannever-22.pbshead": {"22.pbshead": f"queued: {TOO_MANY_CORES}"},
-    "qstat-f-json-Q-cannever-23.pbshead": {"23.pbshead": "queued: will never start: there are fewer nodes"},
-    "qstat-f-json-Q-estimated": {"73.pbshead": "queued: waiting for processors: 16 asked for, 4 free of 16"},
-    "qstat-f-json-Q-estimated2": {"74.pbshead": "queued: waiting for processors: 8 asked for, 4 free of 16"},
+    "qstat-f-json-Q-cannever-23.pbshead": {"23.pbshead": "queued: will never start: fewer nodes exist"},
+    "qstat-f-json-Q-estimated": {"73.pbshead": "queued: waiting for processors: 16 requested, 4 free of 16"},
+    "qstat-f-json-Q-estimated2": {"74.pbshead": "queued: waiting for processors: 8 requested, 4 free of 16"},
     "qstat-f-json-Q-insufficient": {"26.pbshead": "queued: waiting for free nodes"},
     "qstat-f-json-Q-insufficient-ncpus": {"67.pbshead": "queued: waiting for processors"},
-    "qstat-f-json-Q-mem": {"68.pbshead": "queued: will never start: memory: 500gb asked for, there are 48210mb"},
+    "qstat-f-json-Q-mem": {"68.pbshead": "queued: will never start: memory: 500gb requested, 48210mb exist"},
     "qstat-f-json-Q-node-down": {"84.pbshead": "queued: waiting for host"},
     "qstat-f-json-Q-nohost": {
-        "85.pbshead": "queued: will never start: no node has the host asked for (node9 != node1,node2)"
+        "85.pbshead": "queued: will never start: no node has the requested host (node9 != node1,node2)"
     },
     "qstat-f-json-R": {"25.pbshead": "running"},
     "qstat-f-json-R-after-qdel-in-epilogue": {"65.pbshead": "completing: is being cancelled"},
@@ -87,7 +87,7 @@ SAID = {
     "qstat-xf-json-F-queued-deleted": {"26.pbshead": "cancelled: cancelled"},
     "qstat-xf-json-F-self9": {"34.pbshead": "failed: killed by SIGKILL"},
     "qstat-xf-json-F-tricky-env": {"39.pbshead": "done"},
-    "qstat-xf-json-F-walltime-killed": {"33.pbshead": "timeout: its walltime was up"},
+    "qstat-xf-json-F-walltime-killed": {"33.pbshead": "timeout: its walltime has ended"},
     "qstat-xf-json-walltime-normalised": {"13.pbshead": "done"},
 }
 LOST = {

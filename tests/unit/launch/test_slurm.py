@@ -252,7 +252,7 @@ def test_a_directive_of_the_site_gives_way_to_what_was_given():
     [
         ("--nodes=3", "--nodes"), ("-N3", "--nodes"), ("-n 3", "number of ranks"), ("--time 1:00", "--walltime"),
         ("-p x", "--queue"), ("--mem=4G", "--memory"), ("--mem-per-cpu=1G", "--memory"), ("-A x", "--account"),
-        ("--job-name=x", "--name"), ("-o x", "Leave it out"), ("-a 1-3", "Leave it out"), ("--wait", "Leave it out"),
+        ("--job-name=x", "--name"), ("-o x", "Omit this"), ("-a 1-3", "Omit this"), ("--wait", "Omit this"),
         ("--gpus-per-task=1", "--gpus-per-rank"), ("--qos=a -N3", "one option"), ("qos", "one option"),
         ("", "one option"), ("--qos=a\n#SBATCH -N3", "one option"), ("--comment='", "one option"),
     ],
@@ -279,7 +279,7 @@ def test_several_options_in_one_item_of_the_site_are_refused():
 )
 def test_what_the_site_leaves_out_cannot_be_asked_for_and_is_not_made_up(skip, asked, typed):
     with settings(**{"job-directives-skip": [skip], "queue": "a", "walltime": "01:00:00"}):
-        with pytest.raises(InvalidRequest, match=f"{typed}: the site's settings leave"):
+        with pytest.raises(InvalidRequest, match=f"{typed} has no effect: the settings of the site remove"):
             settle(**asked)
         found = settle()
         assert Slurm.resolve(found, ranks=8, threads=1, memory=None) == found
@@ -302,8 +302,8 @@ def test_states_and_reasons_are_told_in_words():
     assert {job: (status.state.name, status.reason) for job, status in found.items()} == {
         "1": ("RUNNING", ""),
         "2": ("QUEUED", "waiting for resources"),
-        "3": ("QUEUED", "asks for more time than the partition allows: will never start (PartitionTimeLimit)"),
-        "4": ("QUEUED", "a node that it needs is not available (UnavailableNodes:n[1-2])"),
+        "3": ("QUEUED", "requests more time than the partition allows: will never start (PartitionTimeLimit)"),
+        "4": ("QUEUED", "a node that the job needs is not available (UnavailableNodes:n[1-2])"),
         "5": ("QUEUED", "waiting for a limit of the quality of service (QOSMaxCpuPerUserLimit)"),
         "6": ("QUEUED", "Nodes required for job are DOWN, DRAINED"),
         "7": ("CANCELLED", ""),
@@ -382,7 +382,7 @@ REFUSED = "Invalid account or account/partition combination specified"
         (
             {"nodes": 9},
             "Node count specification invalid",
-            "9 nodes cannot be had: partition debug has 6 nodes of 8 proc",
+            "9 nodes cannot be allocated: partition debug has 6 nodes of 8 proc",
         ),
         (
             {"nodes": 2},
@@ -391,16 +391,16 @@ REFUSED = "Invalid account or account/partition combination specified"
         ),
         ({"constraint": "evn"}, "Invalid feature specification", "did you mean 'even'? (allowed: even, fast, odd)"),
         ({"account": "x"}, REFUSED, "--account 'x' may not use partition debug"),
-        ({}, REFUSED, "name yours by --account"),
+        ({}, REFUSED, "pass your account with --account"),
         ({}, "Job violates accounting/QOS policy (job submit limit)", "limits"),
         (
             {"gpus_per_rank": 3},
             "Requested node configuration is not available",
-            "give 8 ranks (2 threads, 3 GPUs each): part",
+            "room for 8 ranks (2 threads, 3 GPUs each): part",
         ),
         ({"extra": ("--foo",)}, "unrecognized option '--foo'", "among ['--foo']"),
-        ({"reservation": "r"}, "Requested reservation is invalid", "--reservation 'r' is none of yours"),
-        ({}, "the moon is full", "it gives its own reason"),
+        ({"reservation": "r"}, "Requested reservation is invalid", "you cannot use --reservation 'r'"),
+        ({}, "the moon is full", "Slurm gives this reason"),
     ],
 )
 def test_a_rejection_names_what_was_asked_for_and_what_there_is(asked, words, sentence):
@@ -413,7 +413,7 @@ def test_what_is_expected_is_told_with_the_day_unless_it_is_today():
     noon = time.mktime((2026, 11, 21, 12, 0, 0, 0, 0, -1))
     assert expectation(words, noon) == "would start at 10:32 on n[1-4], using 8 processors"
     assert expectation(words, noon - 86400) == "would start at 2026-11-21 10:32 on n[1-4], using 8 processors"
-    assert expectation(words.replace("2026", "3047"), noon).startswith("would not start as things are: Job 1")
+    assert expectation(words.replace("2026", "3047"), noon).startswith("would not start in the present state: Job 1")
     assert expectation("sbatch: who knows") == "who knows"
 
 
@@ -435,7 +435,7 @@ def test_a_refused_job_is_told_in_a_sentence_with_the_words_of_slurm(tmp_path, a
     answers("sbatch", "echo 'sbatch: error: Batch job submission failed: Invalid partition name specified' >&2; exit 1")
     answers("sinfo", f"cat <<'.'\n{bars(PARTITIONS)}.")
     spec = spec_in(tmp_path, resources=Resources(queue="debgu"))
-    sentence = r"--queue 'debgu' is no partition; did you mean 'debug'\? .*\(Invalid partition name specified\)\.$"
+    sentence = r"--queue 'debgu' is not a partition; did you mean 'debug'\? .*\(Invalid partition name specified\)\.$"
     with pytest.raises(JobRejected, match=sentence):
         Slurm.submit(spec)
     assert "did you mean 'debug'" in Slurm.test_only(spec)
@@ -550,5 +550,5 @@ def test_slurm_is_there_when_it_answers(answers, monkeypatch, tmp_path):
     "line", ["--outp=/dev/null", "--nod=9", "--ntasks-per-n=1", "--tim=1", "--part=x", "--job-n=x"]
 )
 def test_a_shortened_option_of_ours_is_refused_as_the_whole_one(line):
-    with pytest.raises(InvalidRequest, match=r"of the workbench|decides on"):
+    with pytest.raises(InvalidRequest, match=r"the workbench (has an option for|sets) "):
         Slurm.resolve(Resources(extra=(line,)), ranks=1, threads=1, memory=None)

@@ -107,9 +107,9 @@ def test_an_event_of_a_fit_becomes_records():
 def test_a_report_is_of_numbers_and_to_somebody():
     with pytest.raises(InvalidRequest, match=r"takes numbers, and loss is '3'\. Pass float\(loss\)"):
         report(1, loss="3")
-    with pytest.raises(InvalidRequest, match=r"report\(time=...\): 'time' is a reserved name"):
+    with pytest.raises(InvalidRequest, match=r"report\(time=...\) is not valid: 'time' is a reserved name"):
         report(1, time=3.0)
     with pytest.raises(InvalidRequest, match="in the range of a float"):
         report(1, loss=10**400)
-    with pytest.raises(InvalidRequest, match=r"found no cluster\. Call it after %mpicluster start"):
+    with pytest.raises(InvalidRequest, match=r"found no cluster\. Call report\(\) after %mpicluster start"):
         report(1, loss=3.0)

@@ -92,7 +92,7 @@ def test_of_many_ranks_those_are_shown_that_were_longest_in_mpi():
     ranks = [told(rank, operations={"Send": (1, 1, rank / 100)}) for rank in range(100)]
     lines = repr(ProfileFrame(ranks)).splitlines()
 
-    assert "shown are the 32 ranks with the most time in MPI" in lines[0]
+    assert "only the 32 ranks with the most time in MPI are shown" in lines[0]
     assert [line.split()[0] for line in lines[3:35]] == [str(rank) for rank in range(68, 100)]
 
 
@@ -197,7 +197,8 @@ def test_an_operation_that_is_not_over_counts_with_its_seconds_until_now(worker)
 def test_a_rank_that_counts_nothing_and_a_worker_that_is_no_rank_say_so(worker):
     worker.activity.enabled = False
     with pytest.raises(
-        InvalidRequest, match=r"count nothing, because workbench\.metrics\.enabled is false\. Set it to true"
+        InvalidRequest,
+        match=r"count nothing, because workbench\.metrics\.enabled is false\. Set workbench\.metrics\.enabled to true",
     ):
         profile_rank.begin("one", worker)
     with pytest.raises(InvalidRequest, match="this client is connected to another kind of cluster"):

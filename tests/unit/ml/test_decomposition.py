@@ -311,7 +311,7 @@ def test_the_work_space_is_what_the_docstring_says(method, vectors, squares, dty
         (TruncatedSVD(13), "n_components=13 must be between 1 and"),
         (PCA(0), "The 'n_components' parameter of PCA"),
         (PCA(3, solver="grim"), "The 'solver' parameter of PCA"),
-        (PCA(0.9, solver="randomized"), "a share of all variance"),
+        (PCA(0.9, solver="randomized"), "a fraction of the total variance"),
     ],
 )
 def test_what_cannot_be_is_refused(model, message):
@@ -361,14 +361,17 @@ def test_each_parameter_of_scikit_learn_is_one_here(name):
 @pytest.mark.parametrize(
     ("model", "sentence"),
     [
-        (PCA(3, svd_solver="arpack"), "svd_solver='arpack' has no meaning for .*: no solver needs a pass"),
-        (PCA(3, tol=0.1), "tol=0.1 has no meaning for .*: no solver ends at a tolerance"),
+        (PCA(3, svd_solver="arpack"), "svd_solver='arpack' has no meaning for .*: the solver 'arpack' needs a pass"),
+        (PCA(3, tol=0.1), "tol=0.1 has no meaning for .*: no solver stops at a tolerance"),
         (
             PCA(3, power_iteration_normalizer="LU"),
             "power_iteration_normalizer='LU' has no meaning for .* or 'QR'",
         ),
         (PCA(3, iterated_power="often"), "The 'iterated_power' parameter of PCA"),
-        (PCA(3, svd_solver="full", solver="gram"), "svd_solver='full' is solver='tsqr', and solver='gram' was passed"),
+        (
+            PCA(3, svd_solver="full", solver="gram"),
+            "svd_solver='full' means solver='tsqr', but solver='gram' was passed",
+        ),
         (TruncatedSVD(3, algorithm="lanczos"), "The 'algorithm' parameter of TruncatedSVD"),
     ],
 )

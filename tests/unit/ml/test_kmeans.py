@@ -460,7 +460,7 @@ def test_what_parts_leave_is_taken_once_and_not_left_for_ever():
             Left(start).leave(f"fit {number}")
     assert [kept_arrays.take("fit 19", start, which)[0] for start in (1, 2) for which in (1, 0)] == [-1, 1, -2, 2]
     for gone in ("fit 19", "fit 3"):
-        with pytest.raises(RankLost, match=r"fit again, or call model\.predict\(X\) of the fitted model"):
+        with pytest.raises(RankLost, match=r"Repeat the fit, or call model\.predict\(X\) of the fitted model"):
             kept_arrays.take(gone, 1, 0)
     for number, start, which in itertools.product(range(4, 19), (1, 2), (0, 1)):
         assert abs(kept_arrays.take(f"fit {number}", start, which)[0]) == start

@@ -132,7 +132,7 @@ def test_features_far_from_zero_are_no_trouble_to_newton(classes, form):
 
 def test_newton_says_when_digits_are_used_up():
     X, y, _ = data(2)
-    with pytest.warns(ConvergenceWarning, match="no step makes the loss smaller: its digits are used up"):
+    with pytest.warns(ConvergenceWarning, match="no step makes the loss smaller by more than its rounding error"):
         model = LogisticRegression(tol=0.0, solver="newton-cg").fit(X, y)
     np.testing.assert_allclose(model.coef_, LogisticRegression(tol=1e-10).fit(X, y).coef_, atol=1e-6)
 
@@ -150,7 +150,7 @@ def test_newton_follows_no_noise_of_single_precision(classes, tol):
 
             assert model.n_iter_[0] <= 20
             np.testing.assert_allclose(model.coef_, wanted.coef_, atol=1e-3)
-    assert all("its digits are used up" in str(each.message) for each in caught)
+    assert all("its rounding error" in str(each.message) for each in caught)
     assert len(caught) == 20 or tol > 0
 
 
@@ -248,7 +248,9 @@ def test_a_callback_cannot_end_a_fit_as_if_it_had_converged():
 def test_a_warm_start_from_other_labels_is_refused():
     X, y, _ = data(2)
     model = LogisticRegression(warm_start=True).fit(X, y)
-    with pytest.raises(ValueError, match=r"has weights of shape \(8,\), and these rows and labels need \(3, 8\)"):
+    with pytest.raises(
+        ValueError, match=r"has weights of shape \(8,\), and these rows and labels need weights of shape \(3, 8\)"
+    ):
         model.fit(X, data(3)[1])
 
 
@@ -262,7 +264,9 @@ def test_weights_of_classes_that_are_not_there_are_refused():
 def test_classes_that_weigh_nothing_cannot_be_balanced(classes):
     X, y, weight = data(classes)
     weight[y == 1] = 0
-    with pytest.raises(ValueError, match="class_weight='balanced': all rows of class 1 have the weight 0"):
+    with pytest.raises(
+        ValueError, match=r"class_weight='balanced' is not possible, .* all rows of class 1 have the weight 0"
+    ):
         LogisticRegression(class_weight="balanced").fit(X, y, weight)
     assert np.isfinite(LogisticRegression().fit(X, y, weight).coef_).all()
 

@@ -249,7 +249,7 @@ def test_a_number_of_neighbours_that_cannot_be_is_refused(number, error, message
 def test_a_row_has_one_neighbour_less_than_there_are_rows():
     X = rows(20)
     assert NearestNeighbors(19).fit(X).kneighbors()[0].shape == (20, 19)
-    with pytest.raises(ValueError, match="Expected n_neighbors < n_samples_fit, since no row is its own neighbor"):
+    with pytest.raises(ValueError, match="Expected n_neighbors < n_samples_fit, because no row is its own neighbor"):
         NearestNeighbors(20).fit(X).kneighbors()
 
 

@@ -188,7 +188,9 @@ def test_the_engine_of_a_setting_holds_where_no_other_is_named(client):
         assert StandardScaler(engine="local").fit(X).engine_ == "local"
     with (
         dask.config.set({"workbench.ml.engine": "fast"}),
-        pytest.raises(InvalidRequest, match=r"workbench.ml.engine 'fast': valid are auto, mpi, dask, local"),
+        pytest.raises(
+            InvalidRequest, match=r"workbench.ml.engine 'fast' is not valid\. Allowed: auto, mpi, dask, local"
+        ),
     ):
         StandardScaler().fit(X)
 

@@ -167,17 +167,23 @@ def test_a_step_is_left_as_it_was():
 @pytest.mark.parametrize(
     ("step", "sentence"),
     [
-        (preprocessing.KBinsDiscretizer(strategy="uniform"), "strategy has no meaning in a recipe; valid: 'quantile'"),
-        (preprocessing.KBinsDiscretizer([3]), "n_bins and cv must be an integer of at least 2"),
-        (preprocessing.OneHotEncoder(min_frequency=3), "min_frequency has no meaning in a recipe; valid: None"),
-        (preprocessing.TargetEncoder(target_type="multiclass"), "target_type has no meaning"),
-        (preprocessing.TargetEncoder(cv=1), "n_bins and cv must be an integer of at least 2"),
-        (SimpleImputer(missing_values=0), "missing_values has no meaning"),
-        (SimpleImputer(add_indicator=True), "add_indicator has no meaning"),
+        (
+            preprocessing.KBinsDiscretizer(strategy="uniform"),
+            "strategy='uniform' has no meaning in a recipe. Valid values: 'quantile'",
+        ),
+        (preprocessing.KBinsDiscretizer([3]), "n_bins and cv must be integers of at least 2"),
+        (
+            preprocessing.OneHotEncoder(min_frequency=3),
+            "min_frequency=3 has no meaning in a recipe. Valid values: None",
+        ),
+        (preprocessing.TargetEncoder(target_type="multiclass"), "target_type='multiclass' has no meaning"),
+        (preprocessing.TargetEncoder(cv=1), "n_bins and cv must be integers of at least 2"),
+        (SimpleImputer(missing_values=0), "missing_values=0 has no meaning"),
+        (SimpleImputer(add_indicator=True), "add_indicator=True has no meaning"),
         (SimpleImputer(strategy=np.mean), "strategy must be one of mean, median"),
-        (preprocessing.MinMaxScaler(), "is no step of a recipe"),
-        (None, "is no step of a recipe"),
-        (preprocessing.StandardScaler, "is no step of a recipe"),
+        (preprocessing.MinMaxScaler(), "is not a step of a recipe"),
+        (None, "is not a step of a recipe"),
+        (preprocessing.StandardScaler, "is not a step of a recipe"),
         ([SimpleImputer(), preprocessing.FunctionTransformer()], "cannot follow each other"),
     ],
 )

@@ -109,5 +109,5 @@ def test_weights_that_cannot_be_are_refused():
         recipe.fit(FLIGHTS, sample_weight=-np.ones(ROWS))
     with pytest.raises(ValueError, match="inconsistent numbers of samples"):
         recipe.fit(FLIGHTS, sample_weight=np.ones(ROWS - 1))
-    with pytest.raises(TypeError, match=r"sample_weight is a .* pass Dask collections only, or none"):
+    with pytest.raises(TypeError, match=r"sample_weight is a .* Pass only Dask collections, or no Dask collection"):
         recipe.fit(FLIGHTS, sample_weight=da.ones(ROWS))

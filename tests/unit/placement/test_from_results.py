@@ -95,22 +95,22 @@ def test_blocks_that_differ_in_their_rows_alone_fit():
 @pytest.mark.parametrize(
     ("values", "words"),
     [
-        ((np.ones(3), np.ones((3, 1))), r"rank 1 returned .*\(3, 1\).* and rank 0 .*\(3,\)"),
+        ((np.ones(3), np.ones((3, 1))), r"rank 1 returned .*\(3, 1\).*, and rank 0 returned .*\(3,\)"),
         ((np.ones((3, 2)), np.ones((3, 2)), np.ones((3, 3))), r"rank 2 returned .*\(3, 3\)"),
-        ((np.ones(3), np.ones(3, "f")), "float32 and rank 0 .*float64"),
+        ((np.ones(3), np.ones(3, "f")), "float32, and rank 0 returned .*float64"),
         ((np.ones(3), np.ones(3, ">f8")), "rank 1 returned .*>f8"),
-        ((np.ones(3), FRAME["a"]), "rank 1 returned a series 'a' of dtype int64 .* and rank 0 an array"),
+        ((np.ones(3), FRAME["a"]), "rank 1 returned a series 'a' of dtype int64 .*, and rank 0 returned an array"),
         ((FRAME, FRAME["a"]), r"a series 'a'.*a dataframe of columns a \(int64\), b"),
-        ((FRAME, FRAME[["b", "a"]]), r"columns b \(.*\), a \(int64\) .* and rank 0"),
+        ((FRAME, FRAME[["b", "a"]]), r"columns b \(.*\), a \(int64\) .*, and rank 0"),
         (
             (FRAME, FRAME.set_axis([0.0, 1.0, 2.0])),
-            r"b \(.*\) with an index of float64 and rank 0 .* with an index of int64",
+            r"b \(.*\) with an index of float64, and rank 0 .* with an index of int64",
         ),
-        ((FRAME["a"], FRAME["a"].set_axis(list("xyz"))), "with an index of str and rank 0 .* with an index of int64"),
+        ((FRAME["a"], FRAME["a"].set_axis(list("xyz"))), "with an index of str, and rank 0 .* with an index of int64"),
         ((FRAME["a"], FRAME["a"].rename("c")), "a series 'c'"),
-        ((FRAME["a"], FRAME["a"].astype("f8")), "dtype float64 .* and rank 0 a series 'a' of dtype int64"),
-        (((np.ones(3),), np.ones(3)), "one block was returned on rank 1 and a tuple of 1 was returned on rank 0"),
-        (((np.ones(3),), (np.ones(3),) * 2), "a tuple of 2 was returned on rank 1"),
+        ((FRAME["a"], FRAME["a"].astype("f8")), "dtype float64 .*, and rank 0 returned a series 'a' of dtype int64"),
+        (((np.ones(3),), np.ones(3)), "rank 1 returned one block and rank 0 returned a tuple of 1 block"),
+        (((np.ones(3),), (np.ones(3),) * 2), "rank 1 returned a tuple of 2 blocks"),
     ],
 )
 def test_what_does_not_fit_together_names_the_rank_and_both(values, words):

@@ -31,14 +31,14 @@ async def test_a_task_pinned_to_a_rank_that_is_gone_does_not_run_on_the_next_ran
             assert worker.address == address
             fail_unrunnable(scheduler)
 
-            with pytest.raises(RankLost, match="that rank is gone with all its blocks"):
+            with pytest.raises(RankLost, match="that rank was lost with all its blocks"):
                 await block
             assert await client.submit(number, 1, workers=[address]) == 1
 
 
 @pytest.mark.parametrize("blocks", [0, 2, 4])
 def test_another_number_of_blocks_than_of_ranks_is_refused(blocks):
-    with pytest.raises(InvalidRequest, match=rf"^f was given {blocks} blocks for 3 ranks: one block for each rank"):
+    with pytest.raises(InvalidRequest, match=rf"^f has {blocks} blocks for 3 ranks, and needs one block for each rank"):
         keys_by_rank("f", [["key"]] * blocks, range(3))
     assert keys_by_rank("f", [["key"]], range(3)) == {0: ["key"], 1: ["key"], 2: ["key"]}
     assert keys_by_rank("f", [["x"], ["y"], ["z"]], range(3)) == {0: ["x"], 1: ["y"], 2: ["z"]}

@@ -86,17 +86,17 @@ def test_the_error_of_a_part_that_was_not_pinned_is_raised(client):
 
 @pytest.mark.parametrize("on", ["client", "workers"])
 def test_no_parts_are_refused(on):
-    with pytest.raises(TypeError, match=r"got no parts.*pass the list that map_blocks returned"):
+    with pytest.raises(TypeError, match=r"an empty list of parts\. Pass the list that map_blocks returned"):
         reduce(operator.add, [], on=on)
 
 
 def test_something_that_is_no_list_is_refused():
-    with pytest.raises(TypeError, match="got 3 for parts: pass a list of futures"):
+    with pytest.raises(TypeError, match=r"got 3 for parts\. Pass a list of futures"):
         reduce(operator.add, 3)
 
 
 def test_values_are_refused_on_the_workers(client):
-    with pytest.raises(TypeError, match=r'needs futures only.*use on="client"'):
+    with pytest.raises(TypeError, match=r'takes only futures.*Use on="client"'):
         reduce(operator.add, [client.submit(abs, 1), 2], on="workers")
 
 

@@ -271,7 +271,7 @@ def test_a_launcher_whose_guard_fails_for_a_reason_that_is_not_the_kernel_s_is_n
         output, errors = process.communicate(timeout=DEADLINE)
     assert process.returncode == 1
     assert output == ""
-    assert "Too many open files. Repair that, or set workbench.mpi.guard to false" in errors
+    assert "Too many open files. Repair the cause, or set workbench.mpi.guard to false" in errors
 
 
 @pytest.mark.parametrize("number", [errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.EMFILE, errno.ENFILE, errno.EAGAIN])

@@ -21,5 +21,7 @@ class OfJax:
 
 
 def test_short_numbers_of_other_libraries_are_to_be_converted():
-    with pytest.raises(InvalidRequest, match=r"not bfloat16 of OfJax: convert by astype\('float32'\) before"):
+    with pytest.raises(
+        InvalidRequest, match=r"not bfloat16 of OfJax\. Convert the array with astype\('float32'\) first"
+    ):
         average(None, OfJax())

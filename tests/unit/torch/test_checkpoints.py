@@ -48,8 +48,8 @@ def test_a_fit_that_is_killed_while_it_writes_goes_on_from_the_last_whole_checkp
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"module": torch.nn.Linear(6, 3).double()}, "written for another module .*; pass the module with which"),
-        ({"schedule": torched.shrinking}, "has history, module, optimizer, and the fit needs .*schedule; pass the opt"),
+        ({"module": torch.nn.Linear(6, 3).double()}, r"written for another module .*\. Pass the module with which"),
+        ({"schedule": torched.shrinking}, "has history, module, optimizer, and the fit needs .*schedule. Pass the opt"),
     ],
     ids=["module", "schedule"],
 )

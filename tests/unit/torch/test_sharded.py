@@ -252,7 +252,10 @@ def wide():
             lambda: torched.net()[:3],
             "is of another model. Only the checkpoint has: 4.bias, 4.weight. .* model has: none",
         ),
-        (wide, "do not fit the model or the optimizer .*Size mismatch between saved.* Pass those"),
+        (
+            wide,
+            "do not fit the model or the optimizer .*Size mismatch between saved.* Pass the model and the optimizer",
+        ),
     ],
     ids=["names", "part", "sizes"],
 )
@@ -336,7 +339,7 @@ def test_a_load_that_is_refused_leaves_the_optimizer(folder):
 def test_another_number_of_optimizers_is_refused(folder):
     model = torched.net()
     parts = [torch.optim.Adam(layer.parameters()) for layer in (model[0], model[2])]
-    with pytest.raises(InvalidRequest, match=r"optimizers is 2, and was 1 when .* pass the same number"):
+    with pytest.raises(InvalidRequest, match=r"optimizers is 2, and was 1 when .* Pass the same number"):
         load_sharded(folder, model, parts)
 
 
@@ -438,6 +441,6 @@ def test_a_module_that_sets_no_values_is_named():
         model = torch.nn.Sequential(torch.nn.Linear(3, 3), Scaled())
     with pytest.raises(
         InvalidRequest,
-        match=r"module 1 \(Scaled\) .* has 'scale', and no method reset_parameters",
+        match=r"module 1 \(Scaled\) .* has 'scale', but no method reset_parameters",
     ):
         materialize(model)

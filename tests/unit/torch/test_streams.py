@@ -53,11 +53,11 @@ def test_partitions_of_a_parquet_file_stay_what_they_are_when_few_columns_are_re
 @pytest.mark.parametrize(
     ("columns", "said"),
     [
-        ([np.ones(3)], "X is a numpy.ndarray: a stream takes lazy arrays and dataframes of Dask"),
-        ([da.ones(())], "X is a dask.Array: a stream takes"),
+        ([np.ones(3)], "X is a numpy.ndarray, and a stream takes lazy arrays and dataframes of Dask"),
+        ([da.ones(())], "X is a dask.Array, and a stream takes"),
         ([frame(text="a")], "PyTorch has no tensors of object"),
-        ([da.ones(8, chunks=2), da.ones(9, chunks=3)], "y has 9 rows and X has 8: they have to go together"),
-        ([frame(), da.ones(40, chunks=8)], "y has 5 chunks and X has 4: derive both from one collection"),
+        ([da.ones(8, chunks=2), da.ones(9, chunks=3)], "y has 9 rows and X has 8. Pass the same number of rows"),
+        ([frame(), da.ones(40, chunks=8)], "y has 5 chunks and X has 4. Derive both from one collection"),
         ([frame(), None, frame(chunks=2)["x"]], "weight has 2 chunks and X has 4"),
     ],
 )
@@ -67,7 +67,7 @@ def test_collections_that_are_no_stream_are_refused(columns, said):
 
 
 def test_a_window_has_a_chunk_at_least():
-    with pytest.raises(InvalidRequest, match="window=0 is not valid: choose a whole number of chunks above zero"):
+    with pytest.raises(InvalidRequest, match=r"window=0 is not valid\. Choose a whole number of chunks above zero"):
         stream(frame(), window=0)
 
 
@@ -82,6 +82,6 @@ def test_a_window_has_a_chunk_at_least():
 )
 def test_a_fit_without_labels_is_refused_in_a_sentence(given, name):
     with pytest.raises(
-        InvalidRequest, match=rf"^{name} has no labels: pass placed rows and their labels, or .* stream"
+        InvalidRequest, match=rf"^{name} has no labels\. Pass placed rows and their labels, or .* stream"
     ):
         fit(None, None, **given)

@@ -64,7 +64,7 @@ def newton(
     steps, message = 0, ""
     while np.abs(gradient).max() > tol and not message:
         if steps == max_iter:
-            message = "the iterations are used up"
+            message = "max_iter was reached"
             break
         step = newton_step()
         slope, size = float(gradient @ step), np.abs(gradient).sum()
@@ -79,5 +79,5 @@ def newton(
                 report(OptimizeResult(x=x, fun=loss, jac=gradient))
                 break
         else:
-            message = "no step makes the loss smaller: its digits are used up"
+            message = "no step makes the loss smaller by more than its rounding error"
     return OptimizeResult(x=x, nit=steps, success=not message, message=message)

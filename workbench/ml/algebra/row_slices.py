@@ -141,4 +141,4 @@ def upper(packed: NDArray[np.float64], width: int) -> NDArray[np.float64]:
 def refuse_overflow(squares: Any) -> None:
     """Raise ValueError if sums of squares are not finite."""
     if not np.isfinite(squares).all():
-        raise ValueError("Products of rows overflow: the squares of these numbers are too large, scale the data.")
+        raise ValueError("Products of rows overflow, because the squares of the values are too large. Scale the data.")

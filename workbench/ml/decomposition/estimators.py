@@ -38,8 +38,8 @@ if TYPE_CHECKING:
 # The names of solvers in scikit-learn.
 _SOLVERS = {"full": "tsqr", "covariance_eigh": "gram", "randomized": "randomized"}
 _INSTEAD = (
-    "Pass solver='randomized', whose matrices have a column for each component, with few n_components, or use ranks "
-    "with more memory"
+    "Pass solver='randomized', whose matrices have one column for each component, with small n_components, or use "
+    "ranks with more memory."
 )
 
 
@@ -58,8 +58,8 @@ class _Decomposition(ClassNamePrefixFeaturesOutMixin, Transformer, Estimator):  
         "random_state": ["random_state"],
     }
     _only: ClassVar[dict[str, tuple[tuple[Any, ...], str]]] = {
-        "tol": ((0.0, 0), "no solver ends at a tolerance"),
-        "power_iteration_normalizer": (("auto", "QR"), "only the QR decomposition keeps all digits"),
+        "tol": ((0.0, 0), "no solver stops at a tolerance"),
+        "power_iteration_normalizer": (("auto", "QR"), "only the QR decomposition keeps full precision"),
     }
 
     n_components: float | None
@@ -135,9 +135,9 @@ class _Decomposition(ClassNamePrefixFeaturesOutMixin, Transformer, Estimator):  
         self._explain(fitted, rows, dtype)
         if fitted.short:
             warnings.warn(
-                f"{name} of {features} features: the smallest singular values are known to fewer than 6 digits, see "
-                f"error_bound_. solver='tsqr', which finds all digits, needs {fitted.short}: pass smaller "
-                "n_components, or use ranks with more memory",
+                f"{name} of {features} features: the smallest singular values are accurate to fewer than 6 digits (see "
+                f"error_bound_). solver='tsqr', which computes all digits, needs {fitted.short}. Pass smaller "
+                "n_components, or use ranks with more memory.",
                 LinAlgWarning,
                 stacklevel=2,
             )
@@ -311,7 +311,7 @@ class PCA(_Decomposition):
     }
     _only: ClassVar[dict[str, tuple[tuple[Any, ...], str]]] = {
         **_Decomposition._only,
-        "svd_solver": (("auto", *_SOLVERS), "no solver needs a pass over all rows for each vector"),
+        "svd_solver": (("auto", *_SOLVERS), "the solver 'arpack' needs a pass over all rows for each vector"),
     }
 
     def __init__(
@@ -353,8 +353,8 @@ class PCA(_Decomposition):
         solver = _SOLVERS.get(self.svd_solver, "auto")
         if "auto" not in (self.solver, solver) and self.solver != solver:
             raise ValueError(
-                f"svd_solver={self.svd_solver!r} is solver={solver!r}, and solver={self.solver!r} was passed beside "
-                "it: pass one of the two"
+                f"svd_solver={self.svd_solver!r} means solver={solver!r}, but solver={self.solver!r} was passed too. "
+                "Pass only one of svd_solver and solver."
             )
         return self.solver if solver == "auto" else solver
 
@@ -369,8 +369,9 @@ class PCA(_Decomposition):
             )
         if self._solver() == "randomized" and self.n_components is not None and self.n_components < 1:
             raise ValueError(
-                f"n_components={self.n_components} is a share of all variance, which solver='randomized' does not "
-                "find: pass a number of components, or solver='gram' or 'tsqr'"
+                f"n_components={self.n_components} is a fraction of the total variance, for which "
+                "solver='randomized' cannot find the number of components. Pass a number of components, or "
+                "solver='gram' or 'tsqr'."
             )
 
     def _explain(self, fitted: decomposition_fit.Fitted, rows: int, dtype: np.dtype[Any]) -> None:

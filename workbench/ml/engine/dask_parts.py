@@ -155,8 +155,8 @@ def _drop(record: Mapping[str, Any]) -> None:
 
 def _lost(address: str) -> str:
     return (
-        f"the worker at {address} was lost while a model was fitted on its block: place the data again, X = place(X), "
-        "and fit again"
+        f"the worker at {address} was lost while a model was fitted on its block. Place the data again, X = place(X), "
+        "and repeat the fit."
     )
 
 
@@ -240,8 +240,8 @@ class ActorParts:
     def together(self, method: str, *args: Any) -> Any:
         """See `workbench.ml.engine.parts.ConnectedParts.together`; there is no communicator between these parts."""
         raise InvalidRequest(
-            f"{method} needs the ranks of one MPI world, and this fit runs on Dask: place the rows in one world of a "
-            "cluster of the workbench, and leave the setting workbench.ml.engine at 'auto'"
+            f"{method} needs the ranks of one MPI world, and this fit runs on Dask. Place the rows in one world of an "
+            "MPICluster, and leave the setting workbench.ml.engine at 'auto'."
         )
 
     def end(self) -> None:

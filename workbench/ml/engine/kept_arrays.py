@@ -56,8 +56,8 @@ def take(fit: str, start: int, number: int) -> NDArray[Any]:
         arrays = _left.get(fit, {})
         if (start, number) not in arrays:
             raise RankLost(
-                "an array of a fit on a rank, for example labels_, was lost with the rank: fit again, or call "
-                "model.predict(X) of the fitted model"
+                "an array of a fit on a rank, for example labels_, was lost with the rank. Repeat the fit, or call "
+                "model.predict(X) of the fitted model."
             )
         array = arrays.pop((start, number))
         if not arrays:

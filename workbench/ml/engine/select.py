@@ -38,13 +38,13 @@ def chosen(engine: str, *, distributed: bool) -> str:
         wait for the worker that calls it.
     """
     if engine == "auto" and (engine := config.get("ml.engine")) not in ENGINES:
-        raise InvalidRequest(f"the setting workbench.ml.engine {engine!r}: valid are {', '.join(ENGINES)}")
+        raise InvalidRequest(option="workbench.ml.engine", given=engine, allowed=ENGINES)
     if not distributed and engine in {"auto", "local"}:
         return "local"
     if engine == "local":
         raise InvalidRequest(
-            'engine="local" fits arrays in this process, and Dask collections were passed: pass X.compute(), or '
-            'engine="mpi", "dask" or "auto", which fit on the ranks'
+            'engine="local" fits arrays in this process, and X is a Dask collection. Pass X.compute(), or '
+            'engine="mpi", "dask" or "auto", which fit on the ranks.'
         )
     _refuse_on_workers()
     return engine
@@ -66,8 +66,8 @@ def _refuse_on_workers() -> None:
     except ValueError:
         if not context.is_rank():
             return
-        place = "on a rank, in a cell or in a call on all ranks"
+        place = "on a rank, in a cell or in an SPMD call"
     raise InvalidRequest(
-        f"a fit on the ranks was begun {place}, and would wait for itself: fit in the notebook, or pass arrays with "
-        'engine="auto", which are fitted in this process'
+        f"a fit on the ranks that begins {place} would wait for itself. Fit in the notebook, or pass arrays with "
+        'engine="auto", which are fitted in this process.'
     )

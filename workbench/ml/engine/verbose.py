@@ -74,4 +74,4 @@ def _call(callback: Callback, record: Mapping[str, Any]) -> None:
         callback(record)
     except StopIteration as stop:
         # The caller would take the exception for the end of its own iteration.
-        raise RuntimeError("the callback raised StopIteration; raise another error to end a fit") from stop
+        raise RuntimeError("the callback raised StopIteration. Raise another error to end a fit.") from stop

@@ -30,8 +30,8 @@ from workbench.text import count
 _NAMED = 10
 _INSTEAD = (
     "Reduce the number of features (TruncatedSVD with solver='randomized', or "
-    "sklearn.feature_extraction.FeatureHasher), or use ranks with more memory; for labels LogisticRegression needs no "
-    "matrix"
+    "sklearn.feature_extraction.FeatureHasher), or use ranks with more memory. For labels, LogisticRegression needs no "
+    "matrix."
 )
 
 
@@ -220,10 +220,10 @@ class LinearRegression(_Linear):
         named = [repr(names[column]) for column in fitted.dependent[:_NAMED]]
         more = len(fitted.dependent) - len(named)
         return (
-            f"LinearRegression: the rows have rank {fitted.rank} of {count(self.n_features_in_, 'feature')}, so that "
-            "more than one model fits best, and the result is the one with the shortest coefficients. Columns that are "
-            f"constant or depend on each other: {', '.join(named)}{f' and {more} more' if more else ''}. Remove "
-            "dependent columns, or use Ridge"
+            f"LinearRegression: the rows of {count(self.n_features_in_, 'feature')} have rank {fitted.rank}, so "
+            "several models fit best. The result is the model whose coefficients have the smallest norm. Columns that "
+            f"are constant or depend on each other: {', '.join(named)}{f' and {more} more' if more else ''}. Remove "
+            "dependent columns, or use Ridge."
         )
 
 
@@ -331,7 +331,7 @@ class Ridge(_Linear):
         if alpha.shape not in {(), (1,), (targets,)}:
             raise ValueError(
                 f"Number of targets and number of penalties do not correspond: alpha has shape {alpha.shape}, and y "
-                f"{targets} targets: pass a number, or one number per target"
+                f"has {count(targets, 'target')}. Pass one number, or one number per target."
             )
         if not (alpha >= 0).all():
             raise ValueError(

@@ -199,9 +199,8 @@ def _free(parts: Passes, sums: _Sums, settings: Settings) -> _Free:
         if over := settings.limit.over(settings.for_triangles(width)):
             columns = ", ".join(map(str, _dependent(vectors[:, doubtful])[:_NAMED]))
             raise InvalidRequest(
-                f"a linear model of {width} features: columns {columns} nearly depend on others, and the QR "
-                f"decomposition that decides this needs {over}. Remove dependent columns, use Ridge, or use "
-                "ranks with more memory"
+                f"the columns {columns} of {width} features nearly depend on others, and the QR decomposition that "
+                f"decides this needs {over}. Remove dependent columns, use Ridge, or use ranks with more memory."
             )
         del vectors
         return _decomposed(parts, sums, scale, settings)

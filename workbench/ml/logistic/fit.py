@@ -92,8 +92,8 @@ def fit(parts: Parts, settings: Settings) -> Fitted:
         )
     if settings.solver != "lbfgs" and (over := settings.limit.over(needs(settings.features, len(classes)))):
         raise InvalidRequest(
-            f"LogisticRegression of {settings.features} features and {len(classes)} classes needs with "
-            f"solver={settings.solver!r} {over}: pass solver='lbfgs', which needs no matrices"
+            f"LogisticRegression of {settings.features} features and {len(classes)} classes with "
+            f"solver={settings.solver!r} needs {over}. Pass solver='lbfgs', which needs no matrices."
         )
     total = weighed(parts.sum("encode", classes, _class_weights(parts, classes, settings.class_weight)))
     problem = _Problem(parts, len(classes), total, settings)
@@ -109,8 +109,9 @@ def _class_weights(parts: Parts, classes: NDArray[Any], setting: Mapping[Any, fl
         counts = parts.sum("count", classes)
         if not counts.all():
             raise ValueError(
-                f"class_weight='balanced': all rows of class {classes[counts == 0].tolist()[0]!r} have the weight 0, "
-                "so that no class weight is valid: remove these rows, or pass a weight for each class"
+                f"class_weight='balanced' is not possible, because all rows of class "
+                f"{classes[counts == 0].tolist()[0]!r} have the weight 0. Remove these rows, or pass a weight for each "
+                "class."
             )
         balanced: _Vector = counts.sum() / (len(classes) * counts)
         return balanced
@@ -129,8 +130,8 @@ class _Problem:
         self.shape = (width,) if classes == 2 else (classes, width)
         if settings.start is not None and settings.start.shape != self.shape:
             raise ValueError(
-                f"warm_start=True: the last fit has weights of shape {settings.start.shape}, and these rows and labels "
-                f"need {self.shape}: fit a new estimator (sklearn.base.clone)"
+                f"warm_start=True is not possible: the last fit has weights of shape {settings.start.shape}, and these "
+                f"rows and labels need weights of shape {self.shape}. Fit a new estimator (sklearn.base.clone)."
             )
         self._penalty = 1 / (settings.C * total)
         self._steps = 0

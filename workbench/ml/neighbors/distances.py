@@ -68,7 +68,7 @@ class Euclidean:
             squares = np.einsum("ij,ij->i", X, X)
         own = np.einsum("ij,ij->i", queries, queries)
         if not np.isfinite(own.max() + squares.max()):
-            raise ValueError("Distances overflow: the squares of these numbers are too large, scale the data.")
+            raise ValueError("Distances overflow, because the squares of the values are too large. Scale the data.")
         factors = -2.0 * queries
         scores = np.ascontiguousarray((X @ factors.T).T) if sparse.issparse(X) else factors @ X.T
         scores += squares

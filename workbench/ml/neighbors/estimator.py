@@ -144,8 +144,8 @@ class NearestNeighbors(Estimator):
     def __getstate__(self) -> Any:
         if "_rows" in vars(self) and self._rows.distributed:
             raise TypeError(
-                "a NearestNeighbors whose rows are on ranks cannot be pickled or copied, since it only refers to the "
-                "rows: save the rows and fit again, or fit on an array with engine='auto'"
+                "a NearestNeighbors whose rows are on ranks cannot be pickled or copied, because the estimator only "
+                "refers to the rows. Save the rows and fit again, or fit on an array with engine='auto'."
             )
         return super().__getstate__()
 
@@ -338,7 +338,7 @@ class NearestNeighbors(Estimator):
         if number < 1:
             raise ValueError(f"Expected n_neighbors > 0. Got {number}")
         if number > self.n_samples_fit_ - own_rows:
-            allowed = "n_neighbors < n_samples_fit, since no row is its own neighbor" if own_rows else ""
+            allowed = "n_neighbors < n_samples_fit, because no row is its own neighbor" if own_rows else ""
             raise ValueError(
                 f"Expected {allowed or 'n_neighbors <= n_samples_fit'}, but n_neighbors = {number}, "
                 f"n_samples_fit = {self.n_samples_fit_}"
@@ -443,7 +443,7 @@ class NearestNeighbors(Estimator):
         needed = _OF_ALL.get(self.metric) if isinstance(self.metric, str) else None
         if needed and needed not in keywords:
             raise ValueError(
-                f'metric="{self.metric}" needs {needed} of all rows: pass metric_params={{"{needed}": ...}}'
+                f'metric="{self.metric}" needs {needed} of all rows. Pass metric_params={{"{needed}": ...}}.'
             )
         if self.metric == "minkowski":
             keywords = {"p": self.p} | keywords

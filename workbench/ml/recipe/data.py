@@ -41,8 +41,8 @@ def training(checks: Checks, X: Any, y: Any, weight: Any, engine: str) -> Data:
             continue
         if is_dask_collection(X) != is_dask_collection(value):
             raise TypeError(
-                f"X is {sources.type_name(X)} and {name} is {sources.type_name(value)}: "
-                "pass Dask collections only, or none"
+                f"X is {sources.type_name(X)} and {name} is {sources.type_name(value)}. "
+                "Pass only Dask collections, or no Dask collection."
             )
         # Placing counts the rows of Dask dataframes.
         if not is_dask_collection(X) or (has_lengths(X) and has_lengths(value)):

@@ -232,7 +232,9 @@ class Recipe(Transformer, Estimator):
         chains = self._chains(X)
         needs_target = any(isinstance(chain.encoder, TargetEncoder) for chain in chains)
         if needs_target and y is None:
-            raise ValueError("This Recipe requires y to be passed, but the target y is None: TargetMean() needs it.")
+            raise ValueError(
+                "This Recipe requires y to be passed, but the target y is None. TargetMean() needs the target."
+            )
         checks = RecipeChecks(type(self).__name__)
         data = training(checks, X, y if needs_target else None, weight, self.engine)
         algorithm = statistics if weight is None else of_weighed
@@ -249,7 +251,7 @@ class Recipe(Transformer, Estimator):
             positions = _positions(columns(frame) if callable(columns) else columns, labels)
             result += chains(positions, labels, steps)
         if not result:
-            raise ValueError("a Recipe needs columns: pass steps, for example [(Scale(), ['distance'])]")
+            raise ValueError("a Recipe needs at least one column. Pass steps, for example [(Scale(), ['distance'])].")
         return tuple(result)
 
     def _steps_of(self, names: _Array) -> list[tuple[str, str]]:
@@ -262,7 +264,10 @@ class Recipe(Transformer, Estimator):
         counts = Counter(name for name, _ in pairs)
         unique = [f"{step}__{name}" if counts[name] > 1 else name for name, step in pairs]
         if len(set(unique)) < len(unique):
-            raise ValueError(f"the columns of a Recipe need distinct names; a repeated step returns {unique}")
+            raise ValueError(
+                f"the columns of a Recipe need distinct names, and a step that is used repeatedly returns {unique}. "
+                "Use each step only once for a column."
+            )
         return unique
 
     def __sklearn_tags__(self) -> Any:
@@ -275,7 +280,7 @@ class Recipe(Transformer, Estimator):
 def _pair(entry: Any) -> tuple[Any, Any]:
     """Return the steps and the columns of an entry of `Recipe.steps`."""
     if not isinstance(entry, tuple | list) or len(entry) != 2:
-        raise TypeError(f"{entry!r} is not a pair of steps and columns: pass for example (Scale(), ['distance'])")
+        raise TypeError(f"{entry!r} is not a pair of steps and columns. Pass, for example, (Scale(), ['distance']).")
     return entry[0], entry[1]
 
 
@@ -292,7 +297,7 @@ def _positions(columns: Any, labels: Sequence[Any]) -> list[int]:
             or not isinstance(number, int | np.integer)
             or not -len(labels) <= number < len(labels)
         ):
-            raise ValueError(f"X has no column {column!r}; its columns: {', '.join(map(repr, labels[:20]))}")
+            raise ValueError(f"X has no column {column!r}. The columns of X: {', '.join(map(repr, labels[:20]))}.")
         positions.append(int(number) % len(labels))
     return positions
 

@@ -67,8 +67,8 @@ class FittedColumn:
         codes, categories = pd.factorize(values)
         if any(isinstance(category, tuple) for category in categories):
             raise ValueError(
-                f"column {chain.label!r} has tuples, which encoders of scikit-learn read as several columns: convert "
-                "these to text first, for example with map(str)"
+                f"column {chain.label!r} has tuples, which encoders of scikit-learn read as several columns. Convert "
+                "the tuples to text first, for example with map(str)."
             )
         table = encoders.objects([*categories.tolist(), *[np.nan] * bool((codes < 0).any())])
         if rows is None or self.of_folds is None:

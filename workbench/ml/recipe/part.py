@@ -58,7 +58,7 @@ def _target(y: Any, estimator: str) -> _Array:
             f"TargetMean() of a {estimator} needs a target of numbers, for example y == 'yes': {error}"
         ) from error
     if not np.isfinite(numbers).all():
-        raise ValueError("Input y contains NaN or infinity: TargetMean() needs the target of all rows")
+        raise ValueError("Input y contains NaN or infinity, and TargetMean() needs a finite target for all rows.")
     return numbers
 
 
@@ -87,7 +87,7 @@ def numbers_of(values: pd.Series[Any], label: Any) -> _Array:
         numbers: _Array = values.to_numpy(dtype=np.float64, na_value=np.nan)
     except (TypeError, ValueError) as error:
         raise ValueError(
-            f"column {label!r} is not of numbers ({error}): use OneHot() or TargetMean() for categories"
+            f"column {label!r} has values that are not numbers ({error}). Use OneHot() or TargetMean() for categories."
         ) from error
     if np.isinf(numbers).any():
         raise ValueError(f"Input X contains infinity or a value too large for float64, in column {label!r}")

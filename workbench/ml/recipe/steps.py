@@ -71,9 +71,9 @@ def Impute(strategy: str = "mean", fill_value: Any = None) -> Any:  # noqa: N802
         If the strategy is not valid, or the constant is missing.
     """
     if strategy not in _STRATEGIES:
-        raise ValueError(f"Impute(strategy={strategy!r}): must be one of {', '.join(_STRATEGIES)}")
+        raise ValueError(f"Impute(strategy={strategy!r}) is not valid. Choose one of {', '.join(_STRATEGIES)}.")
     if strategy == "constant" and fill_value is None:
-        raise ValueError('Impute("constant") needs a constant: pass fill_value')
+        raise ValueError('Impute("constant") needs a constant. Pass fill_value.')
     return SimpleImputer(strategy=strategy, fill_value=fill_value)
 
 
@@ -152,12 +152,12 @@ def Bucketise(  # noqa: N802  (as `Impute`)
         If the number of buckets is less than two, or the edges are not in ascending order.
     """
     if buckets < 2:
-        raise ValueError(f"Bucketise(buckets={buckets}): must be at least 2")
+        raise ValueError(f"Bucketise(buckets={buckets}) is not valid. Choose at least 2 buckets.")
     step = KBinsDiscretizer(buckets, encode="onehot-dense" if one_hot else "ordinal")
     if edges is None:
         return step
     if len(edges) < 3 or any(right <= left for left, right in itertools.pairwise(edges)):
-        raise ValueError(f"Bucketise(edges={list(edges)}): must be at least 3 numbers in ascending order")
+        raise ValueError(f"Bucketise(edges={list(edges)}) is not valid. Pass at least 3 numbers in ascending order.")
     return FrozenEstimator(discretizer(step, np.asarray(edges, dtype=np.float64)))
 
 
@@ -187,9 +187,9 @@ def TargetMean(folds: int = 5, smooth: float | str = "auto") -> Any:  # noqa: N8
         If the number of folds is less than two, or `smooth` is not valid.
     """
     if folds < 2:
-        raise ValueError(f"TargetMean(folds={folds}): must be at least 2")
+        raise ValueError(f"TargetMean(folds={folds}) is not valid. Choose at least 2 folds.")
     if smooth != "auto" and (isinstance(smooth, str) or smooth < 0):
-        raise ValueError(f'TargetMean(smooth={smooth!r}): must be a number of at least 0, or "auto"')
+        raise ValueError(f'TargetMean(smooth={smooth!r}) is not valid. Choose a number of at least 0, or "auto".')
     return TargetEncoder(target_type="continuous", smooth=smooth, cv=folds)
 
 
@@ -235,8 +235,8 @@ def chains(positions: Sequence[int], labels: Sequence[Any], steps: Any) -> list[
     stateless = type(encoder) not in _NAMES and _discretizer(encoder) is None
     if remaining or isinstance(encoder, SimpleImputer) or (imputer and stateless):
         raise ValueError(
-            f"{steps!r} cannot follow each other: valid are one step per column, or an imputer before a step with a "
-            "fit; use a pipeline for steps before or after the recipe"
+            f"{steps!r} cannot follow each other. Pass one step per column, or an imputer before a step with a fit. "
+            "Use a pipeline for steps before or after the recipe."
         )
     if not positions:
         return []
@@ -251,7 +251,7 @@ def _chain(position: int, label: Any, imputer: Any, encoder: Any) -> Chain:
     is_numeric = encoder is None or isinstance(encoder, StandardScaler) or _discretizer(encoder) is not None
     filling = strategy == "constant" and imputer.fill_value is not None
     if filling and is_numeric and not isinstance(imputer.fill_value, Real):
-        raise ValueError(f"{imputer!r} fills numbers of column {label!r}: fill_value must be a number")
+        raise ValueError(f"{imputer!r} fills the numbers of column {label!r}. Pass a number for fill_value.")
     categories = isinstance(encoder, OneHotEncoder) or strategy == "most_frequent"
     return Chain(
         position,
@@ -270,19 +270,21 @@ def _check(step: Any) -> None:
     known = type(step) in _NAMES or isinstance(step, SimpleImputer | FrozenEstimator | PolynomialFeatures)
     if step is None or isinstance(step, type) or not (known or step == "passthrough" or _is_stateless(step)):
         raise TypeError(
-            f"{step!r} is no step of a recipe: pass SimpleImputer(), StandardScaler(), OneHotEncoder(), "
-            "KBinsDiscretizer(), TargetEncoder(), 'passthrough' or a transformer without a fit, for example "
-            "FunctionTransformer(), each of scikit-learn, not of workbench.ml"
+            f"{step!r} is not a step of a recipe. Pass a transformer of scikit-learn (not of workbench.ml): "
+            "SimpleImputer(), StandardScaler(), OneHotEncoder(), KBinsDiscretizer(), TargetEncoder(), or one without a "
+            "fit, for example FunctionTransformer(); or 'passthrough'."
         )
     for name, equivalents in _ONLY.get(type(step), {}).items():
         current, valid = getattr(step, name, None), [type(step)().get_params().get(name), *equivalents]
         if not any(_is_same(current, value) for value in valid):
-            raise ValueError(f"{step!r}: {name} has no meaning in a recipe; valid: {', '.join(map(repr, valid))}")
+            raise ValueError(
+                f"{step!r}: {name}={current!r} has no meaning in a recipe. Valid values: {', '.join(map(repr, valid))}."
+            )
     if isinstance(step, SimpleImputer) and step.strategy not in _STRATEGIES:
-        raise ValueError(f"{step!r}: strategy must be one of {', '.join(_STRATEGIES)}")
+        raise ValueError(f"{step!r}: strategy must be one of {', '.join(_STRATEGIES)}.")
     size = getattr(step, "n_bins", 2) if isinstance(step, KBinsDiscretizer) else getattr(step, "cv", 2)
     if not isinstance(size, Integral) or size < 2:
-        raise ValueError(f"{step!r}: n_bins and cv must be an integer of at least 2 in a recipe")
+        raise ValueError(f"{step!r}: n_bins and cv must be integers of at least 2 in a recipe.")
 
 
 def _is_same(left: Any, right: Any) -> bool:

@@ -60,8 +60,8 @@ def cut(
     number = len(costs)
     if (most := number - len(set(forbidden))) < stages:
         raise InvalidRequest(
-            f"stages={stages} is not valid: the module can be cut into {count(most, 'stage')} at most; choose fewer "
-            "stages, and more replicas"
+            f"stages={stages} is not valid: the module can be cut into {count(most, 'stage')} at most. Choose fewer "
+            "stages, and more replicas."
         )
     time, activations, weights = ([0, *accumulate(each)] for each in zip(*costs, strict=True))
     memory = microbatches * activations[-1] + weights[-1]

@@ -78,8 +78,8 @@ def measured(layers: Layers, rows: torch.Tensor) -> list[Cost]:
             costs.append(cost)
     if costs[-1].dtype is None or costs[-1].shape[:1] != (count,):
         raise InvalidRequest(
-            f"the output of the module has the shape {costs[-1].shape} for {count} rows: return one tensor with a row "
-            "for each row of the input"
+            f"the output of the module has the shape {costs[-1].shape} for {count} rows. Return one tensor with one "
+            "row for each row of the input."
         )
     return costs
 

@@ -86,7 +86,7 @@ def pipeline(
     ...         optimizer.step()
     """
     if not dist.is_initialized():
-        raise InvalidRequest("torch.distributed is not initialized: call pipeline() in a distributed(comm) block")
+        raise InvalidRequest("torch.distributed is not initialized. Call pipeline() in a distributed(comm) block.")
     layout = Layout.of(
         dist.get_world_size(),
         size=size,
@@ -116,7 +116,7 @@ def _plan(layout: Layout, layers: Layers, module: nn.Module, sample: Any) -> Pla
 def _microbatch(rows: torch.Tensor, count: int, module: nn.Module) -> torch.Tensor:
     """Return as many rows as a microbatch has, repeated if there are fewer, in the precision of the module."""
     if not len(rows):
-        raise InvalidRequest("sample has no rows on rank 0: pass one row or more of the input of the module")
+        raise InvalidRequest("sample has no rows on rank 0. Pass at least one row of the input of the module.")
     rows = rows[torch.arange(count) % len(rows)]
     first = next((each for each in module.parameters() if each.is_floating_point()), None)
     return rows if first is None or not rows.is_floating_point() else rows.to(first.dtype)

@@ -166,7 +166,7 @@ def _traced(module: nn.Module, share: float) -> tuple[fx.Graph, dict[str, torch.
     if str(graphs[0]) != str(graphs[1]) or not all(map(torch.equal, *(each.values() for each in made))):
         raise InvalidRequest(
             f"{kind}.forward depends on self.training, or on random numbers that are not made of its input, which a "
-            "trace would fix: use the submodule of torch.nn, for example nn.Dropout, and torch.randn_like(rows)"
+            "trace would fix. Use the submodule of torch.nn, for example nn.Dropout, and torch.randn_like(rows)."
         )
     for node in graphs[0].nodes:
         if node.op == "get_attr" and node.target in made[0]:

@@ -50,21 +50,21 @@ class Layout:
         if stages < 1 or ranks % stages or replicas not in {None, ranks // stages}:
             given = f"stages={stages}" + ("" if replicas is None else f", replicas={replicas}")
             raise InvalidRequest(
-                f"{given} is not valid for {count(ranks, 'rank')}: stages times replicas must be the number of ranks"
+                f"{given} is not valid for {count(ranks, 'rank')}: stages times replicas must be the number of ranks."
             )
         layout = cls(stages, ranks // stages, microbatches, size, schedule)
         copies = layout.replicas * layout.directions
         if stages < 2 and layout.directions > 1:
-            raise InvalidRequest("schedule='bidirectional' needs at least 2 stages: choose 'gpipe' or '1f1b'")
+            raise InvalidRequest("schedule='bidirectional' needs at least 2 stages. Choose 'gpipe' or '1f1b'.")
         if microbatches < 1 or microbatches % copies or microbatches // copies < layout.fewest:
             raise InvalidRequest(
-                f"microbatches={microbatches} is not valid: choose a multiple of the number of copies of the module "
-                f"({copies}), at least {copies * layout.fewest}"
+                f"microbatches={microbatches} is not valid. Choose a multiple of the number of copies of the module "
+                f"({copies}), at least {copies * layout.fewest}."
             )
         if size < 1 or size % microbatches or size % ranks:
             raise InvalidRequest(
-                f"size={size} is not valid: choose a multiple of both numbers, {count(ranks, 'rank')} and "
-                f"{microbatches} microbatches"
+                f"size={size} is not valid. Choose a multiple of the number of ranks ({ranks}) and of the number of "
+                f"microbatches ({microbatches})."
             )
         return layout
 

@@ -198,8 +198,8 @@ class Pipeline:
             names = [name for name in own if name in self._names]
             if missing := [name for name in names if name not in state]:
                 raise InvalidRequest(
-                    f"the state has no {', '.join(missing)}: pass the state of the whole module, or that of the stages "
-                    f"of rank {dist.get_rank()}"
+                    f"the state has no {', '.join(missing)}. Pass the state of the whole module, or the state of the "
+                    f"stages of rank {dist.get_rank()}."
                 )
             part.load_state_dict(own | {name: state[name] for name in names})
 
@@ -210,12 +210,12 @@ class Pipeline:
         if len(rows) != each or len(labels) != each:
             raise InvalidRequest(
                 f"rank {dist.get_rank()} passes {len(rows)} rows and {len(labels)} labels, and its part of a batch "
-                f"of {size} are {each}: use batches(comm, ..., size={size})"
+                f"of {size} rows has {each}. Use batches(comm, ..., size={size})."
             )
         if rows.shape[1:] != self.plan.shape[1:]:
             raise InvalidRequest(
-                f"rows of shape {tuple(rows.shape[1:])} are not valid: the pipeline has {self.plan.shape[1:]}, "
-                "the shape of the rows of `sample`"
+                f"rows of shape {tuple(rows.shape[1:])} are not valid. Pass rows of shape {self.plan.shape[1:]}, "
+                "the shape of the rows of `sample`."
             )
         rows = rows.to(self.plan.dtype)
         places = self.plan.layout.place

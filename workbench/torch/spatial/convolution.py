@@ -21,8 +21,8 @@ def of_images(strip: Strip) -> int:
     """Return the number of spatial axes of a batch of images."""
     if strip.axis != AXIS or strip.dim() < AXIS + 1:
         raise CannotSplitError(
-            f"its input has the shape {tuple(strip.shape)} and its rows on axis {strip.axis}",
-            "Pass images with an axis of the batch and one of the channels, by unsqueeze(0) if needed",
+            f"the input has the shape {tuple(strip.shape)} and its rows on axis {strip.axis}",
+            "Pass images with an axis of the batch and an axis of the channels, with unsqueeze(0) if needed",
         )
     return strip.dim() - AXIS
 

@@ -55,7 +55,7 @@ def _axis(strip: Strip, dim: Any) -> int:
         raise CannotSplitError(f"dim={dim!r} is not one axis", "Pass dim as an integer")
     axis = dim % strip.dim()
     if axis == strip.axis:
-        raise CannotSplitError(f"it works along axis {dim}, which is divided among the ranks")
+        raise CannotSplitError(f"the function works along axis {dim}, which is divided among the ranks")
     return axis
 
 

@@ -95,7 +95,7 @@ class Strips(Net):
     def _divided(self, rows: torch.Tensor) -> Strip:
         if rows.dim() <= AXIS:
             raise InvalidRequest(
-                f"a tensor of shape {tuple(rows.shape)} has no rows: pass images of shape (batch, channels, rows, ...)"
+                f"a tensor of shape {tuple(rows.shape)} has no rows. Pass images of shape (batch, channels, rows, ...)."
             )
         have = [0]
         for count in self.comm.allgather(rows.shape[AXIS]):

@@ -105,7 +105,9 @@ def instance_norm(
     if not use_input_stats:
         return strip.like(function(strip.to_local(), running_mean, running_var, weight, bias, False, momentum, eps))
     if running_mean is not None:
-        raise CannotSplitError("it tracks means of the batch", "Use track_running_stats=False, or batch normalization")
+        raise CannotSplitError(
+            "the layer tracks means of the batch", "Use track_running_stats=False, or batch normalization"
+        )
     each = [None if values is None else values.repeat(strip.shape[0]) for values in (weight, bias)]
     return _grouped(strip, strip.shape[0] * strip.shape[1], eps, *each)
 

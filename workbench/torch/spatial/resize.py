@@ -124,7 +124,7 @@ def padded(function: Any, strip: Strip, pad: Any, mode: str = "constant", value:
     behind = 2 * (strip.dim() - strip.axis - 1)
     others, (before, after) = list(pad[:behind]), (*pad[behind:], 0, 0)[:2]
     if any(pad[behind + 2 :]):
-        raise CannotSplitError("it pads the batch or the channels", "Pad these outside of the net")
+        raise CannotSplitError("the layer pads the batch or the channels", "Pad these axes outside of the net")
     if before or after:
         of_images(strip)
         strip = _padded_rows(strip, before, after, mode, value or 0.0)

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 _RULES: dict[str, Callable[..., Any]] = {}
 _REMEDY = (
-    "Put a layer that can be split in its place (docs/large-models.md lists these), or an adaptive pooling before it, "
-    "whose result every rank has whole"
+    "Replace the layer by one that can be split (docs/large-models.md lists these), or put an adaptive pooling, whose "
+    "whole result every rank has, before the layer"
 )
 _OPERATORS = {
     "add": "add", "radd": "add", "iadd": "add_", "sub": "sub", "rsub": "__rsub__", "isub": "sub_", "mul": "mul",
@@ -146,7 +146,7 @@ class Strip:
         name = function.__name__
         try:
             if name not in _RULES:
-                raise CannotSplitError("it has no rule for strips")  # noqa: TRY301  (one place adds the layer)
+                raise CannotSplitError("the function has no rule for strips")  # noqa: TRY301  (one place adds the layer)
             options = {_OF_NUMPY.get(option, option): value for option, value in (kwargs or {}).items()}
             return _RULES[name](function, *args, **options)
         except CannotSplitError as error:
@@ -199,7 +199,7 @@ def first_strip(values: Any) -> Strip:
     """Return the first strip among arguments."""
     found = next(strips_in(values), None)
     if found is None:
-        raise CannotSplitError("the strip is not where a tensor is expected")
+        raise CannotSplitError("the function got the strip in an argument that takes no tensor")
     return found
 
 
@@ -225,7 +225,7 @@ def local(value: Any, strip: Strip) -> Any:
         if value.height != strip.height or value.dim() - value.axis != from_end:
             raise CannotSplitError(
                 f"strips of the shapes {tuple(strip.shape)} and {tuple(value.shape)} do not have the same rows",
-                "Bring them to one height before",
+                "Resize the images to the same height first",
             )
         return value.to_local()
     if not isinstance(value, torch.Tensor) or value.dim() < from_end:
