@@ -8,6 +8,7 @@ from pathlib import Path
 
 from workbench import config
 from workbench.deploy.record import DAMAGED, RECORD, Record
+from workbench.files import atomic_file
 
 
 def owns_lease(record: Record) -> bool:
@@ -22,7 +23,7 @@ def owns_lease(record: Record) -> bool:
 
 def is_of(folder: Path, record: Record) -> bool:
     """Return whether a folder belongs to this cluster; raises OSError if the record cannot be read."""
-    content = (folder / RECORD).read_bytes()
+    content = atomic_file.read(folder / RECORD)
     try:
         return bool(json.loads(content)["id"] == record.id)
     except DAMAGED:

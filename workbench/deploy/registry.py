@@ -43,7 +43,7 @@ from workbench.errors import (
     WorkbenchError,
     did_you_mean,
 )
-from workbench.files import node_dirs
+from workbench.files import atomic_file, node_dirs
 from workbench.files.private import check_closed, check_private, make_private, replace_file
 from workbench.hints import Command, Option
 from workbench.log.printable import printable
@@ -203,7 +203,7 @@ def read(name: str) -> Record:
         check_private(folder)
         path = folder / RECORD
         check_private(path)
-        content = path.read_bytes()
+        content = atomic_file.read(path)
     except FileNotFoundError:
         known = names()
         raise ClusterNotFound(

@@ -678,6 +678,23 @@ def test_a_record_that_is_refused_is_not_awaited(monkeypatch):
 # the lease
 
 
+def test_a_record_that_another_host_replaces_during_a_read_is_read_again(monkeypatch):
+    record = cluster()
+    read_bytes, stale = Path.read_bytes, []
+
+    def stale_once(path):
+        if path not in stale:
+            stale.append(path)
+            raise OSError(errno.ESTALE, "Stale file handle")
+        return read_bytes(path)
+
+    monkeypatch.setattr(Path, "read_bytes", stale_once)
+    assert registry.read("a") == record
+    stale.clear()
+    assert registry.owns_lease(record)
+    assert stale == [record.folder / registry.RECORD]
+
+
 def test_the_lease_is_the_folder_with_the_id_of_the_cluster():
     record = cluster()
     assert registry.owns_lease(record)
