@@ -114,11 +114,11 @@ def create(record: Record) -> None:
         draft.mkdir(mode=0o700)
         _write(draft, record)
         draft.rename(record.folder)
-    except OSError as error:
+    except BaseException as error:
         shutil.rmtree(draft, ignore_errors=True)
-        if error.errno not in _NAME_TAKEN:
-            raise
-        raise _exists(record.name) from None
+        if isinstance(error, OSError) and error.errno in _NAME_TAKEN:
+            raise _exists(record.name) from None
+        raise
     record.logs.mkdir(mode=0o700, exist_ok=True)
 
 
@@ -305,7 +305,9 @@ def _forget_if_stale(name: str, job_statuses: Mapping[str, JobStatus] = MappingP
         if record.process.is_local:
             node_dirs.remove(record.id)
         note_end(record, job)
-        return _remove_folder(record)
+        doomed = _take_away(record)
+    # NFS keeps the folder of an open file, so the record is closed first.
+    return _destroy(doomed)
 
 
 def note_end(record: Record, job: JobStatus | None = None) -> None:
@@ -372,27 +374,33 @@ def _is_ours_to_remove(file: BinaryIO, path: Path) -> bool:
 
 def remove(record: Record) -> None:
     """Remove the cluster's folder, key included, if it is still this cluster's; its logs stay."""
-    _remove_folder(record)
+    _destroy(_take_away(record))
     _prune_logs()
 
 
-def _remove_folder(record: Record) -> bool:
-    """Remove the folder of a cluster if it is still this cluster's; return whether it was."""
+def _take_away(record: Record) -> Path | None:
+    """Rename the folder of a cluster if it is still this cluster's; return its new path, or None if it was not."""
     if not owns_lease(record):
-        return False
+        return None
     # Renamed first, in one step: nobody may find a folder that has its name but no record.
     doomed = record.folder.with_name(f".{record.name}.{uuid.uuid4().hex}")
     try:
         record.folder.rename(doomed)
     except FileNotFoundError:
-        return False
+        return None
     with suppress(FileNotFoundError):
         if not is_of(doomed, record):
             # On a file system without locks another process has removed the folder, and a new cluster has the name.
             doomed.rename(record.folder)
-            return False
-    shutil.rmtree(doomed, ignore_errors=True)
-    return True
+            return None
+    return doomed
+
+
+def _destroy(folder: Path | None) -> bool:
+    """Remove a folder with its content; return whether there was one to remove."""
+    if folder is not None:
+        shutil.rmtree(folder, ignore_errors=True)
+    return folder is not None
 
 
 def records() -> dict[str, Record | WorkbenchError]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import errno
 import json
@@ -244,13 +245,15 @@ def test_a_registry_that_others_can_look_into_is_refused(root, folder):
     assert registry.names() == []
 
 
-def test_a_record_that_cannot_be_written_leaves_no_folder(monkeypatch):
-    def full(descriptor):
-        raise OSError(28, "No space left on device")
+@pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "No space left on device"), KeyboardInterrupt()])
+def test_a_record_that_cannot_be_written_leaves_no_folder(monkeypatch, error):
+    def fail(descriptor):
+        raise error
 
-    monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(OSError, match="No space"):
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(type(error)) as caught:
         cluster()
+    assert caught.value is error
     assert inside(registry.clusters_folder()) == []
 
 
@@ -756,6 +759,27 @@ def test_removing_never_takes_the_folder_of_a_successor():
     successor = cluster()
     registry.remove(record)
     assert registry.read("a") == successor
+
+
+def test_no_file_of_a_stale_cluster_is_open_when_its_folder_is_removed(monkeypatch):
+    """On NFS the folder of an open file cannot be removed."""
+    stale, rmtree, opened = cluster(process=GONE), shutil.rmtree, []
+
+    def remove(folder, **options):
+        opened.extend(path for path in open_files() if path.is_relative_to(folder))
+        rmtree(folder, **options)
+
+    monkeypatch.setattr(shutil, "rmtree", remove)
+    assert registry.clean() == [stale.name]
+    assert opened == []
+    assert inside(registry.clusters_folder()) == []
+
+
+def open_files():
+    """Return the paths of the open files of this process."""
+    for link in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # the file of the listing
+            yield link.readlink()
 
 
 # logs of ended clusters
