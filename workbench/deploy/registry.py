@@ -444,17 +444,16 @@ def newest_logs(name: str) -> Path | None:
 
 
 def _prune_logs() -> None:
-    kept = {_logs_of(name) for name in names()}
-    ended = sorted((path for path in logs_folder().glob("*") if path not in kept), key=_modified)
-    for path in ended[: max(0, len(ended) - int(config.get("keep-logs")))]:
+    kept = config.get("keep-logs")
+    if not isinstance(kept, int) or kept < 0:
+        return  # a setting that is not valid must neither keep a cluster from ending nor remove logs
+    # Listed before the names, so that the logs of a cluster that is being created are not in the list.
+    folders = list(logs_folder().glob("*"))
+    # No record of another cluster is read: its file server may hang, and the name says enough.
+    taken = set(names())
+    old = sorted((path for path in folders if path.name[: -len("-12345678")] not in taken), key=_modified)
+    for path in old[: max(0, len(old) - kept)]:
         shutil.rmtree(path, ignore_errors=True)
-
-
-def _logs_of(name: str) -> Path | None:
-    try:
-        return read(name).logs
-    except (RecordError, ClusterNotFound):
-        return newest_logs(name)  # the cluster may run, although its record cannot be read
 
 
 def _modified(path: Path) -> float:

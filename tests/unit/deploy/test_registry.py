@@ -23,7 +23,7 @@ import dask
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.processes import until
+from support.processes import DEADLINE, until
 
 from workbench.deploy import display, registry
 from workbench.deploy import ended as ended_because
@@ -678,9 +678,6 @@ def test_a_record_that_is_refused_is_not_awaited(monkeypatch):
         await_record("a")
 
 
-# the lease
-
-
 def test_a_record_that_another_host_replaces_during_a_read_is_read_again(monkeypatch):
     record = cluster()
     read_bytes, stale = Path.read_bytes, []
@@ -696,6 +693,9 @@ def test_a_record_that_another_host_replaces_during_a_read_is_read_again(monkeyp
     stale.clear()
     assert registry.owns_lease(record)
     assert stale == [record.folder / registry.RECORD]
+
+
+# the lease
 
 
 def test_the_lease_is_the_folder_with_the_id_of_the_cluster():
@@ -816,6 +816,31 @@ def test_the_newest_logs_are_kept_and_those_of_running_clusters_always(kept):
         registry.remove(last)
     newest = [*old, last.logs][-kept:] if kept else []
     assert set(registry.logs_folder().iterdir()) == {running.logs, damaged.logs, *newest}
+
+
+@pytest.mark.parametrize("kept", [None, "all", -1])
+def test_a_number_of_logs_that_is_not_valid_removes_none_and_ends_the_cluster(kept):
+    record, old = cluster(), ended(3)
+    with dask.config.set({"workbench.keep-logs": kept}):
+        registry.remove(record)
+    assert registry.names() == []
+    assert set(registry.logs_folder().iterdir()) == {record.logs, *old}
+
+
+def test_the_end_of_a_cluster_does_not_wait_for_the_record_of_another():
+    record, other = cluster(), cluster("hanging")
+    path = other.folder / registry.RECORD
+    path.unlink()
+    os.mkfifo(path, 0o600)  # a read waits, as for a file server that does not answer
+    removal = threading.Thread(target=registry.remove, args=[record], daemon=True)
+    removal.start()
+    try:
+        removal.join(DEADLINE)
+        assert not removal.is_alive()
+    finally:
+        os.close(os.open(path, os.O_RDWR | os.O_NONBLOCK))  # a reader gets the end of the file
+    assert registry.names() == ["hanging"]
+    assert other.logs.is_dir()
 
 
 def test_a_cluster_ends_in_order_though_somebody_removed_the_logs():
