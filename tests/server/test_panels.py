@@ -6,6 +6,7 @@ import asyncio
 import importlib.util
 import os
 import stat
+import subprocess
 import threading
 from contextlib import nullcontext, suppress
 
@@ -137,6 +138,28 @@ async def test_a_dashboard_ends_when_its_cluster_has_and_leaves_nothing(new, clu
         registry.remove(record)
         await awaited("the dashboard ends", lambda: gone(process))
     await awaited("its folder is removed", lambda: not folder.exists())
+
+
+class Stuck:
+    """A process that waits for a file server that does not answer: not even SIGKILL ends it."""
+
+    pid, returncode, stdin = 0, None, None
+
+    def __init__(self):
+        self.killed = False
+
+    def kill(self):
+        self.killed = True
+
+    def wait(self, timeout=None):
+        assert timeout is not None, "it never ends"
+        raise subprocess.TimeoutExpired("panel", timeout)
+
+
+async def test_a_dashboard_that_cannot_be_killed_does_not_keep_the_server_from_stopping(cluster, tmp_path):
+    process = Stuck()
+    await dashboards._end(dashboards._Panel(cluster("a"), tmp_path / "panel.sock", process))
+    assert process.killed
 
 
 async def test_a_dashboard_that_was_killed_is_started_again(new, cluster):

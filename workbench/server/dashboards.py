@@ -248,7 +248,9 @@ async def _end(panel: _Panel) -> None:
         await asyncio.to_thread(process.wait, _END)
     except subprocess.TimeoutExpired:
         process.kill()
-        await asyncio.to_thread(process.wait)
+        # A process that waits for a file server ends when that answers; this server does not wait for it.
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            await asyncio.to_thread(process.wait, _END)
     debug_log.ended(process.pid, process.returncode, "the dashboard of cluster %r", panel.record.name)
     for socket in (panel.socket, dask_socket(panel.socket)):
         socket.unlink(missing_ok=True)
