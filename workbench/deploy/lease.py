@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from pathlib import Path
@@ -10,11 +11,23 @@ from workbench import config
 from workbench.deploy.record import DAMAGED, RECORD, Record
 from workbench.files import atomic_file
 
+# Owners in the place of all users while an NFS server or its client cannot map names of users.
+_NOBODY = (65534, 2**32 - 2)
+
 
 def owns_lease(record: Record) -> bool:
-    """Return whether the folder exists and belongs to the cluster; raise OSError if the file server does not answer."""
+    """Return whether the folder exists and belongs to the cluster.
+
+    Raises
+    ------
+    OSError
+        If this is not known: the file server does not answer, or does not know the owners of files.
+    """
     try:
-        if record.folder.lstat().st_uid != os.geteuid():
+        owner = record.folder.lstat().st_uid
+        if owner != os.geteuid():
+            if owner in _NOBODY:
+                raise OSError(errno.EIO, f"{record.folder} belongs to user {owner}, which stands for any user")
             return False
         return is_of(record.folder, record)
     except FileNotFoundError:

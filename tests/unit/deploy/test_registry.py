@@ -728,6 +728,16 @@ def test_the_lease_is_lost_to_another_owner(monkeypatch):
     assert not registry.owns_lease(record)
 
 
+@pytest.mark.parametrize("nobody", [65534, 2**32 - 2])
+def test_a_file_server_that_does_not_know_its_users_says_nothing_about_the_lease(monkeypatch, nobody):
+    record = cluster()
+    monkeypatch.setattr(Path, "lstat", lambda _: SimpleNamespace(st_uid=nobody))
+    with pytest.raises(OSError, match=f"belongs to user {nobody}"):
+        registry.owns_lease(record)
+    monkeypatch.setattr(os, "geteuid", lambda: nobody)
+    assert registry.owns_lease(record)
+
+
 @pytest.mark.parametrize("content", ["", "{", "[]", "{}", b"\xff\xff"])
 def test_damage_does_not_take_the_lease(content):
     record = cluster()
