@@ -41,19 +41,11 @@ __all__ = ["CheckResult", "examine"]
 
 # For the probe with two ranks, and for the versions of all ranks of a cluster.
 _TIMEOUT_S = 60.0
-# The folders that a cluster makes on a node: purpose, function, remedy.
+# The folders that a cluster makes on a node.
 _NODE_FOLDERS = (
-    (
-        "sockets",
-        node_dirs.sockets,
-        "Set XDG_RUNTIME_DIR to a folder that you own, with a short path, or have /tmp repaired.",
-    ),
-    ("spilled data", node_dirs.spill, "Set TMPDIR, or temporary-directory of Dask, to a folder that you can write to."),
-    (
-        "shared memory",
-        node_dirs.shared_memory,
-        "Free space in /dev/shm; on a system without it, set TMPDIR to a folder that you own.",
-    ),
+    ("sockets", node_dirs.sockets),
+    ("spilled data", node_dirs.spill),
+    ("shared memory", node_dirs.shared_memory),
 )
 _NEED_TWO_RANKS = ("launcher", "thread level", "GPUs", "template")
 _LEVELS = ("SINGLE", "FUNNELED", "SERIALIZED", "MULTIPLE")
@@ -358,12 +350,12 @@ def folders() -> Iterator[CheckResult]:
         else:
             yield private_folder(check, folder)
     identity = uuid.uuid4().hex
-    for check, make, remedy in _NODE_FOLDERS:
+    for check, make in _NODE_FOLDERS:
         try:
             folder = make(identity)
             folder.rmdir()
-        except (OSError, WorkbenchError) as error:
-            yield CheckResult(check, "failed", f"a cluster cannot make its folder: {error}", remedy)
+        except OSError as error:
+            yield failure(check, error)
         else:
             yield CheckResult(check, "ok", f"each cluster makes a private folder in {folder.parent}")
 

@@ -39,18 +39,21 @@ _RANK_END_TIMEOUT = 2.0
 
 def sockets(cluster_id: str) -> Path:
     """Return the folder for the cluster's Unix sockets on this node, and create the folder if it is missing."""
-    return _private(_sockets(cluster_id, stub.node()))
+    remedy = "Set XDG_RUNTIME_DIR to a folder that you own, with a short path, or have /tmp repaired."
+    return _private(_sockets(cluster_id, stub.node()), remedy)
 
 
 def spill(cluster_id: str) -> Path:
     """Return the folder for spilled data of the cluster's ranks on this node, and create it if it is missing."""
-    return _private(_spill(cluster_id, stub.node()))
+    remedy = "Set temporary-directory of Dask, or TMPDIR, to a folder that you can write to."
+    return _private(_spill(cluster_id, stub.node()), remedy)
 
 
 def shared_memory(cluster_id: str, *, make: bool = True) -> Path:
     """Return the folder for MPI's shared memory on this node; if `make`, create it if it is missing."""
     path = _shared_memory(cluster_id, stub.node())
-    return _private(path) if make else path
+    remedy = "Free space in /dev/shm; on a system without it, set TMPDIR to a folder that you own."
+    return _private(path, remedy) if make else path
 
 
 def acquire_node(cluster_id: str, world: str) -> None:
@@ -181,11 +184,11 @@ def _shared_memory(cluster_id: str, _: str) -> Path:
     return Path(memory if os.access(memory, os.W_OK) else tempfile.gettempdir()) / stub.folder_name(cluster_id)
 
 
-def _private(path: Path) -> Path:
+def _private(path: Path, remedy: str) -> Path:
     try:
         stub.make_private(str(path))
-    except PermissionError as error:
-        if error.errno is not None:
-            raise
-        raise RecordError(f"{error}.", hint="Start a new cluster, whose folders have other names.") from None
+    except OSError as error:
+        if error.errno is None:
+            raise RecordError(f"{error}.", hint="Start a new cluster, whose folders have other names.") from None
+        raise RecordError(f"{path} cannot be created: {error}.", hint=remedy) from error
     return path

@@ -188,7 +188,7 @@ def test_a_folder_that_is_not_there_yet_is_well_where_it_can_be_made(tmp_path):
 
 def test_each_folder_of_a_node_is_checked_and_fails_with_a_remedy_of_its_own(monkeypatch):
     def taken(status):
-        raise PermissionError("taken")
+        raise PermissionError(13, "taken")
 
     sound = [finding for finding in doctor.folders() if finding.check not in {"records", "logs"}]
     monkeypatch.setattr(stub, "make_private", taken)

@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 import threading
 
+import pytest
 from support.patience import DEADLINE
 
-from workbench.deploy import registry
+from workbench.deploy import certificates, registry
 from workbench.deploy.record import Record
+from workbench.errors import RecordError
+from workbench.head import __main__ as head_process
 from workbench.head.head import Head
 
 
@@ -33,3 +36,26 @@ async def test_a_head_whose_disk_is_full_answers_and_writes_its_record_when_ther
     async with asyncio.timeout(DEADLINE):
         assert (await written.get()).message == "a rank has come"
     writing.cancel()
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (RecordError("/scratch/x cannot be created.", hint="Set TMPDIR."), "/scratch/x cannot be created. Set TMPDIR."),
+        (OSError(99, "Cannot assign requested address"), "[Errno 99] Cannot assign requested address"),
+    ],
+)
+def test_a_head_that_cannot_serve_writes_why_and_removes_the_key(error, message, tmp_path, monkeypatch):
+    async def fail(*_):
+        raise error
+
+    monkeypatch.setenv("JUPYTER_DATA_DIR", str(tmp_path))
+    monkeypatch.setattr(head_process, "_serve", fail)
+    record = Record(name="a", ranks=2, state="starting")
+    registry.create(record)
+    certificates.make(record.folder, "a")
+
+    assert head_process._run(record, None, "127.0.0.1", {}) == 1
+    written = registry.read("a")
+    assert (written.state, written.message) == ("failed", message)
+    assert [path.name for path in record.folder.iterdir()] == [registry.RECORD]
