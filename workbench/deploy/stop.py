@@ -156,6 +156,4 @@ def tidy(record: Record) -> None:
             registry.note_end(record)
         registry.remove(record)
     if record.process.is_local:
-        # On a full disk Python finds no folder for temporary files.
-        with contextlib.suppress(OSError):
-            node_dirs.remove(record.id)
+        node_dirs.remove(record.id)

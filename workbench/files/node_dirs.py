@@ -98,9 +98,11 @@ def _remove(cluster_id: str, node: str, *, but_shared_memory: bool = False) -> N
     """Remove the folders of a node, or with ``*`` of all nodes that share these places."""
     kinds = (_sockets, _spill) if but_shared_memory else (_sockets, _spill, _shared_memory)
     for kind in kinds:
-        path = kind(cluster_id, node)
-        for folder in filter(_is_ours, path.parent.glob(path.name)):
-            shutil.rmtree(folder, ignore_errors=True)
+        # On a full disk Python finds no folder for temporary files.
+        with contextlib.suppress(FileNotFoundError):
+            path = kind(cluster_id, node)
+            for folder in filter(_is_ours, path.parent.glob(path.name)):
+                shutil.rmtree(folder, ignore_errors=True)
     deadline = time.monotonic() + _RANK_END_TIMEOUT
     # Ranks may outlive their mpiexec for a moment, and use their mapped files until then. The search for ranks is
     # before the removal, so that files of ranks that end in between are removed in the next round.
