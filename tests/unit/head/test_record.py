@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from functools import partial
+from types import SimpleNamespace
 
 import pytest
 from support.patience import DEADLINE
@@ -12,6 +14,7 @@ from workbench.deploy import certificates, registry
 from workbench.deploy.record import Record
 from workbench.errors import RecordError
 from workbench.head import __main__ as head_process
+from workbench.head import head as head_module
 from workbench.head.head import Head
 
 
@@ -59,3 +62,28 @@ def test_a_head_that_cannot_serve_writes_why_and_removes_the_key(error, message,
     written = registry.read("a")
     assert (written.state, written.message) == ("failed", message)
     assert [path.name for path in record.folder.iterdir()] == [registry.RECORD]
+
+
+async def test_a_file_server_that_hangs_does_not_keep_a_head_from_ending_its_ranks(monkeypatch):
+    answers, ended_in = threading.Event(), []
+
+    async def end(part, **_):
+        ended_in.append(part)
+
+    def hang(*_):
+        answers.wait(DEADLINE)
+
+    monkeypatch.setattr(head_module, "_DISK_TIMEOUT", 0.05)
+    monkeypatch.setattr(registry, "update", hang)
+    monkeypatch.setattr(registry, "remove", hang)
+    head = object.__new__(Head)
+    head.record, head._saving, head._tasks = Record(name="a", ranks=2, state="ready"), threading.Lock(), set()
+    head.worlds = SimpleNamespace(stop=partial(end, "worlds"))
+    head.cells = SimpleNamespace(close=partial(end, "cells"))
+    head.scheduler = SimpleNamespace(log_event=lambda *_: None, close=partial(end, "scheduler"))
+    try:
+        async with asyncio.timeout(DEADLINE):
+            assert await head._close("closing", "SIGTERM was received") == 0
+        assert ended_in == ["worlds", "cells", "scheduler"]
+    finally:
+        answers.set()
