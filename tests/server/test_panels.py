@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 import os
+import shutil
 import stat
 import subprocess
 import threading
@@ -228,6 +229,17 @@ async def test_a_dashboard_that_cannot_be_cleared_up_does_not_keep_the_others(ne
     await shown.close()
 
     assert panels_of(os.getpid()) == []
+
+
+async def test_a_dashboard_starts_although_the_user_has_removed_the_logs(new, cluster):
+    shown, record = new(), cluster("a")
+    shutil.rmtree(registry.logs_folder())
+
+    await shown.socket(record, PREFIX)
+    assert [stat.S_IMODE(path.stat().st_mode) for path in (record.logs, record.logs / "dashboard.log")] == [
+        0o700,
+        0o600,
+    ]
 
 
 async def test_none_is_started_once_all_have_been_ended(new, cluster):

@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import BinaryIO
 
 from workbench.dashboard import PREFIX
+from workbench.deploy import logs
 from workbench.deploy.lease import owns_lease
 from workbench.deploy.record import Record
 from workbench.errors import LaunchError, StartError, StartTimeout
 from workbench.files import node_dirs
-from workbench.files.private import opener
 from workbench.log import debug_log
 from workbench.log.printable import printable
 from workbench.server.blocking_files import DeadlineReader, records
@@ -141,7 +141,7 @@ class DashboardProcesses:
             raise LaunchError("the dashboard needs Panel, which is not installed here: pip install 'panel>=1.9,<1.10'")
         socket = node_dirs.sockets(record.id) / f"panel-{os.getpid()}-{next(self._numbers)}.sock"
         log = record.logs / "dashboard.log"
-        output = await records.read(_opened, log)
+        output = await records.read(logs.append, log)
         with output:
             begin = output.tell()
             panel = _Panel(record, socket, _run(record, socket, prefix, output))
@@ -200,10 +200,6 @@ async def _clear(task: asyncio.Task[_Panel] | None) -> None:
 def dask_socket(socket: Path) -> Path:
     """Return the socket for Dask's own pages, beside that of a dashboard."""
     return socket.with_suffix(".dask")
-
-
-def _opened(log: Path) -> BinaryIO:
-    return open(log, "ab", opener=opener)
 
 
 def _run(record: Record, socket: Path, prefix: str, output: BinaryIO) -> subprocess.Popen[bytes]:
