@@ -37,6 +37,8 @@ logger = logging.getLogger("workbench.head")
 
 # Seconds for the scheduler to disconnect its clients. A client that keeps sending requests could delay it without end.
 _CLOSE_TIMEOUT = 2.0
+# Seconds by which an answer waits for the record on disk.
+_SAVE_TIMEOUT = 1.0
 # Seconds for each change of files at the end; a slower one ends before this process does.
 _DISK_TIMEOUT = 5.0
 # Seconds for clients to fetch the last results before the ranks end.
@@ -195,7 +197,7 @@ class Head:
     async def _rpc_status(self) -> dict[str, Any]:
         if self.record.state == "ready" and self._changed.is_set():
             # The client may read the record next.
-            await self._save_change()
+            await asyncio.wait({self._start(self._save_change())}, timeout=_SAVE_TIMEOUT)
         return dataclasses.asdict(self.record)
 
     async def _rpc_pulse(self) -> dict[str, float | None]:

@@ -31,6 +31,7 @@ async def test_a_head_whose_disk_is_full_answers_and_writes_its_record_when_ther
     loop, head = asyncio.get_running_loop(), object.__new__(Head)
     head.record = Record(name="a", ranks=2, state="ready", message="a rank has come")
     head._saving, head._changed = threading.Lock(), asyncio.Event()
+    head._tasks, head._end = set(), loop.create_future()
     head._changed.set()
 
     assert (await head._rpc_status())["message"] == "a rank has come"
@@ -39,6 +40,23 @@ async def test_a_head_whose_disk_is_full_answers_and_writes_its_record_when_ther
     async with asyncio.timeout(DEADLINE):
         assert (await written.get()).message == "a rank has come"
     writing.cancel()
+
+
+async def test_a_head_whose_file_server_hangs_answers_without_its_record_on_disk(monkeypatch):
+    answers = threading.Event()
+    monkeypatch.setattr(registry, "update", lambda _: answers.wait(2 * DEADLINE))
+    monkeypatch.setattr(head_module, "_SAVE_TIMEOUT", 0.05)
+    head = object.__new__(Head)
+    head.record = Record(name="a", ranks=2, state="ready")
+    head._saving, head._changed = threading.Lock(), asyncio.Event()
+    head._tasks, head._end = set(), asyncio.get_running_loop().create_future()
+    head._changed.set()
+    try:
+        async with asyncio.timeout(DEADLINE):
+            assert (await head._rpc_status())["name"] == "a"
+    finally:
+        answers.set()
+    await asyncio.gather(*head._tasks)
 
 
 @pytest.mark.parametrize(
