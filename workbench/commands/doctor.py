@@ -377,7 +377,7 @@ def private_folder(check: str, folder: Path) -> CheckResult:
             f"{folder} belongs to user {status.st_uid}",
             "Set JUPYTER_DATA_DIR to a folder that you own.",
         )
-    if stat.S_IMODE(status.st_mode) != 0o700:
+    if status.st_mode & 0o777 != 0o700:  # a folder inherits the bit for its group (2700) from the folder above
         detail = f"{folder} has mode {stat.S_IMODE(status.st_mode):o}; 700 is required, since it has the clusters' keys"
         return CheckResult(check, "failed", detail, f"Run: chmod 700 '{folder}'")
     return CheckResult(check, "ok", f"only you can read {folder}")

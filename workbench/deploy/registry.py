@@ -84,6 +84,8 @@ def names() -> list[str]:
         return sorted(path.name for path in clusters_folder().iterdir() if _NAME.fullmatch(path.name))
     except FileNotFoundError:
         return []
+    except RecordError:
+        raise
     except OSError as error:
         raise RecordError(
             f"{clusters_folder()} cannot be read: {error}. It must be a folder that you own and can read.",

@@ -189,10 +189,28 @@ def test_a_folder_in_which_others_can_put_theirs_in_the_place_of_the_records_is_
     root.chmod(open_mode)
     uses = (registry.names, registry.clean, registry.free_name, lambda: registry.read("a"), lambda: cluster("b"))
     for use in uses:
-        with pytest.raises(RecordError, match=r"can be changed by other users \(mode 7.., allowed 700\).* chmod 700"):
+        with pytest.raises(
+            RecordError, match=r"can be changed by other users \(mode 7.., allowed 700\).* chmod -R go-rwx '"
+        ):
             use()
     root.chmod(0o700)
     assert registry.read("a") == record
+
+
+def test_the_advice_closes_all_that_was_opened_at_once():
+    """Kubernetes opens each file of a volume for the group of its users whenever a server starts (`fsGroup`)."""
+    record = cluster()
+    root = registry.clusters_folder().parent
+    for path in (root, *root.rglob("*")):
+        path.chmod(path.stat().st_mode | (0o2770 if path.is_dir() else 0o660))
+    with pytest.raises(RecordError) as caught:
+        cluster("b")
+    command = str(caught.value).rpartition(": ")[2]
+    assert command == f"chmod -R go-rwx '{root}'"
+
+    subprocess.run(["/bin/sh", "-c", command], check=True)
+    assert registry.read("a") == record
+    cluster("b")
 
 
 def test_a_folder_of_another_user_around_the_records_is_refused(monkeypatch):
