@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 import os
+import shutil
 import stat
+import subprocess
 import threading
 from contextlib import nullcontext, suppress
 
@@ -139,6 +141,28 @@ async def test_a_dashboard_ends_when_its_cluster_has_and_leaves_nothing(new, clu
     await awaited("its folder is removed", lambda: not folder.exists())
 
 
+class Stuck:
+    """A process that waits for a file server that does not answer: not even SIGKILL ends it."""
+
+    pid, returncode, stdin = 0, None, None
+
+    def __init__(self):
+        self.killed = False
+
+    def kill(self):
+        self.killed = True
+
+    def wait(self, timeout=None):
+        assert timeout is not None, "it never ends"
+        raise subprocess.TimeoutExpired("panel", timeout)
+
+
+async def test_a_dashboard_that_cannot_be_killed_does_not_keep_the_server_from_stopping(cluster, tmp_path):
+    process = Stuck()
+    await dashboards._end(dashboards._Panel(cluster("a"), tmp_path / "panel.sock", process))
+    assert process.killed
+
+
 async def test_a_dashboard_that_was_killed_is_started_again(new, cluster):
     shown, record = new(), cluster("a")
     await shown.socket(record, PREFIX)
@@ -205,6 +229,17 @@ async def test_a_dashboard_that_cannot_be_cleared_up_does_not_keep_the_others(ne
     await shown.close()
 
     assert panels_of(os.getpid()) == []
+
+
+async def test_a_dashboard_starts_although_the_user_has_removed_the_logs(new, cluster):
+    shown, record = new(), cluster("a")
+    shutil.rmtree(registry.logs_folder())
+
+    await shown.socket(record, PREFIX)
+    assert [stat.S_IMODE(path.stat().st_mode) for path in (record.logs, record.logs / "dashboard.log")] == [
+        0o700,
+        0o600,
+    ]
 
 
 async def test_none_is_started_once_all_have_been_ended(new, cluster):

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from distributed import Client
 from support.daemons import running
+from support.folders import folders_of
 from support.launchers import assert_closed_to_strangers
 from support.nodes import numbers, remains
 from support.pbs_sim import Pbs
@@ -20,6 +21,7 @@ from support.training import received_by_mpi
 
 from workbench import MPICluster
 from workbench.errors import StartError
+from workbench.files import node_dirs
 
 pytestmark = pytest.mark.in_order
 
@@ -137,7 +139,7 @@ def test_a_job_that_is_cancelled_from_outside_leaves_nothing(pbs):
     assert pbs.files(f"*{cluster.record.id[-16:]}*") == []
 
 
-def test_a_head_that_is_killed_takes_the_ranks_of_all_nodes_along(pbs):
+def test_a_head_that_is_killed_takes_the_ranks_of_all_nodes_along(pbs, monkeypatch):
     cluster = MPICluster(2, nodes=2, scheduler="pbs", name="beheaded", quiet=True)
     # What the end of the cluster asks the head, it asks for that long.
     with dask.config.set({"workbench.connect-timeout": "1 s"}), cluster:
@@ -145,3 +147,8 @@ def test_a_head_that_is_killed_takes_the_ranks_of_all_nodes_along(pbs):
         head.kill()
         until("its job is over", lambda: pbs.jobs() == [])
         until("its ranks have ended", lambda: running("beheaded") == [])
+    # PBS kills all processes of a job at once, so the next cluster on the node removes their sockets. Without this
+    # variable, which jobs of PBS do not have, these are in /tmp.
+    monkeypatch.delenv("XDG_RUNTIME_DIR")
+    node_dirs.remove(cluster.record.id)
+    assert folders_of(cluster.record) == []

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import os
 import sys
 from typing import TYPE_CHECKING, Any
 
 from workbench.cells import protocol
 from workbench.collective.rank_rpc import RankRPC, gather_or_cancel
+from workbench.deploy import logs
 from workbench.errors import CollectiveFailed
 from workbench.files import node_dirs
 from workbench.hints import Command
@@ -83,8 +83,7 @@ class Engines:
         program = [sys.executable, "-m", "workbench.cells.controller", "--address", address, "--folder", str(folder)]
         tied = [*parent_death.command_line(str(folder)), *program]
         path = self._record.logs / "controller.log"
-        log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-        try:
+        with logs.append(path) as log:
             self._process = await asyncio.create_subprocess_exec(
                 *tied,
                 stdin=asyncio.subprocess.DEVNULL,
@@ -92,8 +91,6 @@ class Engines:
                 stderr=log,
                 start_new_session=True,
             )
-        finally:
-            os.close(log)
         debug_log.started(self._process.pid, "the controller of the cells of world %s", self._name)
         line = b""
         try:

@@ -53,7 +53,7 @@ class Cells(SchedulerPlugin):
         scheduler: Scheduler,
         worlds: Worlds,
         record: Record,
-        run: Callable[[Coroutine[Any, Any, None]], None],
+        run: Callable[[Coroutine[Any, Any, None]], object],
         began: Callable[[str, int | None], None],
     ) -> None:
         self.scheduler, self.worlds, self._record = scheduler, worlds, record

@@ -1,4 +1,4 @@
-"""Carries the bytes of a socket through a Dask connection, to a server on a Unix socket of the head's node.
+"""Carries the bytes of a socket through a Dask connection, to a server in the head.
 
 The connection uses the TLS of the scheduler, so the bridge needs no port, and requires the cluster's certificate.
 """

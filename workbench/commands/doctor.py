@@ -41,19 +41,11 @@ __all__ = ["CheckResult", "examine"]
 
 # For the probe with two ranks, and for the versions of all ranks of a cluster.
 _TIMEOUT_S = 60.0
-# The folders that a cluster makes on a node: purpose, function, remedy.
+# The folders that a cluster makes on a node.
 _NODE_FOLDERS = (
-    (
-        "sockets",
-        node_dirs.sockets,
-        "Set XDG_RUNTIME_DIR to a folder that you own, with a short path, or repair /tmp.",
-    ),
-    ("spilled data", node_dirs.spill, "Set TMPDIR, or temporary-directory of Dask, to a folder that you can write to."),
-    (
-        "shared memory",
-        node_dirs.shared_memory,
-        "Free space in /dev/shm. On a system without /dev/shm, set TMPDIR to a folder that you own.",
-    ),
+    ("sockets", node_dirs.sockets),
+    ("spilled data", node_dirs.spill),
+    ("shared memory", node_dirs.shared_memory),
 )
 _NEED_TWO_RANKS = ("launcher", "thread level", "GPUs", "template")
 _LEVELS = ("SINGLE", "FUNNELED", "SERIALIZED", "MULTIPLE")
@@ -381,12 +373,12 @@ def folders() -> Iterator[CheckResult]:
         else:
             yield private_folder(check, folder)
     identity = uuid.uuid4().hex
-    for check, make, remedy in _NODE_FOLDERS:
+    for check, make in _NODE_FOLDERS:
         try:
             folder = make(identity)
             folder.rmdir()
-        except (OSError, WorkbenchError) as error:
-            yield CheckResult(check, "failed", f"a cluster cannot create its folder: {error}", remedy)
+        except OSError as error:
+            yield failure(check, error)
         else:
             yield CheckResult(check, "ok", f"each cluster creates a private folder in {folder.parent}")
 
@@ -408,7 +400,7 @@ def private_folder(check: str, folder: Path) -> CheckResult:
             f"{folder} belongs to user {status.st_uid}",
             "Set JUPYTER_DATA_DIR to a folder that you own.",
         )
-    if stat.S_IMODE(status.st_mode) != 0o700:
+    if status.st_mode & 0o777 != 0o700:  # a folder inherits the bit for its group (2700) from the folder above
         detail = (
             f"{folder} has mode {stat.S_IMODE(status.st_mode):o}, and mode 700 is required, because the folder has the "
             "keys of the clusters"

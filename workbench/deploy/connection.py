@@ -278,12 +278,22 @@ class HeadConnection(HeadClient):
 
     async def _done_while_it_runs(self, call: Awaitable[None]) -> bool:
         """Await a call while the cluster runs, since Dask would try to connect until its timeout."""
-        request = asyncio.ensure_future(call)
+        request, ended = asyncio.ensure_future(call), asyncio.ensure_future(self._until_ended())
         try:
-            while not (await asyncio.wait({request}, timeout=_JOB_CHECK_INTERVAL_S))[0]:
-                if not await asyncio.to_thread(self._job.runs):
-                    return False
+            # The check of the cluster's folder hangs with its file server, while the head answers.
+            await asyncio.wait({request, ended}, return_when=asyncio.FIRST_COMPLETED)
+            if not request.done():
+                await ended
+                return False
             await request
         finally:
             request.cancel()
+            ended.cancel()
         return True
+
+    async def _until_ended(self) -> None:
+        """Return when the cluster has ended, as its folder and the process of its head show."""
+        while True:
+            await asyncio.sleep(_JOB_CHECK_INTERVAL_S)
+            if not await asyncio.to_thread(self._job.runs):
+                return

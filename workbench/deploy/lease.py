@@ -2,18 +2,32 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from pathlib import Path
 
 from workbench import config
 from workbench.deploy.record import DAMAGED, RECORD, Record
+from workbench.files import atomic_file
+
+# Owners in the place of all users while an NFS server or its client cannot map names of users.
+_NOBODY = (65534, 2**32 - 2)
 
 
 def owns_lease(record: Record) -> bool:
-    """Return whether the folder exists and belongs to the cluster; raise OSError if the file server does not answer."""
+    """Return whether the folder exists and belongs to the cluster.
+
+    Raises
+    ------
+    OSError
+        If this is not known: the file server does not answer, or does not know the owners of files.
+    """
     try:
-        if record.folder.lstat().st_uid != os.geteuid():
+        owner = record.folder.lstat().st_uid
+        if owner != os.geteuid():
+            if owner in _NOBODY:
+                raise OSError(errno.EIO, f"{record.folder} belongs to user {owner}, which stands for any user")
             return False
         return is_of(record.folder, record)
     except FileNotFoundError:
@@ -22,7 +36,7 @@ def owns_lease(record: Record) -> bool:
 
 def is_of(folder: Path, record: Record) -> bool:
     """Return whether a folder belongs to this cluster; raises OSError if the record cannot be read."""
-    content = (folder / RECORD).read_bytes()
+    content = atomic_file.read(folder / RECORD)
     try:
         return bool(json.loads(content)["id"] == record.id)
     except DAMAGED:

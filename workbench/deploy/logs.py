@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import BinaryIO
 
 from workbench.deploy import registry
 from workbench.deploy.record import Record, logs_folder
 from workbench.errors import ClusterNotFound, InvalidRequest, did_you_mean
+from workbench.files.private import make_private, opener
 from workbench.log.printable import printable
 
 _KINDS = ("head", "job", "world", "rank")
@@ -60,6 +62,12 @@ def read(path: Path, rank: int | str | None = None) -> str:
 def of_world(record: Record, index: int) -> Path:
     """Return the log of a world, with the output of ``mpiexec`` and of ranks that fail while starting."""
     return record.logs / f"world-{index}.log"
+
+
+def append(path: Path) -> BinaryIO:
+    """Open a log to write at its end; create the log, and its folder, which users may remove to free space."""
+    make_private(path.parent)
+    return open(path, "ab", opener=opener)
 
 
 def tail(record: Record, lines: int = 15, *, head: bool = True) -> str:

@@ -43,7 +43,7 @@ from workbench.errors import (
     WorkbenchError,
     did_you_mean,
 )
-from workbench.files import node_dirs
+from workbench.files import atomic_file, node_dirs
 from workbench.files.private import check_closed, check_private, make_private, replace_file
 from workbench.hints import Command, Option
 from workbench.log.printable import printable
@@ -84,6 +84,8 @@ def names() -> list[str]:
         return sorted(path.name for path in clusters_folder().iterdir() if _NAME.fullmatch(path.name))
     except FileNotFoundError:
         return []
+    except RecordError:
+        raise
     except OSError as error:
         raise RecordError(
             f"{clusters_folder()} cannot be read: {error}. The path must be a folder that you own and can read.",
@@ -114,11 +116,11 @@ def create(record: Record) -> None:
         draft.mkdir(mode=0o700)
         _write(draft, record)
         draft.rename(record.folder)
-    except OSError as error:
+    except BaseException as error:
         shutil.rmtree(draft, ignore_errors=True)
-        if error.errno not in _NAME_TAKEN:
-            raise
-        raise _exists(record.name) from None
+        if isinstance(error, OSError) and error.errno in _NAME_TAKEN:
+            raise _exists(record.name) from None
+        raise
     record.logs.mkdir(mode=0o700, exist_ok=True)
 
 
@@ -203,7 +205,7 @@ def read(name: str) -> Record:
         check_private(folder)
         path = folder / RECORD
         check_private(path)
-        content = path.read_bytes()
+        content = atomic_file.read(path)
     except FileNotFoundError:
         known = names()
         raise ClusterNotFound(
@@ -305,7 +307,9 @@ def _forget_if_stale(name: str, job_statuses: Mapping[str, JobStatus] = MappingP
         if record.process.is_local:
             node_dirs.remove(record.id)
         note_end(record, job)
-        return _remove_folder(record)
+        doomed = _take_away(record)
+    # NFS keeps the folder of an open file, so the record is closed first.
+    return _destroy(doomed)
 
 
 def note_end(record: Record, job: JobStatus | None = None) -> None:
@@ -372,27 +376,33 @@ def _is_ours_to_remove(file: BinaryIO, path: Path) -> bool:
 
 def remove(record: Record) -> None:
     """Remove the cluster's folder, key included, if it is still this cluster's; its logs stay."""
-    _remove_folder(record)
+    _destroy(_take_away(record))
     _prune_logs()
 
 
-def _remove_folder(record: Record) -> bool:
-    """Remove the folder of a cluster if it is still this cluster's; return whether it was."""
+def _take_away(record: Record) -> Path | None:
+    """Rename the folder of a cluster if it is still this cluster's; return its new path, or None if it was not."""
     if not owns_lease(record):
-        return False
+        return None
     # Renamed first, in one step: nobody may find a folder that has its name but no record.
     doomed = record.folder.with_name(f".{record.name}.{uuid.uuid4().hex}")
     try:
         record.folder.rename(doomed)
     except FileNotFoundError:
-        return False
+        return None
     with suppress(FileNotFoundError):
         if not is_of(doomed, record):
             # On a file system without locks another process has removed the folder, and a new cluster has the name.
             doomed.rename(record.folder)
-            return False
-    shutil.rmtree(doomed, ignore_errors=True)
-    return True
+            return None
+    return doomed
+
+
+def _destroy(folder: Path | None) -> bool:
+    """Remove a folder with its content; return whether there was one to remove."""
+    if folder is not None:
+        shutil.rmtree(folder, ignore_errors=True)
+    return folder is not None
 
 
 def records() -> dict[str, Record | WorkbenchError]:
@@ -436,17 +446,16 @@ def newest_logs(name: str) -> Path | None:
 
 
 def _prune_logs() -> None:
-    kept = {_logs_of(name) for name in names()}
-    ended = sorted((path for path in logs_folder().glob("*") if path not in kept), key=_modified)
-    for path in ended[: max(0, len(ended) - int(config.get("keep-logs")))]:
+    kept = config.get("keep-logs")
+    if not isinstance(kept, int) or kept < 0:
+        return  # a setting that is not valid must neither keep a cluster from ending nor remove logs
+    # Listed before the names, so that the logs of a cluster that is being created are not in the list.
+    folders = list(logs_folder().glob("*"))
+    # No record of another cluster is read: its file server may hang, and the name says enough.
+    taken = set(names())
+    old = sorted((path for path in folders if path.name[: -len("-12345678")] not in taken), key=_modified)
+    for path in old[: max(0, len(old) - kept)]:
         shutil.rmtree(path, ignore_errors=True)
-
-
-def _logs_of(name: str) -> Path | None:
-    try:
-        return read(name).logs
-    except (RecordError, ClusterNotFound):
-        return newest_logs(name)  # the cluster may run, although its record cannot be read
 
 
 def _modified(path: Path) -> float:

@@ -110,12 +110,19 @@ def _modules(requested: Sequence[str]) -> tuple[str, ...]:
 
 def _directory() -> str:
     try:
-        return str(Path.cwd())
+        directory = str(Path.cwd())
+        directory.encode()
     except FileNotFoundError:
         raise InvalidRequest(
             "the working directory of this process has been removed, but head and ranks must run in this directory.",
             hint="Change to another directory with os.chdir(...).",
         ) from None
+    except UnicodeEncodeError:
+        raise InvalidRequest(
+            f"the name of the working directory, {directory!r}, is not in UTF-8, so no record can contain the name.",
+            hint="Rename the directory, or change to another directory with os.chdir(...).",
+        ) from None
+    return directory
 
 
 def _check_fault_tolerance(choice: str) -> None:

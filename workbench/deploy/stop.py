@@ -84,9 +84,12 @@ def _ask(record: Record) -> bool:
 def _wait_for_head(record: Record) -> Record:
     """Return the record that the head has written; until then the record names its starter, which must not be ended."""
     deadline = time.monotonic() + _STOP_TIMEOUT_S
+    next_query = 0.0
     while record.state == "submitted" and time.monotonic() < deadline:
-        if jobs.is_batch(record) and jobs.status(record).state is not JobState.RUNNING:
-            return record  # no head runs
+        if jobs.is_batch(record) and time.monotonic() > next_query:
+            if jobs.status(record).state is not JobState.RUNNING:
+                return record  # no head runs
+            next_query = time.monotonic() + _SCHEDULER_POLL_INTERVAL_S
         time.sleep(_POLL_INTERVAL_S)
         try:
             latest = registry.read(record.name)
@@ -156,6 +159,4 @@ def tidy(record: Record) -> None:
             registry.note_end(record)
         registry.remove(record)
     if record.process.is_local:
-        # On a full disk Python finds no folder for temporary files.
-        with contextlib.suppress(OSError):
-            node_dirs.remove(record.id)
+        node_dirs.remove(record.id)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import uuid
 from pathlib import Path
 
 from workbench.errors import InvalidRequest
+
+# Attempts to read a file that is replaced during each of the earlier ones.
+_ATTEMPTS = 5
 
 
 def validate(argument: str, file: str) -> Path:
@@ -60,3 +64,20 @@ def replace(path: Path, content: bytes | memoryview, mode: int) -> None:
     except BaseException:
         part.unlink(missing_ok=True)
         raise
+
+
+def read(path: Path) -> bytes:
+    """Return the content of a file that `replace` may replace at the same time, also on another host.
+
+    Notes
+    -----
+    A server of NFS version 3 does not know that a file is open. If another host replaces the file between the open and
+    the read of this host, the read fails with ESTALE, and another attempt opens the new file.
+    """
+    for _ in range(_ATTEMPTS - 1):
+        try:
+            return path.read_bytes()
+        except OSError as error:
+            if error.errno != errno.ESTALE:
+                raise
+    return path.read_bytes()

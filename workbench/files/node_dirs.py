@@ -39,18 +39,21 @@ _RANK_END_TIMEOUT = 2.0
 
 def sockets(cluster_id: str) -> Path:
     """Return the folder for the cluster's Unix sockets on this node, and create the folder if it is missing."""
-    return _private(_sockets(cluster_id, stub.node()))
+    remedy = "Set XDG_RUNTIME_DIR to a folder that you own, with a short path, or have /tmp repaired."
+    return _private(_sockets(cluster_id, stub.node()), remedy)
 
 
 def spill(cluster_id: str) -> Path:
     """Return the folder for spilled data of the cluster's ranks on this node, and create it if it is missing."""
-    return _private(_spill(cluster_id, stub.node()))
+    remedy = "Set temporary-directory of Dask, or TMPDIR, to a folder that you can write to."
+    return _private(_spill(cluster_id, stub.node()), remedy)
 
 
 def shared_memory(cluster_id: str, *, make: bool = True) -> Path:
     """Return the folder for MPI's shared memory on this node; if `make`, create it if it is missing."""
     path = _shared_memory(cluster_id, stub.node())
-    return _private(path) if make else path
+    remedy = "Free space in /dev/shm; on a system without it, set TMPDIR to a folder that you own."
+    return _private(path, remedy) if make else path
 
 
 def acquire_node(cluster_id: str, world: str) -> None:
@@ -95,9 +98,11 @@ def _remove(cluster_id: str, node: str, *, but_shared_memory: bool = False) -> N
     """Remove the folders of a node, or with ``*`` of all nodes that share these places."""
     kinds = (_sockets, _spill) if but_shared_memory else (_sockets, _spill, _shared_memory)
     for kind in kinds:
-        path = kind(cluster_id, node)
-        for folder in filter(_is_ours, path.parent.glob(path.name)):
-            shutil.rmtree(folder, ignore_errors=True)
+        # On a full disk Python finds no folder for temporary files.
+        with contextlib.suppress(FileNotFoundError):
+            path = kind(cluster_id, node)
+            for folder in filter(_is_ours, path.parent.glob(path.name)):
+                shutil.rmtree(folder, ignore_errors=True)
     deadline = time.monotonic() + _RANK_END_TIMEOUT
     # Ranks may outlive their mpiexec for a moment, and use their mapped files until then. The search for ranks is
     # before the removal, so that files of ranks that end in between are removed in the next round.
@@ -181,11 +186,11 @@ def _shared_memory(cluster_id: str, _: str) -> Path:
     return Path(memory if os.access(memory, os.W_OK) else tempfile.gettempdir()) / stub.folder_name(cluster_id)
 
 
-def _private(path: Path) -> Path:
+def _private(path: Path, remedy: str) -> Path:
     try:
         stub.make_private(str(path))
-    except PermissionError as error:
-        if error.errno is not None:
-            raise
-        raise RecordError(f"{error}.", hint="Start a new cluster, whose folders get other names.") from None
+    except OSError as error:
+        if error.errno is None:
+            raise RecordError(f"{error}.", hint="Start a new cluster, whose folders have other names.") from None
+        raise RecordError(f"{path} cannot be created: {error}.", hint=remedy) from error
     return path

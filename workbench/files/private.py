@@ -38,7 +38,7 @@ def check_closed(folder: Path) -> None:
         raise RecordError(
             f"{folder} can be changed by other users (mode {stat.S_IMODE(status.st_mode):o}, allowed 700), and the "
             "folder contains the keys of the clusters.",
-            hint=f"Close the folder with: chmod 700 '{folder}'",
+            hint=f"Close the folder and its content with: chmod -R go-rwx '{folder}'",
         )
 
 

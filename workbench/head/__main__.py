@@ -82,7 +82,7 @@ def main() -> int:
         # This process has no other thread yet.
         fork_template(socket.socket(fileno=listener.detach()), template_modules(record))
     _import("workbench.head.head")
-    return asyncio.run(_serve(record, world, address, times))
+    return _run(record, world, address, times)
 
 
 def _import(module: str) -> None:
@@ -91,6 +91,14 @@ def _import(module: str) -> None:
     importlib.import_module(module)
     gc.freeze()
     gc.enable()
+
+
+def _run(record: Record, world: WorldProcess, address: str, times: dict[str, float]) -> int:
+    try:
+        return asyncio.run(_serve(record, world, address, times))
+    except (WorkbenchError, OSError) as error:
+        # For example a folder for spilled data that cannot be created; the world ends with this process.
+        return _fail(record, error)
 
 
 async def _serve(record: Record, world: WorldProcess, address: str, times: dict[str, float]) -> int:
@@ -117,7 +125,7 @@ def _refuse(record: Record) -> int:
 
 def _fail(record: Record, error: WorkbenchError | OSError) -> int:
     message, failure = str(error), error.fields() if isinstance(error, WorkbenchError) else {}
-    logging.getLogger("workbench.head").error(message)
+    logging.getLogger("workbench.head").error(message, exc_info=None if failure else error)
     with contextlib.suppress(OSError):  # most likely the disk is full
         registry.write(record.replace(state="failed", message=message, failure=failure))
     certificates.remove(record.folder)

@@ -37,6 +37,10 @@ logger = logging.getLogger("workbench.head")
 
 # Seconds for the scheduler to disconnect its clients. A client that keeps sending requests could delay it without end.
 _CLOSE_TIMEOUT = 2.0
+# Seconds by which an answer waits for the record on disk.
+_SAVE_TIMEOUT = 1.0
+# Seconds for each change of files at the end; a slower one ends before this process does.
+_DISK_TIMEOUT = 5.0
 # Seconds for clients to fetch the last results before the ranks end.
 _FETCH_TIME = 5.0
 
@@ -127,10 +131,10 @@ class Head:
         try:
             kind, reason = await self._end
         except StartError as error:
-            ended.note(self.record, ended.FAILED, error.message)
+            await self._on_disk(ended.note, self.record, ended.FAILED, error.message)
             self.record = self.record.replace(failure=error.fields())
             return await self._close("failed", str(error))
-        ended.note(self.record, kind, reason)
+        await self._on_disk(ended.note, self.record, kind, reason)
         return await self._close("closing", reason)
 
     def end(self, reason: str, kind: str = ended.ENDED) -> None:
@@ -193,7 +197,7 @@ class Head:
     async def _rpc_status(self) -> dict[str, Any]:
         if self.record.state == "ready" and self._changed.is_set():
             # The client may read the record next.
-            await self._save_change()
+            await asyncio.wait({self._start(self._save_change())}, timeout=_SAVE_TIMEOUT)
         return dataclasses.asdict(self.record)
 
     async def _rpc_pulse(self) -> dict[str, float | None]:
@@ -206,10 +210,11 @@ class Head:
 
     # -- background tasks --------------------------------------------------------------------------------------
 
-    def _start(self, coroutine: Coroutine[Any, Any, None]) -> None:
+    def _start(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.ensure_future(coroutine)
         self._tasks.add(task)
         task.add_done_callback(self._done)
+        return task
 
     def _done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
@@ -351,8 +356,7 @@ class Head:
         for task in self._tasks:
             task.cancel()
         self.record = self.record.replace(state=state, message=reason)
-        with contextlib.suppress(OSError):
-            self._save()
+        await self._on_disk(self._save)
         await asyncio.gather(self.worlds.stop(), self.cells.close())
         try:
             async with asyncio.timeout(_CLOSE_TIMEOUT):
@@ -365,13 +369,19 @@ class Head:
         node_dirs.remove(self.record.id)
         if not await asyncio.to_thread(self._ends_other_jobs):
             return 1
-        with contextlib.suppress(OSError):
-            if state == "failed":
-                # The record stays for clients that wait for the start; the key does not.
-                certificates.remove(self.record.folder)
-            else:
-                registry.remove(self.record)
+        if state == "failed":
+            # The record stays for clients that wait for the start; the key does not.
+            await self._on_disk(certificates.remove, self.record.folder)
+        else:
+            await self._on_disk(registry.remove, self.record)
         return 1 if state == "failed" else 0
+
+    @staticmethod
+    async def _on_disk(function: Callable[..., None], *arguments: Any) -> None:
+        """Call a function that changes files, and go on if it fails, or if the file server does not answer."""
+        with contextlib.suppress(OSError):  # TimeoutError is one
+            async with asyncio.timeout(_DISK_TIMEOUT):
+                await asyncio.to_thread(function, *arguments)
 
     def _ends_other_jobs(self) -> bool:
         """Cancel the jobs of later worlds, if any; return False if the scheduler does not accept that."""

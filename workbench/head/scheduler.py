@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import socket
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -13,6 +14,7 @@ from distributed import Scheduler
 from distributed.core import Status, error_message
 from distributed.diagnostics.plugin import SchedulerPlugin
 from distributed.protocol import pickle
+from tornado.iostream import IOStream
 
 from workbench import comm
 from workbench.cells import protocol as cells
@@ -153,7 +155,10 @@ class HeadScheduler(UnixHTTP, Scheduler):
                 self.http_server.port = 0
                 pages.connect(self.http_application, self.http_server, self)
                 self._has_pages = True
-        reader, writer = await asyncio.open_unix_connection(self.http_socket)
+        # Not through the file of the socket: the system removes its folder when the user logs out.
+        ours, theirs = socket.socketpair()
+        self.http_server.handle_stream(IOStream(theirs), "")
+        reader, writer = await asyncio.open_connection(sock=ours)
         await bridge_streams(comm, reader, writer)
         return Status.dont_reply
 

@@ -17,7 +17,6 @@ from workbench.deploy.job_spec import allocation_of, world_line
 from workbench.deploy.record import Record
 from workbench.deploy.world import MPIWorld
 from workbench.files import node_dirs
-from workbench.files.private import opener
 from workbench.launch.mpi_library import MPI
 from workbench.launch.mpiexec import WorldCommand
 from workbench.log import debug_log
@@ -64,7 +63,7 @@ class WorldProcess(MPIWorld):
         self._folder().mkdir(mode=0o700)
         if command.guard:
             Path(command.guard).mkdir(mode=0o700, exist_ok=True)
-        with open(self.log, "ab", opener=opener) as log:
+        with logs.append(self.log) as log:
             log.write(f"{logs.COMMAND}{' '.join(command.argv)}\n".encode())
             if command.guard is None and self._program != "srun":
                 log.write(

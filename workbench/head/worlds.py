@@ -44,7 +44,7 @@ class Worlds:
     changed
         Called when ranks or worlds were added or removed.
     run
-        Runs a coroutine in the background. Its error ends the cluster.
+        Runs a coroutine in the background, and returns the task. An error of the coroutine ends the cluster.
     is_ending
         Returns whether the cluster is ending, so that the end of a world is expected.
     """
@@ -57,13 +57,15 @@ class Worlds:
         *,
         report: Callable[..., None],
         changed: Callable[[], None],
-        run: Callable[[Coroutine[Any, Any, None]], None],
+        run: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]],
         is_ending: Callable[[], bool],
     ) -> None:
         self._record, self._scheduler = record, scheduler
         self._report, self._changed, self._run, self._is_ending = report, changed, run, is_ending
         self._first = first
         self._worlds: dict[int, MPIWorld] = {first.index: first}
+        # The tasks that keep later worlds running, by index.
+        self._keepers: dict[int, asyncio.Task[None]] = {}
         self._indices = itertools.count(first.index + 1)
         # Several clients may request changes simultaneously, and only one change runs at a time.
         self._resizing = asyncio.Lock()
@@ -200,8 +202,8 @@ class Worlds:
             open_files.check_ranks(n)
             await self._add_world(n - totals[-1])
         elif n in totals:
-            for index in sorted(self._worlds)[totals.index(n) + 1 :]:
-                await self._remove_world(self._worlds[index])
+            for world in list(self)[totals.index(n) + 1 :]:
+                await self._remove_world(world)
         else:
             worlds, valid = " + ".join(map(str, sizes)), ", ".join(map(str, totals))
             raise InvalidRequest(
@@ -237,11 +239,10 @@ class Worlds:
                 self._report(f"world {world.index} was abandoned: {error}", kind="given-up")
                 if not ready.done():
                     ready.set_exception(error)
-            finally:
-                if not self._is_ending():  # otherwise `stop` ends all worlds
-                    self._drop(world)
+            if not self._is_ending():  # otherwise `stop` ends all worlds
+                self._drop(world)
 
-        self._run(keep())
+        self._keepers[world.index] = self._run(keep())
         await ready
 
     async def _remove_world(self, world: MPIWorld) -> None:
@@ -252,6 +253,10 @@ class Worlds:
                 await moved
         except TimeoutError:  # a rank that hangs does not send its results
             results = "but its results were not moved in time: needed results are computed again"
+        # The world may have been lost meanwhile, and must not start again.
+        if keeper := self._keepers.pop(world.index, None):
+            keeper.cancel()
+            await asyncio.wait([keeper])
         await world.stop(self._end_request(world))
         await self._forget_workers(world)
         self._drop(world)
@@ -260,6 +265,7 @@ class Worlds:
     def _drop(self, world: MPIWorld) -> None:
         if self._worlds.get(world.index) is world:
             del self._worlds[world.index]
+        self._keepers.pop(world.index, None)
         self._changed()
 
     async def restart(self) -> None:

@@ -8,6 +8,7 @@ import functools
 import math
 import os
 import shlex
+import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -132,8 +133,8 @@ def submit(argv: Sequence[str], receipt: Path, *, environment: Mapping[str, str]
     Raises
     ------
     SchedulerTimeout
-        If the command does not end in time. It is killed, but the scheduler may have accepted the job: `receipt` has
-        the output until then.
+        If the command does not end in time. The command is killed, but the scheduler may have accepted the job:
+        `receipt` has the output until then.
     LaunchError
         If the command does not exist.
     """
@@ -159,7 +160,8 @@ def submit(argv: Sequence[str], receipt: Path, *, environment: Mapping[str, str]
         try:
             _, errors = process.communicate(timeout=timeout)
         except subprocess.TimeoutExpired as error:
-            process.kill()
+            # The whole session: the command may be a site's script, whose programs keep the receipt and the pipe open.
+            os.killpg(process.pid, signal.SIGKILL)
             process.communicate()
             raise _timed_out(argv, timeout) from error
         file.seek(0)

@@ -49,7 +49,7 @@ def address(interface: str | None = None, *, peers: Iterable[str] | None = None)
     if others:
         return others[0]
     raise LaunchError(
-        f"{socket.gethostname()} has no network address except loopback, but other hosts must connect to it.",
+        f"{socket.gethostname()} has no IPv4 address except loopback, but other hosts must connect to it.",
         hint=("Name an interface with ", Option("interface"), ", or check the network of the host."),
     )
 

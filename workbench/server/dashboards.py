@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import BinaryIO
 
 from workbench.dashboard import PREFIX
+from workbench.deploy import logs
 from workbench.deploy.lease import owns_lease
 from workbench.deploy.record import Record
 from workbench.errors import LaunchError, StartError, StartTimeout
 from workbench.files import node_dirs
-from workbench.files.private import opener
 from workbench.log import debug_log
 from workbench.log.printable import printable
 from workbench.server.blocking_files import DeadlineReader, records
@@ -143,7 +143,7 @@ class DashboardProcesses:
             )
         socket = node_dirs.sockets(record.id) / f"panel-{os.getpid()}-{next(self._numbers)}.sock"
         log = record.logs / "dashboard.log"
-        output = await records.read(_opened, log)
+        output = await records.read(logs.append, log)
         with output:
             begin = output.tell()
             panel = _Panel(record, socket, _run(record, socket, prefix, output))
@@ -204,10 +204,6 @@ def dask_socket(socket: Path) -> Path:
     return socket.with_suffix(".dask")
 
 
-def _opened(log: Path) -> BinaryIO:
-    return open(log, "ab", opener=opener)
-
-
 def _run(record: Record, socket: Path, prefix: str, output: BinaryIO) -> subprocess.Popen[bytes]:
     # -P: a file in the server's folder must not shadow a module
     command = [sys.executable, "-P", "-m", MODULE, record.name, "--socket", str(socket)]
@@ -250,7 +246,9 @@ async def _end(panel: _Panel) -> None:
         await asyncio.to_thread(process.wait, _END)
     except subprocess.TimeoutExpired:
         process.kill()
-        await asyncio.to_thread(process.wait)
+        # A process that waits for a file server ends when that answers; this server does not wait for it.
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            await asyncio.to_thread(process.wait, _END)
     debug_log.ended(process.pid, process.returncode, "the dashboard of cluster %r", panel.record.name)
     for socket in (panel.socket, dask_socket(panel.socket)):
         socket.unlink(missing_ok=True)

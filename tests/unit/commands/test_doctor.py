@@ -181,6 +181,13 @@ def test_a_folder_of_keys_that_others_may_read_fails_and_the_remedy_repairs_it(t
     assert doctor.private_folder("records", folder).verdict == "ok"
 
 
+def test_a_private_folder_that_has_inherited_its_group_is_well(tmp_path):
+    tmp_path.chmod(0o2770)
+    (folder := tmp_path / "records").mkdir(mode=0o700)
+    folder.chmod(0o2700)  # as most systems make the folder
+    assert doctor.private_folder("records", folder).verdict == "ok"
+
+
 def test_a_folder_that_is_not_there_yet_is_well_where_it_can_be_made(tmp_path):
     assert doctor.private_folder("records", tmp_path / "not" / "yet").verdict == "ok"
     assert doctor.private_folder("records", Path("/proc/self/never")).verdict == "failed"
@@ -188,7 +195,7 @@ def test_a_folder_that_is_not_there_yet_is_well_where_it_can_be_made(tmp_path):
 
 def test_each_folder_of_a_node_is_checked_and_fails_with_a_remedy_of_its_own(monkeypatch):
     def taken(status):
-        raise PermissionError("taken")
+        raise PermissionError(13, "taken")
 
     sound = [finding for finding in doctor.folders() if finding.check not in {"records", "logs"}]
     monkeypatch.setattr(stub, "make_private", taken)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import socket
+import threading
 import time
 from types import SimpleNamespace
 from typing import Any
@@ -79,3 +80,40 @@ async def test_a_head_that_no_route_leads_to_is_given_up_with_advice(listening, 
     there = dataclasses.replace(ProcessId.here(), host="node2")
     with pytest.raises(HeadUnreachable, match=r"within 0 s.*--ssh-tunnel node2"):
         await connect(record(port, process=there), monkeypatch).open()
+
+
+async def test_an_answer_of_the_head_does_not_wait_for_a_file_server_that_hangs(listening, monkeypatch):
+    its = record(listening, state="ready")
+    connected = connect(its, monkeypatch, answers=1)
+    await connected.open()
+    looked, over = threading.Event(), threading.Event()
+
+    def hang():
+        looked.set()
+        return over.wait(2 * DEADLINE)
+
+    async def answer():
+        await asyncio.to_thread(looked.wait, DEADLINE)
+        return dataclasses.asdict(its)
+
+    monkeypatch.setattr(connected._job, "runs", hang)
+    connected.rpc.workbench_status = answer
+    try:
+        with dask.config.set({"workbench.connect-timeout": 2 * DEADLINE}):
+            async with asyncio.timeout(DEADLINE):
+                assert await connected.refresh() == its
+    finally:
+        over.set()
+
+
+async def test_a_head_that_has_ended_is_not_waited_for(listening, monkeypatch):
+    connected = connect(record(listening, state="ready"), monkeypatch, answers=1)
+    await connected.open()
+    connected.rpc.workbench_status = asyncio.Event().wait
+    monkeypatch.setattr(connected._job, "runs", lambda: False)
+    with (
+        dask.config.set({"workbench.connect-timeout": 2 * DEADLINE}),
+        pytest.raises(HeadUnreachable, match="no longer"),
+    ):
+        async with asyncio.timeout(DEADLINE):
+            await connected.refresh()

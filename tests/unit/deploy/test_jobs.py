@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from workbench.deploy import jobs, registry
+from workbench.deploy import stop as stop_module
 from workbench.deploy.record import Record
 from workbench.deploy.stop import stop
 from workbench.errors import LaunchError, SchedulerTimeout
@@ -145,3 +146,11 @@ def test_the_scheduler_is_asked_which_it_is_once_and_not_by_those_who_poll(syste
     for _ in range(3):
         assert jobs.status(record).finished
     assert system.called.count("scontrol") == 1
+
+
+def test_a_stop_that_waits_for_the_record_of_the_head_asks_the_scheduler_once_per_second(system, monkeypatch):
+    record = training(system=B, state="submitted")
+    system.queue("RUNNING", "training", f"workbench:{record.id}:job")
+    monkeypatch.setattr(stop_module, "_STOP_TIMEOUT_S", 0.5)
+    assert stop_module._wait_for_head(record) == record
+    assert system.called == ["squeue"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import errno
 import json
@@ -22,7 +23,7 @@ import dask
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.processes import until
+from support.processes import DEADLINE, until
 
 from workbench.deploy import display, registry
 from workbench.deploy import ended as ended_because
@@ -188,10 +189,28 @@ def test_a_folder_in_which_others_can_put_theirs_in_the_place_of_the_records_is_
     root.chmod(open_mode)
     uses = (registry.names, registry.clean, registry.free_name, lambda: registry.read("a"), lambda: cluster("b"))
     for use in uses:
-        with pytest.raises(RecordError, match=r"can be changed by other users \(mode 7.., allowed 700\).* chmod 700"):
+        with pytest.raises(
+            RecordError, match=r"can be changed by other users \(mode 7.., allowed 700\).* chmod -R go-rwx '"
+        ):
             use()
     root.chmod(0o700)
     assert registry.read("a") == record
+
+
+def test_the_advice_closes_all_that_was_opened_at_once():
+    """Kubernetes opens each file of a volume for the group of its users whenever a server starts (`fsGroup`)."""
+    record = cluster()
+    root = registry.clusters_folder().parent
+    for path in (root, *root.rglob("*")):
+        path.chmod(path.stat().st_mode | (0o2770 if path.is_dir() else 0o660))
+    with pytest.raises(RecordError) as caught:
+        cluster("b")
+    command = str(caught.value).rpartition(": ")[2]
+    assert command == f"chmod -R go-rwx '{root}'"
+
+    subprocess.run(["/bin/sh", "-c", command], check=True)
+    assert registry.read("a") == record
+    cluster("b")
 
 
 def test_a_folder_of_another_user_around_the_records_is_refused(monkeypatch):
@@ -244,13 +263,15 @@ def test_a_registry_that_others_can_look_into_is_refused(root, folder):
     assert registry.names() == []
 
 
-def test_a_record_that_cannot_be_written_leaves_no_folder(monkeypatch):
-    def full(descriptor):
-        raise OSError(28, "No space left on device")
+@pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "No space left on device"), KeyboardInterrupt()])
+def test_a_record_that_cannot_be_written_leaves_no_folder(monkeypatch, error):
+    def fail(descriptor):
+        raise error
 
-    monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(OSError, match="No space"):
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(type(error)) as caught:
         cluster()
+    assert caught.value is error
     assert inside(registry.clusters_folder()) == []
 
 
@@ -677,6 +698,23 @@ def test_a_record_that_is_refused_is_not_awaited(monkeypatch):
         await_record("a")
 
 
+def test_a_record_that_another_host_replaces_during_a_read_is_read_again(monkeypatch):
+    record = cluster()
+    read_bytes, stale = Path.read_bytes, []
+
+    def stale_once(path):
+        if path not in stale:
+            stale.append(path)
+            raise OSError(errno.ESTALE, "Stale file handle")
+        return read_bytes(path)
+
+    monkeypatch.setattr(Path, "read_bytes", stale_once)
+    assert registry.read("a") == record
+    stale.clear()
+    assert registry.owns_lease(record)
+    assert stale == [record.folder / registry.RECORD]
+
+
 # the lease
 
 
@@ -710,6 +748,16 @@ def test_the_lease_is_lost_to_another_owner(monkeypatch):
     assert not registry.owns_lease(record)
 
 
+@pytest.mark.parametrize("nobody", [65534, 2**32 - 2])
+def test_a_file_server_that_does_not_know_its_users_says_nothing_about_the_lease(monkeypatch, nobody):
+    record = cluster()
+    monkeypatch.setattr(Path, "lstat", lambda _: SimpleNamespace(st_uid=nobody))
+    with pytest.raises(OSError, match=f"belongs to user {nobody}"):
+        registry.owns_lease(record)
+    monkeypatch.setattr(os, "geteuid", lambda: nobody)
+    assert registry.owns_lease(record)
+
+
 @pytest.mark.parametrize("content", ["", "{", "[]", "{}", b"\xff\xff"])
 def test_damage_does_not_take_the_lease(content):
     record = cluster()
@@ -741,6 +789,27 @@ def test_removing_never_takes_the_folder_of_a_successor():
     successor = cluster()
     registry.remove(record)
     assert registry.read("a") == successor
+
+
+def test_no_file_of_a_stale_cluster_is_open_when_its_folder_is_removed(monkeypatch):
+    """On NFS the folder of an open file cannot be removed."""
+    stale, rmtree, opened = cluster(process=GONE), shutil.rmtree, []
+
+    def remove(folder, **options):
+        opened.extend(path for path in open_files() if path.is_relative_to(folder))
+        rmtree(folder, **options)
+
+    monkeypatch.setattr(shutil, "rmtree", remove)
+    assert registry.clean() == [stale.name]
+    assert opened == []
+    assert inside(registry.clusters_folder()) == []
+
+
+def open_files():
+    """Return the paths of the open files of this process."""
+    for link in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # the file of the listing
+            yield link.readlink()
 
 
 # logs of ended clusters
@@ -777,6 +846,31 @@ def test_the_newest_logs_are_kept_and_those_of_running_clusters_always(kept):
         registry.remove(last)
     newest = [*old, last.logs][-kept:] if kept else []
     assert set(registry.logs_folder().iterdir()) == {running.logs, damaged.logs, *newest}
+
+
+@pytest.mark.parametrize("kept", [None, "all", -1])
+def test_a_number_of_logs_that_is_not_valid_removes_none_and_ends_the_cluster(kept):
+    record, old = cluster(), ended(3)
+    with dask.config.set({"workbench.keep-logs": kept}):
+        registry.remove(record)
+    assert registry.names() == []
+    assert set(registry.logs_folder().iterdir()) == {record.logs, *old}
+
+
+def test_the_end_of_a_cluster_does_not_wait_for_the_record_of_another():
+    record, other = cluster(), cluster("hanging")
+    path = other.folder / registry.RECORD
+    path.unlink()
+    os.mkfifo(path, 0o600)  # a read waits, as for a file server that does not answer
+    removal = threading.Thread(target=registry.remove, args=[record], daemon=True)
+    removal.start()
+    try:
+        removal.join(DEADLINE)
+        assert not removal.is_alive()
+    finally:
+        os.close(os.open(path, os.O_RDWR | os.O_NONBLOCK))  # a reader gets the end of the file
+    assert registry.names() == ["hanging"]
+    assert other.logs.is_dir()
 
 
 def test_a_cluster_ends_in_order_though_somebody_removed_the_logs():

@@ -11,6 +11,7 @@ import sys
 import time
 from decimal import Decimal
 from fractions import Fraction
+from pathlib import Path
 
 import dask
 import numpy as np
@@ -350,6 +351,14 @@ def test_a_start_from_a_working_directory_that_is_gone_is_refused(tmp_path, monk
     monkeypatch.chdir(gone)
     gone.rmdir()
     with pytest.raises(InvalidRequest, match="the working directory of this process has been removed"):
+        request(1)
+
+
+def test_a_start_from_a_working_directory_whose_name_no_record_can_have_is_refused(tmp_path, monkeypatch):
+    folder = Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xdcbung"))  # in Latin-1
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    with pytest.raises(InvalidRequest, match=r"working directory, '.*\\udcdcbung', is not in UTF-8.* os\.chdir"):
         request(1)
 
 

@@ -130,6 +130,30 @@ def test_spilled_data_is_where_dask_is_told(cluster_id, tmp_path):
         node_dirs.remove(cluster_id)
 
 
+def test_a_folder_that_cannot_be_created_is_named_with_the_setting_for_its_place(cluster_id, tmp_path):
+    (tmp_path / "file").touch()
+    place = tmp_path / "file" / "new"
+    with (
+        dask.config.set({"temporary-directory": str(place)}),
+        pytest.raises(
+            RecordError, match=rf"^{place}/workbench-.* cannot be created: .* Set temporary-directory of Dask"
+        ),
+    ):
+        node_dirs.spill(cluster_id)
+
+
+def test_folders_are_removed_although_a_full_disk_has_no_place_for_temporary_files(cluster_id, runtime, monkeypatch):
+    folders = [node_dirs.sockets(cluster_id), node_dirs.shared_memory(cluster_id)]
+
+    def full():
+        raise FileNotFoundError(2, "No usable temporary directory found")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(tempfile, "gettempdir", full)
+        node_dirs.remove(cluster_id)
+    assert [folder for folder in folders if folder.exists()] == []
+
+
 @pytest.mark.parametrize("open_mode", [0o750, 0o705, 0o777])
 @pytest.mark.parametrize("make", KINDS)
 def test_an_open_folder_is_refused_and_the_advice_helps(make, open_mode, cluster_id, runtime):

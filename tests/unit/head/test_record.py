@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from functools import partial
+from types import SimpleNamespace
 
+import pytest
 from support.patience import DEADLINE
 
-from workbench.deploy import registry
+from workbench.deploy import certificates, registry
 from workbench.deploy.record import Record
+from workbench.errors import RecordError
+from workbench.head import __main__ as head_process
+from workbench.head import head as head_module
 from workbench.head.head import Head
 
 
@@ -25,6 +31,7 @@ async def test_a_head_whose_disk_is_full_answers_and_writes_its_record_when_ther
     loop, head = asyncio.get_running_loop(), object.__new__(Head)
     head.record = Record(name="a", ranks=2, state="ready", message="a rank has come")
     head._saving, head._changed = threading.Lock(), asyncio.Event()
+    head._tasks, head._end = set(), loop.create_future()
     head._changed.set()
 
     assert (await head._rpc_status())["message"] == "a rank has come"
@@ -33,3 +40,68 @@ async def test_a_head_whose_disk_is_full_answers_and_writes_its_record_when_ther
     async with asyncio.timeout(DEADLINE):
         assert (await written.get()).message == "a rank has come"
     writing.cancel()
+
+
+async def test_a_head_whose_file_server_hangs_answers_without_its_record_on_disk(monkeypatch):
+    answers = threading.Event()
+    monkeypatch.setattr(registry, "update", lambda _: answers.wait(2 * DEADLINE))
+    monkeypatch.setattr(head_module, "_SAVE_TIMEOUT", 0.05)
+    head = object.__new__(Head)
+    head.record = Record(name="a", ranks=2, state="ready")
+    head._saving, head._changed = threading.Lock(), asyncio.Event()
+    head._tasks, head._end = set(), asyncio.get_running_loop().create_future()
+    head._changed.set()
+    try:
+        async with asyncio.timeout(DEADLINE):
+            assert (await head._rpc_status())["name"] == "a"
+    finally:
+        answers.set()
+    await asyncio.gather(*head._tasks)
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (RecordError("/scratch/x cannot be created.", hint="Set TMPDIR."), "/scratch/x cannot be created. Set TMPDIR."),
+        (OSError(99, "Cannot assign requested address"), "[Errno 99] Cannot assign requested address"),
+    ],
+)
+def test_a_head_that_cannot_serve_writes_why_and_removes_the_key(error, message, tmp_path, monkeypatch):
+    async def fail(*_):
+        raise error
+
+    monkeypatch.setenv("JUPYTER_DATA_DIR", str(tmp_path))
+    monkeypatch.setattr(head_process, "_serve", fail)
+    record = Record(name="a", ranks=2, state="starting")
+    registry.create(record)
+    certificates.make(record.folder, "a")
+
+    assert head_process._run(record, None, "127.0.0.1", {}) == 1
+    written = registry.read("a")
+    assert (written.state, written.message) == ("failed", message)
+    assert [path.name for path in record.folder.iterdir()] == [registry.RECORD]
+
+
+async def test_a_file_server_that_hangs_does_not_keep_a_head_from_ending_its_ranks(monkeypatch):
+    answers, ended_in = threading.Event(), []
+
+    async def end(part, **_):
+        ended_in.append(part)
+
+    def hang(*_):
+        answers.wait(DEADLINE)
+
+    monkeypatch.setattr(head_module, "_DISK_TIMEOUT", 0.05)
+    monkeypatch.setattr(registry, "update", hang)
+    monkeypatch.setattr(registry, "remove", hang)
+    head = object.__new__(Head)
+    head.record, head._saving, head._tasks = Record(name="a", ranks=2, state="ready"), threading.Lock(), set()
+    head.worlds = SimpleNamespace(stop=partial(end, "worlds"))
+    head.cells = SimpleNamespace(close=partial(end, "cells"))
+    head.scheduler = SimpleNamespace(log_event=lambda *_: None, close=partial(end, "scheduler"))
+    try:
+        async with asyncio.timeout(DEADLINE):
+            assert await head._close("closing", "SIGTERM was received") == 0
+        assert ended_in == ["worlds", "cells", "scheduler"]
+    finally:
+        answers.set()

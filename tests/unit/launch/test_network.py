@@ -52,7 +52,7 @@ def test_where_others_have_to_reach_it_it_is_never_loopback(peers):
     if outer:
         assert network.address(peers=peers) in outer
     else:
-        with pytest.raises(LaunchError, match="no network address except loopback"):
+        with pytest.raises(LaunchError, match="no IPv4 address except loopback"):
             network.address(peers=peers)
 
 
@@ -60,7 +60,7 @@ def test_a_host_with_loopback_alone_says_so(monkeypatch):
     monkeypatch.setattr(network, "_source_address", lambda _: None)
     monkeypatch.setattr(network, "_resolve", lambda _: "127.0.1.1")
     monkeypatch.setattr(network, "_addresses", lambda: {"lo": "127.0.0.1"})
-    with pytest.raises(LaunchError, match=r"no network address except loopback.*--interface"):
+    with pytest.raises(LaunchError, match=r"no IPv4 address except loopback.*--interface"):
         network.address(peers=["n2"])
 
 

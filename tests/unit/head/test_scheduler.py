@@ -1,0 +1,50 @@
+"""Dask's own pages reach a client through its connection to the head."""
+
+from __future__ import annotations
+
+import asyncio
+
+from support.patience import DEADLINE
+from tornado.httpserver import HTTPServer
+from tornado.web import Application, RequestHandler
+
+from workbench.head.scheduler import HeadScheduler
+
+
+class Page(RequestHandler):
+    def get(self):
+        self.write("tasks of this cluster")
+
+
+class Connection:
+    """The head's end of a connection, with the bytes of one request."""
+
+    def __init__(self, request):
+        self.requests, self.answer = [request], b""
+        self.closed = asyncio.Event()
+
+    async def read(self):
+        if self.requests:
+            return self.requests.pop()
+        await self.closed.wait()
+        raise OSError("closed")
+
+    async def write(self, piece):
+        self.answer += piece
+
+    def abort(self):
+        self.closed.set()
+
+
+async def test_pages_are_there_although_the_folder_of_the_sockets_is_gone(tmp_path):
+    """The system removes XDG_RUNTIME_DIR when its user logs out, and the cluster goes on."""
+    scheduler = object.__new__(HeadScheduler)
+    scheduler._loading_pages, scheduler._has_pages = asyncio.Lock(), True
+    scheduler.http_socket = tmp_path / "removed" / "head.sock"
+    scheduler.http_server = HTTPServer(Application([("/status", Page)]))
+    connection = Connection(b"GET /status HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+
+    async with asyncio.timeout(DEADLINE):
+        await scheduler.tunnel_dashboard(connection)
+    assert connection.answer.startswith(b"HTTP/1.1 200 OK")
+    assert connection.answer.endswith(b"tasks of this cluster")

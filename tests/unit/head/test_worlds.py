@@ -1,0 +1,129 @@
+"""A world that is removed does not come back, whatever happens to its processes meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+
+import pytest
+from support.patience import DEADLINE
+
+from workbench.deploy.record import Record
+from workbench.deploy.world import MPIWorld
+from workbench.head import worlds
+from workbench.launch.mpi_library import MPI
+
+OPENMPI = MPI("openmpi", (5, 0), "", "mpiexec")
+
+
+class World(MPIWorld):
+    """A world without processes, whose ranks register at once in its first start, and never in a later one."""
+
+    def __init__(self, record, mpi, index, ranks):
+        super().__init__(record, mpi, index, ranks)
+        self.started = asyncio.Event()
+        self._end = None
+
+    @property
+    def runs(self):
+        return self._end is not None and not self._end.done()
+
+    async def start(self, timeout, address):
+        self.begin()
+        self._end = asyncio.get_running_loop().create_future()
+        self.started.set()
+        for rank in range(self.ranks if self.starts == 1 else 0):
+            self.joined(rank, {"threads": "multiple"})
+
+    async def exited(self):
+        return await asyncio.shield(self._end)
+
+    async def stop(self, request_end):
+        self.stopping = True
+        self.lose("it was stopped")
+
+    def lose(self, how="killed"):
+        if self.runs:
+            self._end.set_result(how)
+
+
+class Scheduler:
+    """The two requests of a removal, which take as long as a test wants."""
+
+    address, workers = "tls://127.0.0.1:1", {}
+
+    def __init__(self):
+        self.moved, self.moving = asyncio.Event(), asyncio.Event()
+
+    async def retire_workers(self, **_):
+        self.moving.set()
+        await self.moved.wait()
+
+
+@pytest.fixture
+async def cluster(monkeypatch):
+    """Return the worlds of a cluster, its scheduler and its messages."""
+    monkeypatch.setattr(worlds, "WorldProcess", World)
+    record, scheduler, messages, tasks = Record(name="a", ranks=2), Scheduler(), [], []
+
+    def run(coroutine):
+        tasks.append(asyncio.ensure_future(coroutine))
+        return tasks[-1]
+
+    first = World(record, OPENMPI, 0, 2)
+    first.send_address = lambda _: None
+    await first.start(1, "")
+    its = worlds.Worlds(
+        record,
+        first,
+        scheduler,
+        report=lambda message, **_: messages.append(message),
+        changed=lambda: None,
+        run=run,
+        is_ending=lambda: False,
+    )
+    yield SimpleNamespace(worlds=its, scheduler=scheduler, messages=messages, tasks=tasks)
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def test_a_world_that_is_lost_and_removed_while_it_starts_again_is_not_called_abandoned(cluster):
+    async with asyncio.timeout(DEADLINE):
+        await cluster.worlds.scale(4)
+        world = cluster.worlds.get(1)
+        world.started.clear()
+        scaling = asyncio.ensure_future(cluster.worlds.scale(2))
+        await cluster.scheduler.moving.wait()
+        world.lose()
+        await world.started.wait()
+        cluster.scheduler.moved.set()
+        await scaling
+        await asyncio.gather(*cluster.tasks, return_exceptions=True)
+    assert not world.runs
+    assert [each.index for each in cluster.worlds] == [0]
+    assert cluster.messages[-1] == "world 1 was removed, its results moved to the others"
+    assert not [message for message in cluster.messages if "abandoned" in message]
+
+
+async def test_a_world_that_is_lost_just_before_its_removal_does_not_start_again_after_it(cluster, monkeypatch):
+    forgetting, forgotten = asyncio.Event(), asyncio.Event()
+
+    async def forget(_):
+        forgetting.set()
+        await forgotten.wait()
+
+    cluster.scheduler.moved.set()
+    async with asyncio.timeout(DEADLINE):
+        await cluster.worlds.scale(4)
+        world = cluster.worlds.get(1)
+        with monkeypatch.context() as slow:
+            slow.setattr(cluster.worlds, "_forget_workers", forget)
+            world.lose()
+            await forgetting.wait()
+        await cluster.worlds.scale(2)
+        forgotten.set()
+        await asyncio.gather(*cluster.tasks, return_exceptions=True)
+    assert world.starts == 1
+    assert [each.index for each in cluster.worlds] == [0]
+    assert cluster.messages[-1] == "world 1 was removed, its results moved to the others"
