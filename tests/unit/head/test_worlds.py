@@ -102,7 +102,7 @@ async def test_a_world_that_is_lost_and_removed_while_it_starts_again_is_not_cal
         await asyncio.gather(*cluster.tasks, return_exceptions=True)
     assert not world.runs
     assert [each.index for each in cluster.worlds] == [0]
-    assert cluster.messages[-1] == "world 1 was removed, its results moved to the others"
+    assert cluster.messages[-1] == "world 1 was removed, and its results were moved to the other worlds"
     assert not [message for message in cluster.messages if "abandoned" in message]
 
 
@@ -126,4 +126,4 @@ async def test_a_world_that_is_lost_just_before_its_removal_does_not_start_again
         await asyncio.gather(*cluster.tasks, return_exceptions=True)
     assert world.starts == 1
     assert [each.index for each in cluster.worlds] == [0]
-    assert cluster.messages[-1] == "world 1 was removed, its results moved to the others"
+    assert cluster.messages[-1] == "world 1 was removed, and its results were moved to the other worlds"
