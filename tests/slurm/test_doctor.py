@@ -25,7 +25,7 @@ def test_on_a_login_node_the_doctor_tells_the_scheduler_its_settings_and_what_st
 
     assert "failed" not in {finding.verdict for finding in findings.values()}
     assert "Slurm answers" in findings["schedulers"].detail
-    assert findings["schedulers"].detail.endswith("takes slurm")
+    assert findings["schedulers"].detail.endswith("uses slurm")
     assert findings["allocation"].detail == "this process is not inside a job"
     assert "is started by" in findings["ranks of a job"].detail
     assert "bigmem: queue small, walltime 01:00:00" in findings["jobqueue.yaml"].detail
@@ -49,7 +49,7 @@ def test_a_scheduler_that_no_start_takes_by_itself_is_checked_all_the_same(slurm
     with dask.config.set({"workbench.scheduler": "local"}):
         findings = _by_check(doctor_schedulers.examine(mpi_library.find()))
 
-    assert findings["schedulers"].detail.endswith("takes local")
+    assert findings["schedulers"].detail.endswith("uses local")
     assert "ranks of a job" in findings
 
 

@@ -258,8 +258,8 @@ class HeadConnection(HeadClient):
         """As `HeadClient.unreachable`."""
         record = self._job.record
         return HeadUnreachable(
-            f"the head of cluster {record.name!r} at {record.address} no longer answers ({type(error).__name__}).",
-            hint=f"The head has ended, hangs or is not reachable. See the logs in {record.logs}.",
+            f"the head of cluster {record.name!r} at {record.address} does not answer ({type(error).__name__}).",
+            hint=f"The head has ended, is stuck or is not reachable. See the logs in {record.logs}.",
         )
 
     async def gone(self) -> bool:
