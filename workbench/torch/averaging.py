@@ -53,7 +53,6 @@ def average(comm: MPI.Intracomm, arrays: Any) -> Any:
     >>> gradients = average(comm, {"w": w, "b": b})  # doctest: +SKIP
     """
     import numpy as np
-    from mpi4py import MPI
 
     if isinstance(arrays, Mapping):
         return dict(zip(arrays, average(comm, list(arrays.values())), strict=True))
@@ -63,6 +62,9 @@ def average(comm: MPI.Intracomm, arrays: Any) -> Any:
     _require_alike(
         comm, [(array.shape, str(getattr(given, "dtype", "?"))) for array, given in zip(found, arrays, strict=True)]
     )
+    # Arrays that are refused are refused without MPI.
+    from mpi4py import MPI
+
     means: list[Any] = [None] * len(found)
     for dtype in dict.fromkeys(array.dtype for array in found):
         places = [place for place, array in enumerate(found) if array.dtype == dtype]

@@ -364,7 +364,7 @@ def _require_parts(ranks: int, **rows: torch.Tensor) -> None:
 
 
 def _require_list(name: str, tensors: Tensors, ranks: int, like: torch.Tensor, rank: int | None = None) -> None:
-    """Raise InvalidRequest unless there is a tensor for each rank, with as many elements, or the one of `rank` has."""
+    """Raise InvalidRequest unless each rank has a tensor, and each, or that of `rank`, has the elements of `like`."""
     lengths = [tensor.numel() for tensor in tensors]
     if len(lengths) != ranks or {*(lengths if rank is None else [lengths[rank]])} != {like.numel()}:
         which = "each" if rank is None else f"that of rank {rank}"

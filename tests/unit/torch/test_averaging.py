@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
 from workbench.errors import InvalidRequest
@@ -20,7 +22,9 @@ class OfJax:
         return 1, 0
 
 
-def test_short_numbers_of_other_libraries_are_to_be_converted():
+def test_short_numbers_of_other_libraries_are_to_be_converted(monkeypatch):
+    # Without MPI, which the process of the unit tests must not load.
+    monkeypatch.setitem(sys.modules, "mpi4py", None)
     with pytest.raises(
         InvalidRequest, match=r"not bfloat16 of OfJax\. Convert the array with astype\('float32'\) first"
     ):
