@@ -181,6 +181,9 @@ def mpiexec_command(
     if mpi.flavour == "openmpi" and placement.around.scheduler == "pbs":
         # Its daemons are started with ssh or an agent, in an environment of their own, which the ranks would inherit.
         options += exports(os.environ | environment)
+    if placement.around.scheduler == "slurm":
+        # In a job that was submitted with --export=NONE, srun would start the daemons without the head's environment.
+        environment["SLURM_EXPORT_ENV"] = "ALL"
     if placement.gpus and placement.around.scheduler == "slurm":
         # srun starts one daemon on a node, which would get the GPUs of one task, not those of all ranks of the node.
         environment["SLURM_GRES"] = f"gpu:{placement.gpus * placement.per_node}"

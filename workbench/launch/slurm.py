@@ -158,7 +158,8 @@ def system() -> str | None:
 @lru_cache(maxsize=4)
 def _system(*_: str | None) -> str:
     answer = command.ask(["scontrol", "show", "config"])
-    if (name := parse_system(answer.out)) is None:
+    # A command that a signal has ended, as in a job that is cancelled, may have printed a part.
+    if answer.code or (name := parse_system(answer.out)) is None:
         raise SchedulerTimeout(f"Slurm does not answer ({error_text(answer.err)}).", hint="Try again.")
     return name
 

@@ -154,3 +154,11 @@ def test_a_stop_that_waits_for_the_record_of_the_head_asks_the_scheduler_once_pe
     monkeypatch.setattr(stop_module, "_STOP_TIMEOUT_S", 0.5)
     assert stop_module._wait_for_head(record) == record
     assert system.called == ["squeue"]
+
+
+def test_half_an_answer_about_the_scheduler_is_no_answer(system):
+    """Slurm ends all processes of a job that is cancelled, also the commands of its head."""
+    system.answer("scontrol", "echo 'ClusterName             = beta'; kill -TERM $$")
+    assert slurm.system() is None
+    system.be(B)
+    assert slurm.system() == B

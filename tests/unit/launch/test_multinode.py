@@ -190,6 +190,13 @@ def test_daemons_that_srun_starts_get_the_gpus_of_all_ranks_of_their_node():
     assert "SLURM_GRES" not in srun_command("/bin/srun", "pmi2", MPICH, changed(gpus=3), ["x"]).environment
 
 
+def test_daemons_that_srun_starts_get_the_environment_of_the_head():
+    """A site may submit jobs with ``--export=NONE``, which srun in the job would then apply, too."""
+    for mpi in (OPENMPI, MPICH):
+        assert mpiexec_command(mpi, SPREAD, ["x"]).environment["SLURM_EXPORT_ENV"] == "ALL"
+    assert "SLURM_EXPORT_ENV" not in mpiexec_command(OPENMPI, changed(around=PBS), ["x"]).environment
+
+
 def test_root_tells_open_mpi_that_it_means_it():
     assert "OMPI_ALLOW_RUN_AS_ROOT" in mpiexec_command(OPENMPI, changed(root=True), ["x"]).environment
     assert "OMPI_ALLOW_RUN_AS_ROOT" not in mpiexec_command(OPENMPI, SPREAD, ["x"]).environment
