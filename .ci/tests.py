@@ -24,7 +24,7 @@ EVERY_DAY = _PYTEST["ini_options"]["addopts"][-1]
 # What runs in an environment, and the folders that have such tests: the others need not be collected.
 RUNS = {
     ".venv": ([], ["tests"]),
-    ".venv-mpich": (["-m", f"mpi_flavour and {EVERY_DAY}"], ["tests/mpi", "tests/cluster"]),
+    ".venv-mpich": (["-m", f"mpi_flavor and {EVERY_DAY}"], ["tests/mpi", "tests/cluster"]),
 }
 SLOWEST = 10
 # The status of a pytest that has found nothing to run: what was named has no tests for the other MPI.

@@ -32,9 +32,9 @@ int covariance(MPI_Comm comm, long rows, int columns, const double *restrict X, 
     for (long row = 0; row < rows; row++) {
         const double *x = X + row * columns;
         for (int i = 0; i < columns; i++) {
-            const double centred = x[i] - mean[i];
+            const double centered = x[i] - mean[i];
             for (int j = i; j < columns; j++)
-                cov[i * columns + j] += centred * (x[j] - mean[j]);
+                cov[i * columns + j] += centered * (x[j] - mean[j]);
         }
     }
     error = MPI_Allreduce(MPI_IN_PLACE, cov, columns * columns, MPI_DOUBLE, MPI_SUM, comm);

@@ -3,7 +3,7 @@ import type { TranslationBundle } from '@jupyterlab/translation';
 import type { ICluster } from './contract';
 import type { ClustersModel } from './model/clusters';
 
-/** The category of a state, which its dot has as a colour. */
+/** The category of a state, which its dot has as a color. */
 export type StateCategory = 'good' | 'waiting' | 'bad' | 'ending';
 
 const CATEGORIES: Record<string, StateCategory> = {

@@ -99,15 +99,15 @@ test('what a carriage return ends is there until more comes', () => {
   assert.equal(text.toString(), ' 30 %\r');
 });
 
-test('a colour goes on from piece to piece', () => {
+test('a color goes on from piece to piece', () => {
   const text = new TextBuffer();
 
   text.append('\x1b[31m' + lines(1000));
 
-  const [first, ...others] = text.chunks.map(chunk => chunk.style.colour);
+  const [first, ...others] = text.chunks.map(chunk => chunk.style.color);
   assert.equal(first, '');
   assert.ok(others.length > 1);
-  assert.ok(others.every(colour => colour === 'red'));
+  assert.ok(others.every(color => color === 'red'));
 });
 
 function tailed(text = '') {
@@ -196,10 +196,10 @@ test('a part that fails leaves what was read, and the next read goes on there', 
   assert.equal(tail.text.toString(), 'one\ntwo\n');
 });
 
-/** Return what is drawn of a text: characters, with their colour and weight before them. */
+/** Return what is drawn of a text: characters, with their color and weight before them. */
 function drawn(text: string, begin = PLAIN_STYLE): string[] {
   return parseRuns(text, begin).runs.map(
-    ({ text: run, style }) => `${style.colour}${style.isBold ? '*' : ''}:${run}`
+    ({ text: run, style }) => `${style.color}${style.isBold ? '*' : ''}:${run}`
   );
 }
 
@@ -215,17 +215,17 @@ const TEXTS: [string, string[]][] = [
   ['mpi://here <b>&amp;', [':mpi://here <b>&amp;']]
 ];
 for (const [text, runs] of TEXTS) {
-  test(`${JSON.stringify(text)} is drawn in its colours, and all of it can be read`, () => {
+  test(`${JSON.stringify(text)} is drawn in its colors, and all of it can be read`, () => {
     assert.deepEqual(drawn(text), runs);
   });
 }
 
-test('a colour goes on in the text that follows', () => {
+test('a color goes on in the text that follows', () => {
   const { end } = parseRuns('\x1b[1;34mbegun\n', PLAIN_STYLE);
 
   assert.deepEqual(drawn('on\x1b[m', end), ['blue*:on']);
 });
 
-test('a text that is copied has no colours', () => {
+test('a text that is copied has no colors', () => {
   assert.equal(stripStyles('\x1b[31mred\x1b[K\x1b[m plain'), 'red plain');
 });

@@ -387,7 +387,7 @@ def ranks_of(name):
 
 
 def frame_of(worker, field):
-    """Return the colour of the border of a field."""
+    """Return the color of the border of a field."""
     return worker.field(field).evaluate("its => getComputedStyle(its).borderTopColor")
 
 

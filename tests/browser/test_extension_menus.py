@@ -13,9 +13,9 @@ from jupyter_core.paths import jupyter_data_dir
 
 from browser.lab import Worker, forget, make
 
-COLOURS = ["red", "green", "yellow", "blue", "magenta", "cyan"]
+COLORS = ["red", "green", "yellow", "blue", "magenta", "cyan"]
 LOG = (
-    "".join(f"\x1b[1;3{number}m{colour}\x1b[0m " for number, colour in enumerate(COLOURS, 1))
+    "".join(f"\x1b[1;3{number}m{color}\x1b[0m " for number, color in enumerate(COLORS, 1))
     + "mpi://10.0.0.1:5 <b>\n 10 %\r 20 %\nend of the log"
 )
 # All commands, with their labels and the schemas of what they take.
@@ -179,17 +179,17 @@ def test_a_finger_on_a_card_drags_nothing(worker):
     assert not worker.card("first").locator(".wb-Card-head").evaluate(TOUCH)
 
 
-def test_a_log_is_shown_in_its_colours_and_downloaded_as_it_is(worker, shot):
+def test_a_log_is_shown_in_its_colors_and_downloaded_as_it_is(worker, shot):
     worker.press("first", "logs")
     log = worker.page.get_by_label("Log head of first")
     log.get_by_text("end of the log").wait_for()
 
-    assert log.inner_text().splitlines() == [" ".join([*COLOURS, "mpi://10.0.0.1:5 <b>"]), " 20 %", "end of the log"]
-    assert [log.locator(f".wb-mod-{colour}").inner_text() for colour in COLOURS] == COLOURS
+    assert log.inner_text().splitlines() == [" ".join([*COLORS, "mpi://10.0.0.1:5 <b>"]), " 20 %", "end of the log"]
+    assert [log.locator(f".wb-mod-{color}").inner_text() for color in COLORS] == COLORS
     assert log.locator("a").count() == 0
     for theme in ("Dark", "Light"):
         worker.wear(theme)
-        shot(worker.page, f"extension-log-colours-{theme.lower()}")
+        shot(worker.page, f"extension-log-colors-{theme.lower()}")
     with worker.page.expect_download() as download:
         worker.page.get_by_role("link", name="Download").locator("visible=true").click()
     assert download.value.suggested_filename == "first-head.log"

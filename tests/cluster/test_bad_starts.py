@@ -74,7 +74,7 @@ def test_an_mpi_that_is_not_the_one_in_use() -> None:
         MPICluster(2, name=NAME, mpi="intelmpi", quiet=True)
 
 
-@pytest.mark.mpi_flavour
+@pytest.mark.mpi_flavor
 def test_a_rank_that_fails_while_starting_shows_its_traceback() -> None:
     with (
         dask.config.set({"distributed.worker.http.routes": ["no_such_module"]}),
@@ -102,7 +102,7 @@ def preload(tmp_path: Path) -> Callable[[str], dask.config.set]:
     return preload
 
 
-@pytest.mark.mpi_flavour
+@pytest.mark.mpi_flavor
 def test_a_rank_that_is_killed_while_starting_takes_the_world_down(
     preload: Callable[[str], dask.config.set],
 ) -> None:

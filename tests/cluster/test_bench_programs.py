@@ -49,7 +49,7 @@ def test_a_world_that_takes_too_long_is_ended():
         world.run(mpi_library.find(), 2, "support.rank_program", {"way": "hang"}, 1)
 
 
-@pytest.mark.mpi_flavour
+@pytest.mark.mpi_flavor
 def test_transport_measures_all_arms_at_all_sizes():
     report = _run(transport, "--sizes=1,64KiB,2MiB", "--rounds=2")
 
@@ -70,7 +70,7 @@ def test_apps_measures_bare_clusters_alone_if_asked_to():
     assert report.summary["svd_tls"] is None
 
 
-@pytest.mark.mpi_flavour
+@pytest.mark.mpi_flavor
 def test_workers_of_bare_clusters_speak_what_they_are_asked_to():
     with bare.start(mpi_library.find(), "mpi", 2) as client:
         addresses = list(client.nthreads())
@@ -166,7 +166,7 @@ def test_collectives_of_one_rank_are_refused():
         _run(collectives, "--ranks=1")
 
 
-@pytest.mark.mpi_flavour
+@pytest.mark.mpi_flavor
 def test_a_bare_world_takes_turns_with_the_kernel():
     with turns.taking(mpi_library.find(), 2, kernel.__name__, DEADLINE, rows=100) as its:
         once, again = its.take(1, DEADLINE), its.take(2, DEADLINE)

@@ -55,7 +55,7 @@ def kept(client):
     return [key for keys in held.values() for key in keys]
 
 
-@pytest.mark.mpi_flavour
+@pytest.mark.mpi_flavor
 def test_the_object_is_on_every_rank_aligned_writable_and_goes_with_its_future(client4):
     future = broadcast(client4, SOME)
 

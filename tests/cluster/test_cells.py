@@ -44,7 +44,7 @@ def is_usable(client, size=4):
     return cells_client.evaluate("comm.allreduce(1)", client=client) == [size] * size
 
 
-@pytest.mark.mpi_flavour
+@pytest.mark.mpi_flavor
 def test_a_cell_finds_a_communicator_of_its_ranks_and_what_the_last_one_has_defined(client4):
     first = cells_client.run("mine = comm.scan(rank)\nprint('hello', rank, 'of', size)", client=client4)
     first.check()
@@ -118,7 +118,7 @@ def test_a_cell_that_exits_ends_there_and_its_rank_goes_on(client4, code):
     assert is_usable(client4)
 
 
-@pytest.mark.mpi_flavour
+@pytest.mark.mpi_flavor
 def test_who_waits_for_a_rank_that_has_left_is_told_so(client4):
     result = cells_client.run("if rank == 1: exit()\ncomm.Barrier()", client=client4)
 
@@ -129,7 +129,7 @@ def test_who_waits_for_a_rank_that_has_left_is_told_so(client4):
     assert is_usable(client4)
 
 
-@pytest.mark.mpi_flavour
+@pytest.mark.mpi_flavor
 def test_a_rank_that_fails_ends_the_others_in_the_middle_of_a_collective(client4):
     for guilty in range(4):
         result = cells_client.run(
@@ -161,7 +161,7 @@ FOR_EVER = {
 }
 
 
-@pytest.mark.mpi_flavour
+@pytest.mark.mpi_flavor
 @pytest.mark.parametrize("where", FOR_EVER)
 def test_ctrl_c_ends_a_cell_on_all_ranks(client4, where):
     begun = set()
@@ -208,7 +208,7 @@ def test_a_cell_whose_objects_take_long_is_given_up_and_does_not_come_between_th
 def test_objects_that_cannot_be_made_on_a_rank_are_told_and_the_ranks_go_on(client4):
     cells_client.run("import math", client=client4).check()
     with pytest.raises(
-        CollectiveFailed, match="cannot unpickle 'thing', which the notebook has sent: SystemExit: no licence"
+        CollectiveFailed, match="cannot unpickle 'thing', which the notebook has sent: SystemExit: no license"
     ):
         cells_client.run("1", {"thing": unpacked.Does(unpacked.leave)}, client=client4)
     # nobody is left waiting for that cell
@@ -462,7 +462,7 @@ def test_a_cell_runs_on_the_world_that_holds_an_array_and_no_controller_outlives
         until("the end of the controller", lambda: gone(process), GONE_WITHIN)
 
 
-@pytest.mark.mpi_flavour
+@pytest.mark.mpi_flavor
 def test_a_rank_that_dies_in_a_cell_is_named_and_a_restart_helps():
     with MPICluster(3, name="dying-in-cells", quiet=True) as cluster, Client(cluster) as client:
         result = cells_client.run("import os\nif rank == 2: os._exit(1)\ncomm.Barrier()", client=client)

@@ -100,7 +100,7 @@ def test_a_rank_that_starts_while_its_launcher_ends_is_ended_too(tmp_path, monke
 
 
 def test_asking_for_an_mpi_that_is_not_here_fails_with_a_remedy():
-    other = next(flavour for flavour in mpi_library.FLAVOURS if flavour != mpi_library.find().flavour)
+    other = next(flavor for flavor in mpi_library.FLAVORS if flavor != mpi_library.find().flavor)
 
     findings = {finding.check: finding for finding in doctor.examine(mpi=other)}
 

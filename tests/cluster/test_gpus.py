@@ -38,14 +38,14 @@ def visible():
     return os.environ["CUDA_VISIBLE_DEVICES"], os.environ["CUDA_DEVICE_ORDER"]
 
 
-@pytest.mark.mpi_flavour
+@pytest.mark.mpi_flavor
 def test_each_rank_has_its_share_of_the_gpus_of_the_host(cluster):
     with Client(cluster) as client:
         assert sorted(client.run(visible).values()) == [("0", "PCI_BUS_ID"), ("2", "PCI_BUS_ID")]
     assert [[gpu["uuid"] for gpu in rank["gpus"]] for rank in cluster.ranks] == [["GPU-a"], ["GPU-c"]]
 
 
-@pytest.mark.mpi_flavour
+@pytest.mark.mpi_flavor
 def test_the_status_has_the_gpus_and_what_mpi_can_do_with_them(cluster):
     # The wheels of both MPIs are built without CUDA, and each reports that or nothing.
     text = status_text(actions.status(cluster.refresh(), cluster))

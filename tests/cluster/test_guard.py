@@ -40,7 +40,7 @@ def answered(connection):
     return select.select([connection], [], [], 0)[0] and b"prterun" in connection.recv(4096, socket.MSG_PEEK)
 
 
-@pytest.mark.mpi_flavour
+@pytest.mark.mpi_flavor
 def test_no_port_of_the_launcher_answers_another_user_and_all_accept_the_owner(cluster4):
     launcher = launcher_of(cluster4)
     ports = [port for process in (launcher, *launcher.children()) for port in listening(process)]

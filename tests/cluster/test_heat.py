@@ -33,14 +33,14 @@ def X(client4):
 
 
 def test_heat_computes_what_numpy_does_and_the_result_is_a_dask_array_beside_the_blocks(client4, X):
-    def centred(comm, X):
+    def centered(comm, X):
         import heat
 
         X = to_heat(comm, X)
         # heat.mean is of single precision when it puts the ranks together
         return from_heat(X - heat.sum(X, axis=0) / len(X))
 
-    made = run_on_ranks(centred, X, result="blocks")
+    made = run_on_ranks(centered, X, result="blocks")
 
     assert made.chunks == X.chunks
     held = [[client4.who_has(block)[block.key] for block in blocks(array)] for array in (X, made)]
@@ -101,8 +101,8 @@ def test_arrays_of_one_call_go_together(client4, X):
 
 
 def test_heat_clusters_placed_blocks(client4):
-    centres = np.array([[0.0, 0.0], [10.0, 0.0], [0.0, 10.0]])
-    points = np.concatenate([np.random.default_rng(0).normal(centre, 0.1, size=(400, 2)) for centre in centres])
+    centers = np.array([[0.0, 0.0], [10.0, 0.0], [0.0, 10.0]])
+    points = np.concatenate([np.random.default_rng(0).normal(center, 0.1, size=(400, 2)) for center in centers])
 
     def kmeans(comm, points):
         import heat
@@ -112,7 +112,7 @@ def test_heat_clusters_placed_blocks(client4):
 
     found = run_on_ranks(kmeans, place(points[np.random.default_rng(1).permutation(len(points))]), result="root")
 
-    np.testing.assert_allclose(sorted(found.round().tolist()), sorted(centres.tolist()), atol=1e-6)
+    np.testing.assert_allclose(sorted(found.round().tolist()), sorted(centers.tolist()), atol=1e-6)
 
 
 def test_ranks_of_a_part_of_the_world_need_heat_imported_before(client4):

@@ -30,7 +30,7 @@ def template(request: pytest.FixtureRequest) -> bool:
     return bool(request.param)
 
 
-@pytest.mark.mpi_flavour
+@pytest.mark.mpi_flavor
 def test_the_head_takes_everything_along_and_ranks_that_are_stuck_in_c_code(template: bool) -> None:
     cluster = MPICluster(2, quiet=True, template=template)
     client = Client(cluster, set_as_default=False)
@@ -60,7 +60,7 @@ def _is_in_c(pid: int) -> bool:
     return any("stuck" in comm.read_text() for comm in Path(f"/proc/{pid}/task").glob("*/comm"))
 
 
-@pytest.mark.mpi_flavour
+@pytest.mark.mpi_flavor
 def test_after_a_killed_rank_the_others_go_on_and_after_a_killed_mpiexec_their_world_starts_again(
     template: bool,
 ) -> None:
@@ -185,7 +185,7 @@ def test_a_cluster_outlives_its_kernel_and_is_found_again(number: signal.Signals
     assert "orphan" not in registry.names()
 
 
-def test_the_record_of_a_killed_head_is_recognised_and_cleaned() -> None:
+def test_the_record_of_a_killed_head_is_recognized_and_cleaned() -> None:
     cluster = MPICluster(1, name="stale", quiet=True)
     processes, record = processes_of(cluster), cluster.record
     cluster.detach()

@@ -22,7 +22,7 @@ from workbench.metrics.schema import RANK, TICK
 from workbench.metrics.update import Update
 from workbench.ml import KMeans
 
-FLAVOUR = pytest.mark.mpi_flavour
+FLAVOR = pytest.mark.mpi_flavor
 
 
 @pytest.fixture
@@ -58,7 +58,7 @@ def _counted(kind, dask_worker):
     return dask_worker.name, dict(sent)
 
 
-@FLAVOUR
+@FLAVOR
 def test_what_ranks_send_by_mpi_is_shown_to_the_byte(cluster, client4):
     sizes = [10, 200, 3000, 40_000]
     before = traffic(cluster, client4)
@@ -116,7 +116,7 @@ def test_calls_and_cells_are_told_with_what_they_cost_when_they_are_over(cluster
     assert 0.3 < (call["end"] - call["begin"]).total_seconds() < DEADLINE
 
 
-@FLAVOUR
+@FLAVOR
 def test_the_operation_that_ranks_are_in_is_told_while_they_are(cluster, client4, tmp_path):
     from workbench import spmd
 
@@ -142,7 +142,7 @@ def test_the_operation_that_ranks_are_in_is_told_while_they_are(cluster, client4
     until("they are idle", lambda: [its.what for its in update(cluster).now] == [""] * 4)
 
 
-@FLAVOUR
+@FLAVOR
 def test_who_comes_late_lets_the_others_wait(cluster, client4):
     begin = update(cluster).seq
     run_on_ranks(metered.come_late, 20, client=client4)  # the share of waiting is learned in the first half of them
@@ -177,7 +177,7 @@ def test_tasks_are_computing_and_told_by_their_names(cluster, client4, tmp_path)
         future.result(DEADLINE)
 
 
-def test_a_rank_that_holds_the_interpreter_is_told_by_its_neighbours(cluster, client4, tmp_path):
+def test_a_rank_that_holds_the_interpreter_is_told_by_its_neighbors(cluster, client4, tmp_path):
     os.mkfifo(tmp_path / "pipe")
     # rank 0 is the one that tells for its node
     future = client4.submit(metered.hold_the_interpreter, tmp_path / "pipe", workers=[0], pure=False)

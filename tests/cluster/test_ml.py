@@ -40,7 +40,7 @@ WEIGHT = RANDOM.uniform(0.1, 2.0, size=ROWS)
 # Takes seconds to fit: long enough to interfere.
 MANY = RANDOM.normal(size=(50_000, FEATURES))
 BOTH = pytest.mark.parametrize("engine", ["mpi", "dask"])
-MPI_ON_EVERY_FLAVOUR = pytest.mark.parametrize("engine", [pytest.param("mpi", marks=pytest.mark.mpi_flavour), "dask"])
+MPI_ON_EVERY_FLAVOR = pytest.mark.parametrize("engine", [pytest.param("mpi", marks=pytest.mark.mpi_flavor), "dask"])
 
 
 def as_dask(*arrays):
@@ -57,7 +57,7 @@ def ranks(comm):
     return comm.rank
 
 
-@MPI_ON_EVERY_FLAVOUR
+@MPI_ON_EVERY_FLAVOR
 def test_logistic_regression_finds_the_weights_of_scikit_learn(client4, engine):
     theirs = LocalLogisticRegression(tol=1e-8, class_weight="balanced").fit(X, Y, WEIGHT)
     lazy = as_dask(X, Y, WEIGHT)
@@ -71,8 +71,8 @@ def test_logistic_regression_finds_the_weights_of_scikit_learn(client4, engine):
     np.testing.assert_allclose(ours.predict_proba(X), theirs.predict_proba(X), atol=1e-9)
 
 
-@MPI_ON_EVERY_FLAVOUR
-def test_k_means_finds_the_centres_of_scikit_learn(client4, engine):
+@MPI_ON_EVERY_FLAVOR
+def test_k_means_finds_the_centers_of_scikit_learn(client4, engine):
     theirs = LocalKMeans(4, init=X[:4], n_init=1).fit(X)
     (lazy,) = as_dask(X)
     ours = KMeans(4, init=X[:4], engine=engine).fit(lazy)
@@ -138,7 +138,7 @@ def test_sparse_rows_give_what_dense_ones_give(client4, engine):
     np.testing.assert_array_equal(model.predict(lazy).compute(), model.predict(scarce))
 
 
-def test_engines_draw_the_same_first_centres(client4):
+def test_engines_draw_the_same_first_centers(client4):
     placed = place(X)
     found = [KMeans(4, random_state=5, engine=engine).fit(placed).cluster_centers_ for engine in ("mpi", "dask")]
 

@@ -1,4 +1,4 @@
-"""Estimators that look at the rows on the ranks once or some times: scaling, linear models, searches for neighbours."""
+"""Estimators that look at the rows on the ranks once or some times: scaling, linear models, searches for neighbors."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_several_targets_are_fitted_as_by_scikit_learn_and_passes_are_told(clien
 
 
 @BOTH
-def test_neighbours_are_the_same_on_all_ranks(client4, engine):
+def test_neighbors_are_the_same_on_all_ranks(client4, engine):
     here = NearestNeighbors(6).fit(X)
     there = NearestNeighbors(6, engine=engine).fit(place(as_dask(X)))
 

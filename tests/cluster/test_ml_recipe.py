@@ -17,7 +17,7 @@ from support.processes import DEADLINE
 from workbench import place, run_on_ranks
 from workbench.ml import LogisticRegression
 from workbench.ml.recipe.estimator import Recipe
-from workbench.ml.recipe.steps import Bucketise, Impute, OneHot, Scale, TargetMean
+from workbench.ml.recipe.steps import Bucketize, Impute, OneHot, Scale, TargetMean
 
 ROWS = 1003
 RANDOM = np.random.default_rng(9)
@@ -33,7 +33,7 @@ LATE = pd.Series(RANDOM.normal(size=ROWS) + FLIGHTS["hour"] / 12 > 1.5, name="la
 STEPS = [
     ([Impute("median"), Scale()], [0, 1]),
     (OneHot(), [2]),
-    (Bucketise(4), [1]),
+    (Bucketize(4), [1]),
     ([Impute("most_frequent"), TargetMean()], [2]),
 ]
 BOTH = pytest.mark.parametrize("engine", ["mpi", "dask"])
@@ -47,7 +47,7 @@ def arrays():
     return da.from_array(FLIGHTS.to_numpy(dtype=object), chunks=(300, 2)), da.from_array(LATE.to_numpy(), chunks=300)
 
 
-@pytest.mark.parametrize("engine", [pytest.param("mpi", marks=pytest.mark.mpi_flavour), "dask"])
+@pytest.mark.parametrize("engine", [pytest.param("mpi", marks=pytest.mark.mpi_flavor), "dask"])
 @pytest.mark.parametrize(
     "given",
     [

@@ -13,7 +13,7 @@ from workbench import blocks, place, run_on_ranks
 from workbench.errors import InvalidRequest
 from workbench.mpi.native import build, handle, pointer
 
-pytestmark = pytest.mark.mpi_flavour
+pytestmark = pytest.mark.mpi_flavor
 
 SOURCE = Path(__file__).parents[2] / "notebooks" / "covariance.c"
 

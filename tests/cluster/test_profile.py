@@ -33,7 +33,7 @@ def is_locating(client):
     return told
 
 
-@pytest.mark.mpi_flavour
+@pytest.mark.mpi_flavor
 def test_calls_bytes_and_times_of_each_rank_are_those_of_the_block(client):
     run_on_ranks(metered.ring, [7] * 4, client=client)
     with Profile(client) as its:
@@ -57,7 +57,7 @@ def test_calls_bytes_and_times_of_each_rank_are_those_of_the_block(client):
     assert operations["seconds"].sum() == pytest.approx(frame["mpi"].sum())
 
 
-@pytest.mark.mpi_flavour
+@pytest.mark.mpi_flavor
 @pytest.mark.parametrize(("times", "seconds"), [(1, 1.0), (10, 0.1)])
 def test_ranks_wait_for_one_that_comes_late_and_it_waits_for_none(client, times, seconds):
     def coarsest():

@@ -42,7 +42,7 @@ def _exchange(client: Client) -> None:
     assert client.gather(sums) == [(BLOCK / 8 * number, 0, True) for number in range(len(workers))]
 
 
-@pytest.mark.mpi_flavour
+@pytest.mark.mpi_flavor
 def test_blocks_go_between_ranks_by_mpi(client4: Client) -> None:
     assert _addresses(client4) == {"mpi"}
     before = client4.run(_by_mpi)

@@ -38,12 +38,12 @@ def addresses(client, collection):
     return [(str(key), found[key]) for key in keys]
 
 
-@pytest.mark.mpi_flavour
+@pytest.mark.mpi_flavor
 def test_all_ranks_run_it_and_what_each_returns_comes_in_their_order(client4):
     assert run_on_ranks(place_of, client=client4) == [(rank, 4, rank) for rank in range(4)]
 
 
-@pytest.mark.mpi_flavour
+@pytest.mark.mpi_flavor
 def test_blocks_come_as_they_lie_there_contiguous_and_aligned(client4):
     X, y = place(da.from_array(TABLE, chunks=(999, 1)), TABLE[:, 0].copy())
 
@@ -268,7 +268,7 @@ def test_a_tuple_of_one_stays_a_tuple_and_of_none_too(client4):
     assert run_on_ranks(lambda _: (), client=client4) == [()] * 4
 
 
-@pytest.mark.mpi_flavour
+@pytest.mark.mpi_flavor
 def test_a_part_of_the_ranks_has_a_communicator_of_its_own(client4):
     X = place(TABLE, per="node")
     assert run_on_ranks(lambda comm, X: (*place_of(comm), len(X)), X) == [(0, 1, 0, len(TABLE))]

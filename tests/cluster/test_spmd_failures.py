@@ -36,7 +36,7 @@ TABLE = np.arange(40_004.0).reshape(-1, 2)
 
 # Arguments of mpiexec with which the MPI is another one in what happens when calls fail.
 KINDS = {"as it comes": []}
-if mpi_library.find().flavour == "openmpi":
+if mpi_library.find().flavor == "openmpi":
     KINDS["without ULFM"] = ["--mca", "mpi_ft_enable", "0"]
 
 
@@ -76,7 +76,7 @@ def waiting(client, missing=1):
     return told.pop(missing) is None and all(told.values())
 
 
-@pytest.mark.mpi_flavour
+@pytest.mark.mpi_flavor
 def test_a_rank_that_fails_in_the_middle_ends_the_call_on_all_50_times_of_50(client, record_property):
     ways = list(WAYS)
     slowest = 0.0
@@ -108,7 +108,7 @@ def notebook(cluster4):
         assert process.wait(DEADLINE) == 0
 
 
-@pytest.mark.mpi_flavour
+@pytest.mark.mpi_flavor
 def test_ctrl_c_ends_the_call_on_all_ranks_50_times_of_50(client4, notebook, record_property):
     ways = [*WAYS, "loop"]
     slowest = 0.0
@@ -401,7 +401,7 @@ def test_another_cluster_is_refused():
         run_on_ranks(total, client=client)
 
 
-@pytest.mark.mpi_flavour
+@pytest.mark.mpi_flavor
 def test_a_rank_that_dies_in_a_call_is_named_and_a_restart_helps():
     with MPICluster(3, quiet=True) as cluster, Client(cluster) as client, ThreadPoolExecutor(1) as thread:
         X = place(TABLE)
@@ -410,7 +410,7 @@ def test_a_rank_that_dies_in_a_call_is_named_and_a_restart_helps():
         os.kill(cluster.ranks[2]["pid"], signal.SIGKILL)
         with pytest.raises(RankLost, match=r"rank \d of world 0 was lost during the call hang.*restart"):
             lost.result(DEADLINE)
-        if mpi_library.find().flavour == "openmpi":
+        if mpi_library.find().flavor == "openmpi":
             with pytest.raises(RankLost, match="rank 2 of world 0 was lost"):
                 run_on_ranks(total, client=client)
             with pytest.raises(CollectiveFailed, match=r"lost with its rank\. Place the data again"):

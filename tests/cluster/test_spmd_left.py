@@ -25,32 +25,32 @@ def works(client):
     return run_on_ranks(functions.ranks, client=client, timeout=DEADLINE) == [[0, 1, 2, 3]] * 4
 
 
-@pytest.mark.mpi_flavour
+@pytest.mark.mpi_flavor
 def test_what_a_failed_call_had_posted_does_not_write_into_the_memory_of_the_next(client4):
     with pytest.raises(ValueError, match="with a request"):
         run_on_ranks(functions.fail_with_a_request, client=client4)
     assert run_on_ranks(functions.dirty_zeros, client=client4, timeout=DEADLINE) == [0] * 4
 
 
-@pytest.mark.mpi_flavour
+@pytest.mark.mpi_flavor
 def test_what_a_call_posted_and_never_waited_for_takes_no_message_of_the_next(client4):
     run_on_ranks(functions.leave_a_request, client=client4)
     assert run_on_ranks(functions.passed_on, client=client4, timeout=DEADLINE) == [3, 0, 1, 2]
 
 
-@pytest.mark.mpi_flavour
+@pytest.mark.mpi_flavor
 def test_a_thread_that_a_call_left_takes_no_message_of_the_next(client4):
     run_on_ranks(functions.leave_a_thread, client=client4)
     assert run_on_ranks(functions.passed_on, client=client4, timeout=DEADLINE) == [3, 0, 1, 2]
 
 
-@pytest.mark.mpi_flavour
+@pytest.mark.mpi_flavor
 def test_a_broadcast_that_one_rank_made_alone_does_not_reach_the_next_call(client4):
     run_on_ranks(functions.broadcast_alone, client=client4)
     assert run_on_ranks(functions.broadcast_to_all, client=client4, timeout=DEADLINE) == ["of this call"] * 4
 
 
-@pytest.mark.mpi_flavour
+@pytest.mark.mpi_flavor
 @pytest.mark.parametrize("way", ["python after mpi", "any error for nothing"])
 def test_a_rank_that_misses_the_order_to_end_is_told_again(client4, way):
     with pytest.raises(ValueError, match="rank 1 does not come"):
@@ -59,7 +59,7 @@ def test_a_rank_that_misses_the_order_to_end_is_told_again(client4, way):
     assert works(client4)
 
 
-@pytest.mark.mpi_flavour
+@pytest.mark.mpi_flavor
 @pytest.mark.parametrize("way", ["nothing to receive into", "the same array twice"])
 def test_a_large_reduction_that_the_root_alone_cannot_make_is_ended_on_all(client4, way):
     with pytest.raises(Exception) as caught:  # noqa: PT011  (of mpi4py, or of the MPI)
@@ -68,7 +68,7 @@ def test_a_large_reduction_that_the_root_alone_cannot_make_is_ended_on_all(clien
     assert works(client4)
 
 
-@pytest.mark.mpi_flavour
+@pytest.mark.mpi_flavor
 def test_a_large_reduction_in_place_may_be_told_by_none(client4):
     assert run_on_ranks(functions.reduce_in_place, client=client4, timeout=DEADLINE)[0] == (4.0, 4.0)
 
@@ -103,7 +103,7 @@ def test_masked_arrays_are_no_blocks(client4):
     assert np.isclose(run_on_ranks(functions.rows, client=client4, result="blocks").sum().compute(), 4 * 1_234_567)
 
 
-@pytest.mark.mpi_flavour
+@pytest.mark.mpi_flavor
 def test_what_is_freed_leaves_nothing_of_its_reductions(client4):
     assert run_on_ranks(functions.freed, client=client4, timeout=DEADLINE) == [0] * 4
 
@@ -119,19 +119,19 @@ def test_the_time_of_a_call_is_also_that_of_what_it_needs(client4):
     assert works(client4)
 
 
-@pytest.mark.mpi_flavour
+@pytest.mark.mpi_flavor
 def test_a_message_that_nobody_received_does_not_reach_the_next_call(client4):
     run_on_ranks(functions.send_for_nobody, client=client4, timeout=DEADLINE)
     assert run_on_ranks(functions.pass_on, client=client4, timeout=DEADLINE)[1] == "of this call"
 
 
-@pytest.mark.mpi_flavour
+@pytest.mark.mpi_flavor
 def test_a_persistent_message_that_nobody_received_does_not_reach_the_next_call(client4):
     run_on_ranks(functions.start_for_nobody, client=client4, timeout=DEADLINE)
     assert run_on_ranks(functions.pass_on, client=client4, timeout=DEADLINE)[1] == "of this call"
 
 
-@pytest.mark.mpi_flavour
+@pytest.mark.mpi_flavor
 def test_a_request_whose_copy_was_freed_ends_no_rank(client4):
     pids = client4.run(os.getpid)
     run_on_ranks(functions.free_a_copy, client=client4, timeout=DEADLINE)
@@ -139,13 +139,13 @@ def test_a_request_whose_copy_was_freed_ends_no_rank(client4):
     assert client4.run(os.getpid) == pids
 
 
-@pytest.mark.mpi_flavour
+@pytest.mark.mpi_flavor
 def test_messages_that_were_looked_for_count_as_received(client4):
     serials = [run_on_ranks(functions.look_for, client=client4, timeout=DEADLINE) for _ in range(3)]
     assert serials == [serials[0]] * 3
 
 
-@pytest.mark.mpi_flavour
+@pytest.mark.mpi_flavor
 @pytest.mark.parametrize(
     "function", [functions.send_for_nobody, functions.start_for_nobody, functions.cancel_a_receive]
 )
@@ -157,14 +157,14 @@ def test_a_call_that_succeeds_costs_no_communicator_whatever_it_leaves(client4, 
     assert run_on_ranks(functions.pass_on, client=client4, timeout=DEADLINE)[1] == "of this call"
 
 
-@pytest.mark.mpi_flavour
+@pytest.mark.mpi_flavor
 @pytest.mark.parametrize("way", ["Revoke", "Set_errhandler"])
 def test_what_a_call_does_to_its_communicator_does_not_reach_the_next(client4, way):
     run_on_ranks(functions.spoil, way, client=client4, timeout=DEADLINE)
     assert run_on_ranks(functions.survives, client=client4, timeout=DEADLINE) == [True] * 4
 
 
-@pytest.mark.parametrize(("way", "words"), [("leave", "SystemExit: no licence"), ("stop", "StopIteration")])
+@pytest.mark.parametrize(("way", "words"), [("leave", "SystemExit: no license"), ("stop", "StopIteration")])
 def test_an_argument_that_cannot_be_unpacked_is_told_and_costs_nothing(client4, way, words):
     pids = client4.run(os.getpid)
     with pytest.raises(CollectiveFailed, match=words):
@@ -194,7 +194,7 @@ def ended_by_its_time(client, begun, function, argument):
     pytest.fail(f"{function} has not begun")
 
 
-@pytest.mark.mpi_flavour
+@pytest.mark.mpi_flavor
 def test_who_asks_for_input_is_told_that_there_is_none(client4):
     with pytest.raises(EOFError) as caught:
         run_on_ranks(unpacked.ask, client=client4, timeout=DEADLINE)

@@ -22,7 +22,7 @@ CALLS, TASKS = 5 * CYCLES, 200 * CYCLES // CLIENTS
 LONG = DEADLINE + 10 * CYCLES
 
 
-@pytest.mark.mpi_flavour
+@pytest.mark.mpi_flavor
 def test_calls_of_several_clients_among_many_tasks_all_finish_in_their_order(cluster4, client4, record_property):
     client4.run(noted)
     start = threading.Barrier(CLIENTS)

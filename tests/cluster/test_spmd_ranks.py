@@ -23,7 +23,7 @@ def at_work(client, *ranks):
     return sorted(rank for rank, what in client.run(doing).values() if what != "") == sorted(ranks)
 
 
-@pytest.mark.mpi_flavour
+@pytest.mark.mpi_flavor
 @pytest.mark.parametrize(
     "groups", [(range(2), range(2, 4)), ([3, 0], [2, 1]), ([1], [3, 2, 0])], ids=["halves", "crossed", "1 and 3"]
 )
@@ -86,7 +86,7 @@ def test_calls_of_one_client_keep_their_order_where_they_share_ranks(client4, tm
     assert [[number for _, number in logs[rank]] for rank in range(4)] == [[0, 3], [0, 1, 3], [1, 3, 4], [2, 3]]
 
 
-@pytest.mark.mpi_flavour
+@pytest.mark.mpi_flavor
 @pytest.mark.parametrize("end", ["cancelled", "failing", "late"])
 @pytest.mark.parametrize("way", ["Allreduce", "allreduce", "recv", "Split", "Dup"])
 def test_the_end_of_one_leaves_the_other(client4, tmp_path, end, way):
@@ -181,7 +181,7 @@ def test_ranks_that_do_not_exist_or_hold_no_blocks_are_refused(client4):
         run_on_ranks(total, X, client=client4, ranks=[0])
 
 
-@pytest.mark.mpi_flavour
+@pytest.mark.mpi_flavor
 def test_a_rank_that_dies_in_one_call_leaves_the_other_where_the_mpi_can(tmp_path):
     go = tmp_path / "go"
 
@@ -199,7 +199,7 @@ def test_a_rank_that_dies_in_one_call_leaves_the_other_where_the_mpi_can(tmp_pat
         with pytest.raises(RankLost):
             one.result(DEADLINE)
         go.touch()
-        if mpi_library.find().flavour == "openmpi":
+        if mpi_library.find().flavor == "openmpi":
             other.result(DEADLINE)
             assert run_on_ranks(total, client=client, ranks=[3, 1, 0], timeout=DEADLINE) == [3] * 3
             with pytest.raises(RankLost, match="rank 2 of world 0 was lost"):

@@ -53,7 +53,7 @@ def remembers(tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{os.environ['PYTHONPATH']}")
 
 
-@pytest.mark.mpi_flavour
+@pytest.mark.mpi_flavor
 def test_ranks_are_forked_from_one_process_and_so_are_those_that_come_later(remembers):
     with MPICluster(2, preload="remembers", quiet=True) as cluster, Client(cluster) as client:
         cluster.scale(3)
@@ -77,7 +77,7 @@ def test_without_the_template_each_rank_imports_by_itself(remembers):
         assert not [process for process in processes_of(cluster) if TEMPLATE in line_of(process)]
 
 
-@pytest.mark.mpi_flavour
+@pytest.mark.mpi_flavor
 def test_a_template_that_is_killed_takes_no_rank_along_and_the_next_start_has_another():
     with MPICluster(2, quiet=True) as cluster, Client(cluster) as client:
         before = client.run(os.getpid)

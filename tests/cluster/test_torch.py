@@ -24,7 +24,7 @@ from workbench.bench.training import Bench
 from workbench.errors import InvalidRequest, RankLost
 from workbench.torch import fit, predict
 
-pytestmark = pytest.mark.mpi_flavour
+pytestmark = pytest.mark.mpi_flavor
 
 # Of the failures and interrupts of trainings; and seconds within which all ranks are back from one: two in
 # `make test-long`, where nothing else runs.

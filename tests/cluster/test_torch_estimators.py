@@ -18,7 +18,7 @@ from workbench import place, run_on_ranks, spmd
 from workbench.errors import InvalidRequest
 from workbench.torch import NeuralNetClassifier, NeuralNetRegressor, fit
 
-pytestmark = pytest.mark.mpi_flavour
+pytestmark = pytest.mark.mpi_flavor
 
 NAMES = np.array(["ash", "birch", "cedar"])
 

@@ -20,7 +20,7 @@ from workbench.bench import hybrid
 from workbench.bench.layouts import Arm, Net
 from workbench.errors import RankLost
 
-pytestmark = pytest.mark.mpi_flavour
+pytestmark = pytest.mark.mpi_flavor
 
 
 def on_parts(client, size, function, *args):

@@ -18,7 +18,7 @@ from workbench import MPICluster, run_on_ranks
 from workbench.errors import InvalidRequest, RankLost
 from workbench.torch import load_sharded
 
-pytestmark = pytest.mark.mpi_flavour
+pytestmark = pytest.mark.mpi_flavor
 
 
 @pytest.mark.parametrize("way", ["fsdp", "tp", "both"])

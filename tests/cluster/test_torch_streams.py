@@ -21,7 +21,7 @@ from workbench.cells import client as cells
 from workbench.errors import InvalidRequest, RankLost
 from workbench.torch import fit, stream
 
-pytestmark = pytest.mark.mpi_flavour
+pytestmark = pytest.mark.mpi_flavor
 
 COLUMNS = list("abcdef")
 # So that Dask does not call functions of blocks to know their type.

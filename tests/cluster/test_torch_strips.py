@@ -20,7 +20,7 @@ from workbench.bench import strips as bench
 from workbench.bench.strips import ONE, STRIPS, Bench
 from workbench.errors import RankLost
 
-pytestmark = pytest.mark.mpi_flavour
+pytestmark = pytest.mark.mpi_flavor
 
 EXACT = 1e-10
 SIZES = pytest.mark.parametrize("size", [1, 2, 4])

@@ -57,7 +57,7 @@ def hold(comm, trial, folder):
     return comm.allreduce(trial.number)
 
 
-@pytest.mark.mpi_flavour
+@pytest.mark.mpi_flavor
 def test_groups_run_trials_at_once_and_each_has_a_communicator_of_its_own(client4, tmp_path):
     def objective(comm, trial, folder):
         number, other = trial.number, trial.number ^ 1
@@ -287,9 +287,9 @@ def test_what_cannot_be_tuned_is_refused(client4, options, words):
         tune(nothing, client=client4, **given)
 
 
-@pytest.mark.mpi_flavour
+@pytest.mark.mpi_flavor
 def test_a_study_goes_on_without_the_group_of_a_rank_that_is_lost(tmp_path):
-    survives = mpi_library.find().flavour == "openmpi"
+    survives = mpi_library.find().flavor == "openmpi"
 
     def objective(comm, trial, folder, victim):
         if trial.number == victim:

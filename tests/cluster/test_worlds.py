@@ -50,7 +50,7 @@ def _look_around(dask_worker: Any) -> dict[str, Any]:
     }
 
 
-@pytest.mark.mpi_flavour
+@pytest.mark.mpi_flavor
 @pytest.mark.parametrize("ranks", [1, 3])
 def test_rank_i_is_worker_i_of_one_world_with_three_communicators_of_its_own(ranks: int) -> None:
     with MPICluster(ranks, threads=2, memory="200MB", quiet=True) as cluster, Client(cluster) as client:
@@ -144,7 +144,7 @@ def test_the_settings_of_the_notebook_hold_on_head_and_ranks_and_these_listen_on
     assert [ip for ip, _ in ports] == ["127.0.0.1", "127.0.0.1"]
 
 
-@pytest.mark.mpi_flavour
+@pytest.mark.mpi_flavor
 def test_no_port_of_a_cluster_answers_without_a_certificate_of_it(cluster4: MPICluster, tmp_path: Any) -> None:
     certificates.make(tmp_path, "stranger")
     ports = _listening(processes_of(cluster4))

@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[2]
 BUNDLE = "share/jupyter/labextensions/mpi-workbench"
 # Made here, and no part of a project that somebody gets.
 MADE = shutil.ignore_patterns("node_modules", ".yarn", "lib", "build", "__pycache__")
-COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+COLOR = re.compile(r"\x1b\[[0-9;]*m")
 # Prints which server extensions a folder of settings enables, and whether ours can be loaded.
 ENABLED = """
 import sys
@@ -121,7 +121,7 @@ def test_pip_installs_a_wheel_that_is_enabled_in_jupyterlab_and_its_server(wheel
             env=environment, cwd=tmp_path, check=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
             timeout=120,
         )  # fmt: skip
-        return COLOUR.sub("", done.stdout)
+        return COLOR.sub("", done.stdout)
 
     lab = python("-m", "jupyterlab.labextensions", "list").partition(str((tmp_path / BUNDLE).parent))[2]
     assert re.search(r"^\s*mpi-workbench v\S+ enabled OK \(python, mpi-workbench\)$", lab, re.MULTILINE)

@@ -126,7 +126,7 @@ async def a_peer_dies_in_the_midst_of_everything(end: End):
 )
 def test_survivors_go_on_when(check: Check, mortal: World):
     mortal.run(check, mortal=[1])
-    assert mortal.dead == ({1} if found().flavour == "openmpi" else set())
+    assert mortal.dead == ({1} if found().flavor == "openmpi" else set())
 
 
 LEAVING = """
@@ -180,5 +180,5 @@ MPI.Finalize()
 """
 
 
-def test_mpi_is_finalised_only_when_no_transfer_is_outstanding():
+def test_mpi_is_finalized_only_when_no_transfer_is_outstanding():
     assert run_program(2, LEAVING, 100) == ["0 [True]", "1 [False, True, True]"]

@@ -25,7 +25,7 @@ LARGE = 600_000
 
 @pytest.fixture(scope="module")
 def endable() -> Iterator[World]:
-    # its requests stay outstanding, so MPI cannot be finalised
+    # its requests stay outstanding, so MPI cannot be finalized
     world = World(3)
     yield world
     world.stop(finalize=False)
@@ -258,7 +258,7 @@ async def messages_arrive_while_a_rank_waits_for_a_reduction_through_shared_memo
     await end.gather()
 
 
-async def neighbours_end_too(end: End):
+async def neighbors_end_too(end: End):
     communicators = _communicators()
     operations = (
         lambda c: c.Neighbor_allgather(np.zeros(1), np.zeros(2)),
@@ -543,7 +543,7 @@ CHECKS = (
     fifty_times_of_fifty,
     what_is_made_from_it_ends_too,
     a_reduction_through_shared_memory_ends_too,
-    neighbours_end_too,
+    neighbors_end_too,
     making_the_communicator_of_a_call_ends_too,
     a_rank_that_comes_when_the_others_have_left_ends_too,
     a_communicator_that_is_not_ended_is_handed_out_again,
@@ -570,9 +570,9 @@ def test_messages_arrive_while_a_rank_waits_for_a_reduction_through_shared_memor
 
 def test_a_dead_rank_ends_a_reduction_through_shared_memory(mortal: World) -> None:
     mortal.run(a_dead_rank_ends_a_reduction_through_shared_memory, mortal=[1])
-    assert mortal.dead == ({1} if found().flavour == "openmpi" else set())
+    assert mortal.dead == ({1} if found().flavor == "openmpi" else set())
 
 
 def test_survivors_of_a_dead_rank_get_a_communicator(mortal: World) -> None:
     mortal.run(survivors_of_a_dead_rank_get_a_communicator, mortal=[1])
-    assert mortal.dead == ({1} if found().flavour == "openmpi" else set())
+    assert mortal.dead == ({1} if found().flavor == "openmpi" else set())

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="module")
 def untidy() -> Iterator[World]:
-    # its requests stay outstanding, so MPI cannot be finalised
+    # its requests stay outstanding, so MPI cannot be finalized
     world = World(3)
     yield world
     world.stop(finalize=False)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from support.counted_collectives import buffers, neighbours, objects, objects_of_neighbours, ring, three_ways
+from support.counted_collectives import buffers, neighbors, objects, objects_of_neighbors, ring, three_ways
 from support.counted_communicators import makers
 from support.counted_messages import messages
 from support.counting import LATER, OTHERS, RANKS, RING, Case, ahead, behind, check, of, pickled, text, times, z
@@ -26,12 +26,12 @@ async def test_operations_of_all_ranks_are_counted_to_the_byte(end: End):
 
 
 @on_ranks
-async def test_operations_of_neighbours_are_counted_to_the_byte(end: End):
-    await check(end, three_ways(neighbours()), ring)
+async def test_operations_of_neighbors_are_counted_to_the_byte(end: End):
+    await check(end, three_ways(neighbors()), ring)
 
 
 @on_ranks
-async def test_neighbours_on_the_edge_and_on_both_sides(end: End):
+async def test_neighbors_on_the_edge_and_on_both_sides(end: End):
     def open_line(comm: Any) -> None:
         comm.Create_cart([4]).Neighbor_allgather(z(1), z(2))
 
@@ -60,7 +60,7 @@ async def test_neighbours_on_the_edge_and_on_both_sides(end: End):
 @on_ranks
 async def test_objects_are_counted_by_the_bytes_of_their_pickles(end: End):
     await check(end, objects())
-    await check(end, objects_of_neighbours(), ring)
+    await check(end, objects_of_neighbors(), ring)
 
 
 @on_ranks
@@ -169,7 +169,7 @@ async def test_there_is_a_case_for_every_operation(end: End):
 
     from workbench.mpi import communicator, request
 
-    cases = {*three_ways(buffers()), *three_ways(neighbours()), *objects(), *objects_of_neighbours(), *messages()}
+    cases = {*three_ways(buffers()), *three_ways(neighbors()), *objects(), *objects_of_neighbors(), *messages()}
     cases |= {*makers(), "Create_group"}
     assert cases == set(OPERATIONS) - {"other"}
     assert len(set(OPERATIONS)) == len(OPERATIONS)

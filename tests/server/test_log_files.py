@@ -58,7 +58,7 @@ def test_parts_follow_one_another(logs):
     assert begin == told["size"] == len(text.encode())
 
 
-def test_a_part_can_be_shown_and_its_colours_and_carriage_returns_are_left(logs):
+def test_a_part_can_be_shown_and_its_colors_and_carriage_returns_are_left(logs):
     forged = "\x1b]0;PWNED\x07 \x1b[31m1 %\r2 %\x1b[m\r\n" + "a" * (1 << 20)
     (logs / "head.log").write_bytes(forged.encode())
 
@@ -70,7 +70,7 @@ def test_a_part_can_be_shown_and_its_colours_and_carriage_returns_are_left(logs)
 
 
 @pytest.mark.parametrize(("half", "rest"), [("\x1b", "[31m"), ("\x1b[", "m"), ("\x1b[1;3", "1m")])
-def test_a_colour_that_is_not_written_to_its_end_yet_is_told_later(logs, half, rest):
+def test_a_color_that_is_not_written_to_its_end_yet_is_told_later(logs, half, rest):
     (logs / "head.log").write_text(f"a{half}")
     told = part("a", "head", 0)
     (logs / "head.log").write_text(f"a{half}{rest}")

@@ -55,7 +55,7 @@ async def test_a_start_that_is_over_is_not_named_after_another_process_of_its_nu
     over, goes_on = its.begin([], Runs("raise SystemExit('why')"), None), its.begin([], Runs(DEAF), None)
     await over.following
 
-    its.recognise({over.process.pid: "another", goes_on.process.pid: "its"})
+    its.recognize({over.process.pid: "another", goes_on.process.pid: "its"})
 
     assert [(told["state"], told["name"]) for told in its.describe()] == [("failed", None), ("starting", "its")]
     await goes_on.process.kill()

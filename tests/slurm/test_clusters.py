@@ -99,7 +99,7 @@ def visible_gpus():
     return os.environ["SLURMD_NODENAME"], os.environ["CUDA_VISIBLE_DEVICES"], os.environ["ROCR_VISIBLE_DEVICES"]
 
 
-@pytest.mark.mpi_flavour
+@pytest.mark.mpi_flavor
 def test_each_rank_has_gpus_of_its_own_on_every_node(slurm):
     with (
         MPICluster(4, nodes=2, ranks_per_node=2, gpus_per_rank=1, scheduler="slurm", quiet=True) as cluster,
@@ -160,7 +160,7 @@ def partition_down(slurm):
     slurm.run("scontrol", "update", "PartitionName=down", "State=DOWN")
 
 
-@pytest.mark.mpi_flavour
+@pytest.mark.mpi_flavor
 def test_a_start_waits_in_the_queue_and_a_lost_world_is_started_again_in_the_same_job(slurm, partition_down, tmp_path):
     told = tmp_path / "told"
     with told.open("w") as errors:
@@ -213,11 +213,11 @@ def test_a_dry_run_shows_the_script_and_what_slurm_says_and_starts_nothing(slurm
     assert slurm.jobs() == before
 
 
-@pytest.mark.mpi_flavour
+@pytest.mark.mpi_flavor
 def test_ranks_that_go_on_without_one_another_are_started_by_mpiexec_or_refused_in_words(slurm, capsys):
     words = ["start", "4", "--nodes", "2", "--scheduler", "slurm", "--fault-tolerant", "--dry-run"]
     code, shown = cli.main(words), capsys.readouterr()
-    if mpi_library.find().flavour == "openmpi":
+    if mpi_library.find().flavor == "openmpi":
         assert code == 0
         assert "/mpiexec -n 4 --map-by ppr:2:node --bind-to none" in shown.out
         assert "--with-ft ulfm" in shown.out

@@ -57,7 +57,7 @@ def client(cluster):
         yield client
 
 
-@pytest.mark.mpi_flavour
+@pytest.mark.mpi_flavor
 def test_ranks_are_node_by_node_in_one_world(pbs, cluster, client):
     assert cluster.record.job == "1.pbshead"
 
@@ -90,7 +90,7 @@ def test_launcher_and_daemons_accept_each_other_and_neither_another_user_nor_ano
     assert cluster.refresh().state == "ready"
 
 
-@pytest.mark.mpi_flavour
+@pytest.mark.mpi_flavor
 def test_blocks_go_from_node_to_node_by_mpi(cluster, client):
     last = cluster.ranks[3]["address"]
     before = client.run(received_by_mpi, 0, workers=[last])[last]
@@ -108,7 +108,7 @@ def test_more_ranks_come_and_go_with_a_second_job(pbs, cluster, client):
     until("its job is over", lambda: pbs.jobs() == ["1"])
 
 
-@pytest.mark.mpi_flavour
+@pytest.mark.mpi_flavor
 def test_stop_leaves_nothing_on_any_host(pbs, cluster):
     jobs = numbers(cluster.record)
     cluster.close(shutdown=True)
@@ -118,14 +118,14 @@ def test_stop_leaves_nothing_on_any_host(pbs, cluster):
 
 
 def test_a_rank_that_fails_on_another_node_is_told_and_leaves_nothing(pbs, tmp_path):
-    (tmp_path / "licences.py").write_text(
-        "import socket\n\nroutes = []\nif socket.gethostname() == 'n2':\n    raise RuntimeError('no licence on n2')\n"
+    (tmp_path / "licenses.py").write_text(
+        "import socket\n\nroutes = []\nif socket.gethostname() == 'n2':\n    raise RuntimeError('no license on n2')\n"
     )
     path = f"export PYTHONPATH={shlex.quote(str(tmp_path))}"
-    settings = {"jobqueue.pbs.job-script-prologue": [path], "distributed.worker.http.routes": ["licences"]}
+    settings = {"jobqueue.pbs.job-script-prologue": [path], "distributed.worker.http.routes": ["licenses"]}
     with dask.config.set(settings), pytest.raises(StartError, match="failed while starting") as caught:
         MPICluster(2, nodes=2, scheduler="pbs", name="failing", quiet=True)
-    assert "RuntimeError: no licence on n2" in str(caught.value)
+    assert "RuntimeError: no license on n2" in str(caught.value)
     until("its job is over", lambda: pbs.jobs() == [])
     assert running("failing") == []
 

@@ -1,4 +1,4 @@
-"""Operations of all ranks, and of neighbours, with what they send: by their names."""
+"""Operations of all ranks, and of neighbors, with what they send: by their names."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def buffers() -> dict[str, tuple[Callable[[Any], tuple[Any, ...]], Messages]]:
     }
 
 
-def neighbours() -> dict[str, tuple[Callable[[Any], tuple[Any, ...]], Messages]]:
+def neighbors() -> dict[str, tuple[Callable[[Any], tuple[Any, ...]], Messages]]:
     """Of a ring, whose ranks have the one before and the next."""
     from mpi4py import MPI
 
@@ -139,7 +139,7 @@ def objects() -> dict[str, Case]:
     }
 
 
-def objects_of_neighbours() -> dict[str, Case]:
+def objects_of_neighbors() -> dict[str, Case]:
     back = [(0, 3), (1, 0), (2, 1), (3, 2)]
     return {
         "neighbor_allgather": (

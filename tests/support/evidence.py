@@ -21,7 +21,7 @@ _began = pytest.StashKey[float]()
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Note when a test begins: logs that were written since are its own, or its neighbours'."""
+    """Note when a test begins: logs that were written since are its own, or its neighbors'."""
     item.stash[_began] = time.time()
 
 

@@ -96,7 +96,7 @@ class Member:
         return answer
 
     async def serve(self) -> bool:
-        """Run checks until the last; tell whether MPI is to be finalised."""
+        """Run checks until the last; tell whether MPI is to be finalized."""
         complaints: list[Any] = []
         asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
         await offload(os.getpid)  # distributed's own thread for this stays

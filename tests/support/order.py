@@ -42,7 +42,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     folders = {item: item.path.relative_to(config.rootpath / "tests").parts[0] for item in shuffled}
     for item, folder in folders.items():
         if folder == "mpi":
-            item.add_marker("mpi_flavour")
+            item.add_marker("mpi_flavor")
     items[:] = sorted(shuffled, key=lambda item: [*LONGEST, folders[item]].index(folders[item]))
 
 

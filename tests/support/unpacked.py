@@ -18,7 +18,7 @@ class Does:
 
 
 def leave():
-    sys.exit("no licence")
+    sys.exit("no license")
 
 
 def stop():

@@ -159,7 +159,7 @@ class World:
         return (self._folder / "stderr").read_text(encoding="utf-8", errors="replace")[-6000:]
 
     def stop(self, *, finalize: bool = True) -> None:
-        """End the world; with `finalize` all ranks have to finalise MPI and end by themselves."""
+        """End the world; with `finalize` all ranks have to finalize MPI and end by themselves."""
         if self._process is None:
             return
         for connection in self._connections.values():

@@ -35,7 +35,7 @@ def local_cluster():
             n_workers=4,
             threads_per_worker=1,
             processes=False,
-            # between real sockets, so that data is serialised
+            # between real sockets, so that data is serialized
             protocol="tcp://",
             memory_limit="4GB",
             dashboard_address=":0",

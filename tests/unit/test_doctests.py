@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-# Importing a module that loads `mpi4py.MPI` would initialise MPI in the process of the unit tests.
+# Importing a module that loads `mpi4py.MPI` would initialize MPI in the process of the unit tests.
 NEEDS_MPI: set[str] = set()
 MODULES = sorted(
     {

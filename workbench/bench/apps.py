@@ -61,7 +61,7 @@ def run(options: argparse.Namespace) -> Report:
                     raise WorkbenchError(f"{app}: {arm} comes to {result}, another arm to {results[pair]}")
                 if pair:
                     rows.append({"app": app, "pair": pair, "arm": arm, "seconds": seconds})
-    return Report("apps", machine(found) | {"ranks": options.ranks}, rows, summarise(rows))
+    return Report("apps", machine(found) | {"ranks": options.ranks}, rows, summarize(rows))
 
 
 @contextmanager
@@ -89,7 +89,7 @@ def _measure(client: Client, app: str, arm: str, seed: int, scale: float) -> tup
     return time.perf_counter() - begin, result
 
 
-def summarise(rows: list[dict[str, Any]]) -> dict[str, Any]:
+def summarize(rows: list[dict[str, Any]]) -> dict[str, Any]:
     """Return the figures of every program.
 
     Returns

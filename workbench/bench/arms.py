@@ -108,7 +108,7 @@ class Arms:
         return self._rounds((*ENGINES, BARE), rounds)
 
     def pairs(self, rounds: int) -> Iterator[tuple[int, str, str, float]]:
-        """Yield round, engine, arm and seconds of each fit: those of an engine and a round are neighbours in time."""
+        """Yield round, engine, arm and seconds of each fit: those of an engine and a round are neighbors in time."""
         for engine in ENGINES:
             for number, arm, seconds in self._rounds((engine, BARE), rounds):
                 yield number, engine, arm, seconds

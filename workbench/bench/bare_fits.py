@@ -59,7 +59,7 @@ class Fit:
 
     seconds: float
     found: _Vector
-    """Centres and inertia, or slopes and intercept, one after the other."""
+    """Centers and inertia, or slopes and intercept, one after the other."""
     iterations: int
     setting: tuple[str | int | None, ...]
     """See `setting`."""
@@ -85,7 +85,7 @@ def block(comm: Intracomm, rows: int, pieces: int = 1) -> _Block:
 
 
 def centers() -> _Vector:
-    """Return the first centres, which are the first rows of rank 0: shape (clusters, columns)."""
+    """Return the first centers, which are the first rows of rank 0: shape (clusters, columns)."""
     return _rows(np.random.default_rng(0), CLUSTERS)
 
 
@@ -101,7 +101,7 @@ def setting(comm: Intracomm, X: _Vector) -> tuple[str | int | None, ...]:
 
 
 def kmeans(comm: Intracomm, data: _Block, iterations: int) -> tuple[_Vector, int]:
-    """Return centres and inertia, and how many of Lloyd's iterations were made."""
+    """Return centers and inertia, and how many of Lloyd's iterations were made."""
     part, now = KMeansPart(data[0], None, None, 0), centers()
     own, total = np.empty(now.size + CLUSTERS + 1), np.empty(now.size + CLUSTERS + 1)
     made, moved = 0, 1.0

@@ -62,10 +62,10 @@ def run(options: argparse.Namespace) -> Report:
             seconds = _measure(client, arm, array, options.ranks)
             if pair:
                 rows.append({"pair": pair, "arm": arm, "nbytes": nbytes, "seconds": seconds})
-    return Report("broadcast", machine(mpi_library.find()) | {"ranks": options.ranks}, rows, summarise(rows))
+    return Report("broadcast", machine(mpi_library.find()) | {"ranks": options.ranks}, rows, summarize(rows))
 
 
-def summarise(rows: list[dict[str, Any]]) -> dict[str, Any]:
+def summarize(rows: list[dict[str, Any]]) -> dict[str, Any]:
     """Return how many times faster ours is, and the median of each arm in seconds."""
     medians = {arm: statistics.median(_seconds(rows, arm)) for arm in ARMS}
     return {"speedup": medians["scatter"] / medians["broadcast"], "target": TARGET, **medians}

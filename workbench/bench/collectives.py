@@ -62,15 +62,15 @@ def run(options: argparse.Namespace) -> Report:
     given = {"sizes": options.sizes or (TORCH_SIZES if options.torch else SIZES), "seconds": options.seconds}
     if options.torch:
         rows = world.run(found, options.ranks, "workbench.bench.torch_operations", given, _DEADLINE)
-        return Report("collectives", facts, rows, summarise_torch(rows))
+        return Report("collectives", facts, rows, summarize_torch(rows))
     facts |= {"buffers": options.buffers}
     rows = world.run(
         found, options.ranks, "workbench.bench.operations", given | {"buffers": options.buffers}, _DEADLINE
     )
-    return Report("collectives", facts, rows, summarise(rows, options.buffers))
+    return Report("collectives", facts, rows, summarize(rows, options.buffers))
 
 
-def summarise(rows: list[dict[str, Any]], kind: str = "numpy") -> dict[str, Any]:
+def summarize(rows: list[dict[str, Any]], kind: str = "numpy") -> dict[str, Any]:
     """Return what our communicator adds to an Allreduce of 8 bytes, in µs, and its time over plain MPI's at 16 MiB.
 
     Each with its target; None where that size was not measured.
@@ -85,7 +85,7 @@ def summarise(rows: list[dict[str, Any]], kind: str = "numpy") -> dict[str, Any]
     }
 
 
-def summarise_torch(rows: list[dict[str, Any]]) -> dict[str, Any]:
+def summarize_torch(rows: list[dict[str, Any]]) -> dict[str, Any]:
     """Return what torch.distributed takes beyond plain MPI below 1 MiB, in µs, and its time over that of MPI above.
 
     Of all operations together the largest and the geometric mean, each with its target; and both of ``all_reduce``

@@ -60,7 +60,7 @@ class Contest:
 
 
 def kmeans(X: Array, by_daal: Callable[[], Timed] | None) -> Contest:
-    """Return the contest of K-means from the same first centres, which compares the last; daal4py if it is given."""
+    """Return the contest of K-means from the same first centers, which compares the last; daal4py if it is given."""
     first = peer_data.centers()
     most: dict[str, Any] = {"init": first, "max_iter": ITERATIONS, "tol": 0.0}
 
@@ -87,7 +87,7 @@ def kmeans(X: Array, by_daal: Callable[[], Timed] | None) -> Contest:
 
 
 def _by_heat(comm: Any, first: _Vector, block: _Vector) -> tuple[int, _Vector]:
-    """Return the iterations of Heat's K-means, and its centres. Runs on every rank."""
+    """Return the iterations of Heat's K-means, and its centers. Runs on every rank."""
     import heat
 
     from workbench.mpi.heat import to_heat
@@ -114,7 +114,7 @@ def logistic(X: Array, y: Array) -> Contest:
 
     Notes
     -----
-    dask-ml scales the features and penalises the intercept, which changes nothing here: the features have deviations of
+    dask-ml scales the features and penalizes the intercept, which changes nothing here: the features have deviations of
     1, and the intercept is about 0.
     """
     import dask.array as da

@@ -65,7 +65,7 @@ def run(options: Namespace) -> Report:
     finally:
         torch.set_num_threads(before)
     facts = {"device": options.device, "torch": version("torch"), "rows": options.rows, "features": options.features}
-    return Report("device", machine(mpi_library.find()) | facts, rows, summarise(rows))
+    return Report("device", machine(mpi_library.find()) | facts, rows, summarize(rows))
 
 
 def _measured(name: str, fit: Callable[[str | None], Any], device: str, rounds: int) -> list[dict[str, Any]]:
@@ -107,7 +107,7 @@ def _slopes(model: Any, X: Any, y: Any) -> Any:
     return model.fit(X, y).coef_
 
 
-def summarise(rows: list[dict[str, Any]]) -> dict[str, Any]:
+def summarize(rows: list[dict[str, Any]]) -> dict[str, Any]:
     """Return the median of the paired ratios for each fit, with their intervals, and the median times with NumPy."""
     summary: dict[str, Any] = {}
     for name in dict.fromkeys(row["fit"] for row in rows):

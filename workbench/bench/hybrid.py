@@ -76,7 +76,7 @@ def run(options: Namespace) -> Report:
             rows.append(bench.memory(arm))
     facts = {"ranks": options.ranks, "torch": version("torch"), "layers": net.depth, "width": net.width}
     facts |= {"image": net.image, "rows of a batch": net.size, "microbatches": net.microbatches}
-    return Report("hybrid", machine(mpi_library.find()) | facts, rows, summarise(rows, options.ranks) | apart)
+    return Report("hybrid", machine(mpi_library.find()) | facts, rows, summarize(rows, options.ranks) | apart)
 
 
 def arms(ranks: int) -> list[Arm]:
@@ -175,7 +175,7 @@ class Bench:
         return list(run_on_ranks(function, *args, client=self._client, timeout=_WITHIN))
 
 
-def summarise(rows: list[dict[str, Any]], ranks: int) -> dict[str, Any]:
+def summarize(rows: list[dict[str, Any]], ranks: int) -> dict[str, Any]:
     """Return the figures.
 
     Returns

@@ -50,7 +50,7 @@ def run(options: argparse.Namespace) -> Report:
             after, seconds = {arm: cpu_seconds(heads[arm]) for arm in ARMS}, time.perf_counter() - begin
             percent = {f"{arm}_percent": 100 * used(before[arm], after[arm]) / seconds for arm in ARMS}
             rows.append({"window": window, "seconds": seconds, **percent})
-    return Report("idle", machine(mpi_library.find()) | {"ranks": options.ranks}, rows, summarise(rows))
+    return Report("idle", machine(mpi_library.find()) | {"ranks": options.ranks}, rows, summarize(rows))
 
 
 def cpu_seconds(head: int) -> dict[int, float]:
@@ -73,7 +73,7 @@ def used(before: dict[int, float], after: dict[int, float]) -> float:
     return sum(seconds - before.get(pid, 0.0) for pid, seconds in after.items())
 
 
-def summarise(rows: list[dict[str, Any]]) -> dict[str, Any]:
+def summarize(rows: list[dict[str, Any]]) -> dict[str, Any]:
     """Return the median over the windows of mpi over tcp, and of each in per cent of a core."""
     medians = {f"{arm}_percent": statistics.median(row[f"{arm}_percent"] for row in rows) for arm in ARMS}
     ratio = statistics.median(row["mpi_percent"] / row["tcp_percent"] for row in rows)

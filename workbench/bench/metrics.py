@@ -74,7 +74,7 @@ def run(options: Namespace) -> Report:
                 {"what": f"{what} after {when}", "arm": "on", "value": value, "unit": "MiB"}
                 for what, value in zip(("dashboard", "page"), kept, strict=True)
             ]
-    return Report("metrics", machine(mpi_library.find()) | {"simulated": options.simulated}, rows, summarise(rows))
+    return Report("metrics", machine(mpi_library.find()) | {"simulated": options.simulated}, rows, summarize(rows))
 
 
 def calls(comm: Any, bursts: int) -> list[dict[str, Any]]:
@@ -127,14 +127,14 @@ def _count(enabled: bool, dask_worker: Any) -> None:
     dask_worker.activity.enabled = enabled
 
 
-def summarise(rows: list[dict[str, Any]]) -> dict[str, Any]:
+def summarize(rows: list[dict[str, Any]]) -> dict[str, Any]:
     """Return the figures.
 
     Returns
     -------
     summary : dict
         ``call_us``: what counting adds to an operation, of the size where it adds most. ``fit_ratio``: a fit with
-        metrics over its neighbour without, median of the rounds, with the ends of its interval, ``fit_ratio_low`` and
+        metrics over its neighbor without, median of the rounds, with the ends of its interval, ``fit_ratio_low`` and
         ``fit_ratio_high``, as `workbench.bench.paired` has them. ``head_cpu_percent`` and ``panel_cpu_percent``: of a
         core. Each with its target. If an hour was asked for, ``panel_growth`` and ``page_growth``: memory after it
         over that after half of it.

@@ -114,7 +114,7 @@ def batch(net: str, dtype: str, rank: int) -> tuple[Any, Any]:
 
 @contextmanager
 def _gloo(comm: Intracomm) -> Iterator[None]:
-    """Initialise torch.distributed with gloo on the loopback interface, where the ranks meet by a file."""
+    """Initialize torch.distributed with gloo on the loopback interface, where the ranks meet by a file."""
     import torch
     import torch.distributed as dist
 

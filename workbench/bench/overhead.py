@@ -1,7 +1,7 @@
 """What the engines of our estimators cost: K-means and logistic regression, against the same kernels in bare MPI.
 
 Cluster and bare program take turns of a second and more: see `workbench.bench.arms`. What counts is the ratio of two
-fits that are neighbours in time: see `workbench.bench.paired`.
+fits that are neighbors in time: see `workbench.bench.paired`.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def run(options: Namespace) -> Report:
                     ]
                 measured += [{"start": start} | row for row in _round_trips(client, ranks, rounds)]
     facts = {f"rows of {model}": rows[model] for model in MODELS} | {"iterations": options.iterations}
-    return Report("overhead", machine(found) | facts, measured, summarise(measured))
+    return Report("overhead", machine(found) | facts, measured, summarize(measured))
 
 
 class _Nothing:
@@ -121,14 +121,14 @@ def _row(its: tuple[str, str, str, int, int], seconds: float) -> dict[str, Any]:
     return dict(zip(("what", "engine", "arm", "ranks", "round"), its, strict=True)) | {"seconds": seconds}
 
 
-def summarise(rows: list[dict[str, Any]]) -> dict[str, Any]:
+def summarize(rows: list[dict[str, Any]]) -> dict[str, Any]:
     """Return the figures.
 
     Returns
     -------
     summary : dict
         ``kmeans_mpi``, ``kmeans_dask``, ``logistic_mpi`` and ``logistic_dask``: the time of a fit over that of its
-        neighbour in bare MPI, median of the pairs, with the ends of its interval, ``_low`` and ``_high``. Pairs of one
+        neighbor in bare MPI, median of the pairs, with the ends of its interval, ``_low`` and ``_high``. Pairs of one
         start share where its memory lies, so that the interval is that of these starts; others may be outside of it.
         ``round_trip_ms``: of the Dask engine on all ranks; what is to be reached is meant for 2. Each with its
         ``target``; and the medians of all arms in seconds.
@@ -153,7 +153,7 @@ def _values(rows: list[dict[str, Any]], what: str, engine: str, arm: str) -> lis
 
 
 def plot(report: Report) -> Figure:
-    """Draw every fit of each model by each engine beside its neighbours in bare MPI, with their medians."""
+    """Draw every fit of each model by each engine beside its neighbors in bare MPI, with their medians."""
     trip = f"a round trip of Dask takes {report.summary['round_trip_ms']:.2g} ms"
     figure, panels = plotting.figure(report, f"Fits of our engines over pure MPI: lower is better; {trip}", 2, 2)
     for panel, (model, engine) in zip(panels, _PAIRS, strict=True):

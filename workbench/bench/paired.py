@@ -1,4 +1,4 @@
-"""Ratios of neighbouring measurements: what slows the whole machine for a while is in both of a pair, and cancels."""
+"""Ratios of neighboring measurements: what slows the whole machine for a while is in both of a pair, and cancels."""
 
 from __future__ import annotations
 

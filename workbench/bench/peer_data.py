@@ -42,11 +42,11 @@ def points(comm: Intracomm, rows: int) -> _Array:
 
 
 def centers() -> _Array:
-    """Return the first centres, which are the first points of rank 0: shape (clusters, columns)."""
+    """Return the first centers, which are the first points of rank 0: shape (clusters, columns)."""
     return _normal(0, CLUSTERS, CLUSTERS)
 
 
-def labelled(comm: Intracomm, rows: int) -> tuple[_Array, _Array]:
+def labeled(comm: Intracomm, rows: int) -> tuple[_Array, _Array]:
     """Return features and labels, 0 and 1: shapes (rows, columns) and (rows,)."""
     X = _normal(comm.rank, rows, _FEATURES)
     scores = X @ np.linspace(-1, 1, _FEATURES)
@@ -66,7 +66,7 @@ def _normal(rank: int, rows: int, columns: int) -> _Array:
 
 DATA = {
     "kmeans": Data(2_000_000, CLUSTERS, points),
-    "logistic": Data(2_000_000, _FEATURES, labelled),
+    "logistic": Data(2_000_000, _FEATURES, labeled),
     "svd": Data(500_000, _WIDE, decaying),
 }
 """By what is compared."""

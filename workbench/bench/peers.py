@@ -84,7 +84,7 @@ def run(options: Namespace) -> Report:
                 facts |= contest.facts
                 arms = [arm for arm in contest.arms if _is_there(arm, absent)]
                 measured += _measure(contest, arms, ranks, options.rounds)
-    summary = summarise(measured) | {"left_out": how_to_get(absent)}
+    summary = summarize(measured) | {"left_out": how_to_get(absent)}
     return Report("peers", machine(found) | facts, measured, summary)
 
 
@@ -97,7 +97,7 @@ def missing(found: mpi_library.MPI) -> dict[str, str]:
         The MPI of this environment.
     """
     why = {peer: f"{package} is not installed" for peer, package in _PACKAGES.items() if find_spec(peer) is None}
-    if DAAL not in why and found.flavour == "openmpi":
+    if DAAL not in why and found.flavor == "openmpi":
         why[DAAL] = f"daal4py needs the library of MPICH, and this is {found}"
     return why
 
@@ -143,7 +143,7 @@ class _Daal:
         self._settings = run_on_ranks(setting, X, client=client)
 
     def fit(self) -> Timed:
-        """Return the time of the slowest rank, and the centres, while the ranks of the cluster are stopped."""
+        """Return the time of the slowest rank, and the centers, while the ranks of the cluster are stopped."""
         with halting.halted(self._pids):
             fits: list[daal.Fit] = self._bare.take(self._order, _WITHIN)
         settings = [fit.setting for fit in fits]
@@ -164,7 +164,7 @@ def _measure(contest: Contest, arms: list[str], ranks: int, rounds: int) -> Iter
             yield {"what": contest.what, "arm": arm, "ranks": ranks, "round": number, "seconds": seconds}
 
 
-def summarise(rows: list[dict[str, Any]]) -> dict[str, Any]:
+def summarize(rows: list[dict[str, Any]]) -> dict[str, Any]:
     """Return the figures.
 
     Returns

@@ -19,18 +19,18 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-def _line(colour: str) -> dict[str, Any]:
-    return {"color": colour, "marker": "o", "markersize": 4}
+def _line(color: str) -> dict[str, Any]:
+    return {"color": color, "marker": "o", "markersize": 4}
 
 
-# Of the palette by Okabe and Ito, which people with any colour vision can tell apart.
-BLUE, ORANGE, GREEN, GREY = "#0072B2", "#D55E00", "#009E73", "#7F7F7F"
-OURS, THEIRS, LIMIT = (_line(colour) for colour in (BLUE, ORANGE, GREY))
+# Of the palette by Okabe and Ito, which people with any color vision can tell apart.
+BLUE, ORANGE, GREEN, GRAY = "#0072B2", "#D55E00", "#009E73", "#7F7F7F"
+OURS, THEIRS, LIMIT = (_line(color) for color in (BLUE, ORANGE, GRAY))
 """How the lines of a measurement, of its reference and of the best that can be look."""
 TLS: dict[str, Any] = {"linestyle": "--", "markerfacecolor": "white"}
 """What is added to it under TLS."""
 _ENDINGS = (".png", ".svg", ".pdf")
-# Sizes that are labelled on an axis, at most.
+# Sizes that are labeled on an axis, at most.
 _LABELS = 8
 
 
@@ -65,7 +65,7 @@ def figure(report: Report, title: str, rows: int, columns: int, width: float = 5
         drawn = Figure(figsize=(width * columns, 1 + 3.7 * rows), dpi=150, layout="constrained")
         axes = list(drawn.subplots(rows, columns, squeeze=False).flat)
     drawn.suptitle(title, fontsize=13, fontweight="bold")
-    drawn.supxlabel(textwrap.fill(report.facts(), int(14 * width) * columns), fontsize=7.5, color=GREY)
+    drawn.supxlabel(textwrap.fill(report.facts(), int(14 * width) * columns), fontsize=7.5, color=GRAY)
     for panel in axes:
         panel.grid(color="0.92")
         panel.set_axisbelow(True)
@@ -126,13 +126,13 @@ def strips(axes: Axes, values: Mapping[str, Sequence[float]], arms: str, unit: s
     """
     import numpy as np
 
-    for place, (measured, colour) in enumerate(zip(values.values(), (BLUE, ORANGE), strict=True)):
+    for place, (measured, color) in enumerate(zip(values.values(), (BLUE, ORANGE), strict=True)):
         # Spread in the order they were made, so that a drift shows.
         across = np.linspace(-0.2, 0.2, len(measured)) if len(measured) > 1 else [0.0]
-        axes.plot(place + np.asarray(across), measured, "o", color=colour, alpha=0.7, markersize=6)
+        axes.plot(place + np.asarray(across), measured, "o", color=color, alpha=0.7, markersize=6)
         median = float(np.median(measured))
-        axes.hlines(median, place - 0.3, place + 0.3, color=colour, linewidth=2)
-        axes.annotate(f"{median:.3g}", (place + 0.32, median), va="center", color=colour)
+        axes.hlines(median, place - 0.3, place + 0.3, color=color, linewidth=2)
+        axes.annotate(f"{median:.3g}", (place + 0.32, median), va="center", color=color)
     axes.set_xticks(range(len(values)), list(values))
     axes.grid(visible=False, axis="x")
     axes.set_xlim(-0.6, len(values) - 0.4)

@@ -94,7 +94,7 @@ def run(options: Namespace) -> Report:
     facts = machine(found)
     table = list(fits.table(facts["cores"]))
     facts |= {f"rows of {model}": rows for model, rows in fits.rows.items()} | {"iterations": options.iterations}
-    return Report("scaling", facts, table, summarise(table, facts["cores"]))
+    return Report("scaling", facts, table, summarize(table, facts["cores"]))
 
 
 def _rows(found: mpi_library.MPI, options: Namespace) -> dict[str, int]:
@@ -199,7 +199,7 @@ def note(ranks: int, cores: int) -> str:
     return f"{cores} cores: {ranks} ranks share them" if cores > 1 else f"1 core: {ranks} ranks share it"
 
 
-def summarise(table: Sequence[dict[str, Any]], cores: int) -> dict[str, Any]:
+def summarize(table: Sequence[dict[str, Any]], cores: int) -> dict[str, Any]:
     """Return the figures.
 
     Returns
@@ -252,7 +252,7 @@ def _draw(panel: Axes, kind: str, rows: Sequence[dict[str, Any]], cores: int) ->
     corners = sorted({*ranks, min(cores, ranks[-1])})
     panel.plot(
         *(corners, [alone * best(kind, number, cores) for number in corners]),
-        color=plotting.GREY,
+        color=plotting.GRAY,
         linestyle="--",
         label=f"ideal, up to\n{cores} core{'s' * (cores > 1)}",
     )
@@ -260,9 +260,9 @@ def _draw(panel: Axes, kind: str, rows: Sequence[dict[str, Any]], cores: int) ->
         panel.axvspan(cores, 2 * ranks[-1], color="0.93", zorder=0, label="ranks share cores")
     # A little apart, so that arms that are level can be told.
     looks = zip(_ARMS, (plotting.BLUE, plotting.GREEN, plotting.ORANGE), "o^s", (0.96, 1.0, 1.04), strict=True)
-    for arm, colour, marker, shift in looks:
+    for arm, color, marker, shift in looks:
         its = [row for row in rows if row["arm"] == arm]
         at, seconds = [row["ranks"] * shift for row in its], [row["seconds"] for row in its]
-        panel.plot(at, seconds, color=colour, marker=marker, markersize=5, label=_LABELS[arm])
-        panel.vlines(at, [row["fastest"] for row in its], [row["slowest"] for row in its], color=colour, linewidth=1)
+        panel.plot(at, seconds, color=color, marker=marker, markersize=5, label=_LABELS[arm])
+        panel.vlines(at, [row["fastest"] for row in its], [row["slowest"] for row in its], color=color, linewidth=1)
     panel.set_xlim(0.85, ranks[-1] * 1.18)

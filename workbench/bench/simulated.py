@@ -218,7 +218,7 @@ class Simulated:
 
 
 def _ring(between: int) -> NDArray[np.float64]:
-    """Bytes of an allreduce and of neighbours: everybody to everybody a little, to the next one much."""
+    """Bytes of an allreduce and of neighbors: everybody to everybody a little, to the next one much."""
     rates = np.full((between, between), 0.05)
     index = np.arange(between)
     rates[index, (index + 1) % between] += 3.0

@@ -86,7 +86,7 @@ def run(options: Namespace) -> Report:
             if ranks == options.ranks:
                 with turns.taking(found, ranks, kernel.__name__, _START, rows=rows) as world:
                     measured += _kernels(world, client, X, y, rounds=rounds, seconds=options.seconds)
-    return Report("spmd", machine(found) | {"rows": rows, "columns": kernel.COLUMNS}, measured, summarise(measured))
+    return Report("spmd", machine(found) | {"rows": rows, "columns": kernel.COLUMNS}, measured, summarize(measured))
 
 
 def _empty_calls(cluster: MPICluster, X: Array, y: Array, rounds: int) -> Iterator[dict[str, Any]]:
@@ -158,7 +158,7 @@ def _row(its: tuple[str, str, int, int], seconds: float, cpu: float) -> dict[str
     return dict(zip(("what", "arm", "ranks", "round"), its, strict=True)) | {"ms": seconds * 1e3, "cpu_ms": cpu * 1e3}
 
 
-def summarise(rows: list[dict[str, Any]]) -> dict[str, Any]:
+def summarize(rows: list[dict[str, Any]]) -> dict[str, Any]:
     """Return the figures.
 
     Returns

@@ -74,10 +74,10 @@ def run(options: argparse.Namespace) -> Report:
             raise LaunchError(f"{arm} has {workers} workers, {options.ranks} were asked for: nothing to compare.")
         if pair:
             rows.append({"pair": pair, "arm": arm, "seconds": seconds, "workers": workers, "mb_per_rank": memory})
-    return Report("startup", machine(found), rows, summarise(rows))
+    return Report("startup", machine(found), rows, summarize(rows))
 
 
-def summarise(rows: list[dict[str, Any]]) -> dict[str, Any]:
+def summarize(rows: list[dict[str, Any]]) -> dict[str, Any]:
     """Return the median of each arm in seconds and in MB for each rank, and the ratio of ours to the reference."""
 
     def median(arm: str, what: str) -> float:
@@ -96,7 +96,7 @@ def _workbench(found: mpi_library.MPI, ranks: int, *, template: bool = True) -> 
 
     from workbench.cluster import MPICluster
 
-    options: Any = {"mpi": found.flavour, "timeout": _DEADLINE, "quiet": True, "template": template}
+    options: Any = {"mpi": found.flavor, "timeout": _DEADLINE, "quiet": True, "template": template}
     with MPICluster(ranks, **options) as cluster, Client(cluster) as client:
         yield client, cluster.record.process.pid
 
@@ -139,7 +139,7 @@ def reference_environment(found: mpi_library.MPI, ranks: int) -> dict[str, str]:
     """Return the variables of the reference: those of our own ``mpiexec``, and leave to share cores."""
     environment, _ = scrub(os.environ)
     shared = {}
-    if found.flavour == "openmpi":
+    if found.flavor == "openmpi":
         shared = {"PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe", "OMPI_MCA_rmaps_base_oversubscribe": "1"}
     return world_command(found, Geometry.here(ranks + 1, 1), []).variables(environment | shared)
 

@@ -99,10 +99,10 @@ def run(options: argparse.Namespace) -> Report:
         measured = measure[arm](asked)
         if pair:
             rows += [{"pair": pair, **row} for row in measured]
-    return Report("submit", facts, rows, summarise(rows))
+    return Report("submit", facts, rows, summarize(rows))
 
 
-def summarise(rows: list[dict[str, Any]]) -> dict[str, Any]:
+def summarize(rows: list[dict[str, Any]]) -> dict[str, Any]:
     """Return medians over all pairs: what ours takes over the reference in CPU and wall seconds, and what a poll does.
 
     Returns

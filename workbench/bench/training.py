@@ -95,7 +95,7 @@ def run(options: Namespace) -> Report:
                 with _busy(loops):
                     measured += [{"start": start, "busy": loops} | row for row in bench.measure(options.rounds)]
     facts = {"ranks": options.ranks, "torch": version("torch"), "rows of a batch": nets.BATCH * options.ranks}
-    return Report("training", machine(mpi_library.find()) | facts, measured, summarise(measured) | listening)
+    return Report("training", machine(mpi_library.find()) | facts, measured, summarize(measured) | listening)
 
 
 @contextmanager
@@ -211,7 +211,7 @@ def _require_same(
         raise WorkbenchError(f"{what} are not those of {OURS} in {key[1]}: the losses {found} are not {first}")
 
 
-def summarise(rows: list[dict[str, Any]]) -> dict[str, Any]:
+def summarize(rows: list[dict[str, Any]]) -> dict[str, Any]:
     """Return the figures.
 
     Returns

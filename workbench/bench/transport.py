@@ -1,6 +1,6 @@
 """One-way times of numpy arrays between two ranks: mpi:// against tcp://, plain MPI, and both under TLS.
 
-Half of a round trip through ``distributed.comm``, serialisation and all, each array sent back by the other rank. The
+Half of a round trip through ``distributed.comm``, serialization and all, each array sent back by the other rank. The
 reference ``raw`` is mpi4py's ``Send`` and ``Recv`` into a buffer that is used again: what no transport can beat.
 """
 
@@ -55,10 +55,10 @@ def run(options: argparse.Namespace) -> Report:
         result = world.run(found, 2, "workbench.bench.pair", given, _DEADLINE)
     facts = machine(found) | {"buffers": options.buffers}
     kernel = {name: result[name] for name in ("kernel", "kernel_tcp")}
-    return Report("transport", facts, result["rows"], summarise(result["rows"]) | kernel | {"kernel_target": 1.05})
+    return Report("transport", facts, result["rows"], summarize(result["rows"]) | kernel | {"kernel_target": 1.05})
 
 
-def summarise(rows: list[dict[str, Any]]) -> dict[str, Any]:
+def summarize(rows: list[dict[str, Any]]) -> dict[str, Any]:
     """Return the figures of all sizes together; None where no size belongs to one.
 
     Returns

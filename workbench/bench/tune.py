@@ -67,7 +67,7 @@ def run(options: Namespace) -> Report:
                 if number:  # round 0 warms up
                     rows.append({"group": group, "round": number, "arm": arm, "seconds": seconds})
     facts = {"ranks": options.ranks, "optuna": version("optuna"), "trials": options.trials, "of": options.seconds}
-    return Report("tune", machine(mpi_library.find()) | facts, rows, summarise(rows))
+    return Report("tune", machine(mpi_library.find()) | facts, rows, summarize(rows))
 
 
 def tuned(client: Client, trials: int, seconds: float, group: int) -> list[float]:
@@ -111,7 +111,7 @@ def _value(point: int) -> float:
     return (point - 7.0) ** 2
 
 
-def summarise(rows: list[dict[str, Any]]) -> dict[str, Any]:
+def summarize(rows: list[dict[str, Any]]) -> dict[str, Any]:
     """Return the median of the paired ratios for each size of a group, with their intervals, and the median times."""
     summary: dict[str, Any] = {}
     for group in dict.fromkeys(row["group"] for row in rows):

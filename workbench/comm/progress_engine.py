@@ -224,7 +224,7 @@ class ProgressEngine:
     def settle(self, progress: Callable[[], object]) -> None:
         """Call MPI at growing intervals after frames were sent or received.
 
-        MPI may still hold acknowledgements of many received frames, or pieces that it has copied. Both MPIs send
+        MPI may still hold acknowledgments of many received frames, or pieces that it has copied. Both MPIs send
         a few in each call, and no other code may call MPI.
         """
         if self._loop.is_closed():

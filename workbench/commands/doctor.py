@@ -61,12 +61,12 @@ def examine(cluster: str | None = None, *, mpi: str = "auto") -> Iterator[CheckR
     cluster
         Name of a running cluster, whose ranks are compared with this process.
     mpi
-        Required flavour, or ``auto``.
+        Required flavor, or ``auto``.
 
     Raises
     ------
     InvalidRequest
-        If the flavour is unknown.
+        If the flavor is unknown.
 
     Examples
     --------

@@ -10,7 +10,7 @@ from typing import Any
 
 import panel as pn
 
-# Seconds without an acknowledgement after which the browser is sent more nevertheless.
+# Seconds without an acknowledgment after which the browser is sent more nevertheless.
 _ANSWER_TIMEOUT_S = 10.0
 
 
@@ -30,7 +30,7 @@ class Backpressure:
     Notes
     -----
     On a busy machine Panel's and Bokeh's messages may overtake each other, a change to a chart the chart itself. So
-    nothing is changed on a page that is still being sent. An acknowledgement covers the objects on the page, not the
+    nothing is changed on a page that is still being sent. An acknowledgment covers the objects on the page, not the
     latest data: Bokeh sends changes of data after the number.
     """
 

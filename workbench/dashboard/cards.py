@@ -138,7 +138,7 @@ class CardFactory:
     Parameters
     ----------
     theme
-        Colours.
+        Colors.
     live
         Whether a server answers requests of the page; a report has no server, and no tables for download.
     """

@@ -26,7 +26,7 @@ from bokeh.models.annotations import ColorBar
 from bokeh.models.tools import PanTool, ResetTool, WheelZoomTool
 from bokeh.plotting import figure
 
-from workbench.dashboard.colour_scale import FIRST, MISSING, TOP, ColourScale
+from workbench.dashboard.color_scale import FIRST, MISSING, TOP, ColorScale
 from workbench.dashboard.snapshot import SHARE_TITLES, SHARES
 from workbench.dashboard.theme import FONT, Theme
 
@@ -41,7 +41,7 @@ _CLOCK = "%H:%M:%S"
 _LEFT_BORDER_PX = 64
 # Maximum of rows and columns of a heat map that shows its numbers in the cells.
 _NUMBERS_SHOWN = 8
-# In the colour bar: codes of the color apart from the ramp, codes of the gap, and the minimum height of a figure in
+# In the color bar: codes of the color apart from the ramp, codes of the gap, and the minimum height of a figure in
 # pixels for both.
 _APART_CODES, _SPACE_CODES, _ROOM_FOR_BOTH_PX = 18, 10, 300
 
@@ -195,7 +195,7 @@ def hover(chart: Figure, renderers: Sequence[Any], tooltips: Sequence[tuple[str,
 
 
 class HeatMap:
-    """A figure of one image, of rows by columns, with a colour bar; up to 8 by 8 cells show their numbers.
+    """A figure of one image, of rows by columns, with a color bar; up to 8 by 8 cells show their numbers.
 
     Parameters
     ----------
@@ -212,7 +212,7 @@ class HeatMap:
     hover_titles
         Titles in the tooltip: of the row, the column, and the number.
     logarithmic
-        Whether `draw` gets a scale of `ColourScale.logarithms`; the color bar then says so, and has a color for 0.
+        Whether `draw` gets a scale of `ColorScale.logarithms`; the color bar then says so, and has a color for 0.
     """
 
     def __init__(
@@ -247,13 +247,13 @@ class HeatMap:
         chart.outline_line_color = theme.muted
         self._theme, self._apart_label = theme, None if logarithmic else "no data"
         self._has_apart = height >= _ROOM_FOR_BOTH_PX
-        colours, below = theme.palette[FIRST:MISSING], 0
+        colors, below = theme.palette[FIRST:MISSING], 0
         if self._has_apart:
             apart = theme.nothing if logarithmic else theme.missing
-            colours, below = [apart] * _APART_CODES + [theme.card] * _SPACE_CODES + colours, _APART_CODES + _SPACE_CODES
+            colors, below = [apart] * _APART_CODES + [theme.card] * _SPACE_CODES + colors, _APART_CODES + _SPACE_CODES
         self._ticks = FixedTicker(ticks=[])
         self._bar = ColorBar(
-            color_mapper=LinearColorMapper(palette=colours, low=FIRST - below, high=TOP),
+            color_mapper=LinearColorMapper(palette=colors, low=FIRST - below, high=TOP),
             title="log scale" if logarithmic else None,
             title_text_color=theme.muted,
             title_text_font=FONT,
@@ -286,7 +286,7 @@ class HeatMap:
     def draw(
         self,
         values: NDArray[np.floating],
-        scale: ColourScale,
+        scale: ColorScale,
         describe: Callable[[float], str],
         times: NDArray[np.float64] | None = None,
         tick: float = 0.0,

@@ -11,7 +11,7 @@ from bokeh.events import Tap
 from bokeh.models import ColumnDataSource, FactorRange
 
 from workbench.dashboard import cards, charts
-from workbench.dashboard.colour_scale import ColourScale
+from workbench.dashboard.color_scale import ColorScale
 from workbench.dashboard.format import percent, short, size, span
 from workbench.dashboard.page import Page
 from workbench.metrics.schema import KINDS, OPERATION
@@ -94,7 +94,7 @@ class Communication(Page):
         """Show the snapshot."""
         snapshot, describe = self.snapshot, size if self.view_state.measure == "bytes" else short
         matrix = self._numbers()
-        self._matrix.draw(matrix, ColourScale.logarithms(matrix), describe)
+        self._matrix.draw(matrix, ColorScale.logarithms(matrix), describe)
         times, rates = snapshot.rates
         shown = times >= self.span[0]
         self._rate.data = _steps(times[shown], dict(zip(KINDS, rates[shown].T, strict=True)))
@@ -211,13 +211,13 @@ class Communication(Page):
     def _operation_chart(self) -> Any:
         chart = charts.plot(self.theme, 280, y_range=FactorRange())
         self._names = chart.y_range
-        colours = [self.theme.shares[1], self.theme.shares[2]]
+        colors = [self.theme.shares[1], self.theme.shares[2]]
         bars = chart.hbar_stack(
             ["busy", "waiting"],
             y="name",
             height=0.6,
             source=self._spent,
-            fill_color=colours,
+            fill_color=colors,
             line_color=self.theme.card,
             legend_label=["in the operation", "waiting for others"],
         )

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from workbench.dashboard import cards, charts
-from workbench.dashboard.colour_scale import ColourScale
+from workbench.dashboard.color_scale import ColorScale
 from workbench.dashboard.format import percent, rate, size
 from workbench.dashboard.page import Page, long
 from workbench.metrics.schema import NODE
@@ -60,9 +60,9 @@ class Cores(Page):
 
     def draw(self) -> None:
         """Show the snapshot."""
-        self._now.draw(self._grid(), ColourScale.even(100.0), _percent)
+        self._now.draw(self._grid(), ColorScale.even(100.0), _percent)
         times, values, tick = self.over_time(self._numbers())
-        self._past.draw(values, ColourScale.even(100.0), _percent, times, tick)
+        self._past.draw(values, ColorScale.even(100.0), _percent, times, tick)
         charts.show_span(self._past.figure, *self.span)
         self._table.object = self._nodes()
         self._draw_gpus()

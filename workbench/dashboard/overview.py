@@ -14,7 +14,7 @@ import pandas as pd
 from bokeh.models import ColumnDataSource, NumeralTickFormatter
 
 from workbench.dashboard import cards, charts
-from workbench.dashboard.colour_scale import ColourScale
+from workbench.dashboard.color_scale import ColorScale
 from workbench.dashboard.diagnosis import describe_activity, time_ago
 from workbench.dashboard.format import percent, rate, size
 from workbench.dashboard.page import Page, long
@@ -69,7 +69,7 @@ class Overview(Page):
         top = float(np.nanmax(cpu)) if np.isfinite(cpu).any() else 0.0
         self._heat.draw(
             cpu,
-            ColourScale.even(100.0 * max(1, np.ceil(top / 100 - 0.2))),
+            ColorScale.even(100.0 * max(1, np.ceil(top / 100 - 0.2))),
             lambda number: f"{number:.0f} %",
             times,
             tick,

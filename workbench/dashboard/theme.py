@@ -19,15 +19,15 @@ STYLE = f"body {{ font-family: {FONT}; }}\n{read_asset('page.css')}"
 """CSS of a whole page without the values of its colors."""
 
 
-def _channels(colour: str) -> list[int]:
-    return [int(colour[i : i + 2], 16) for i in (1, 3, 5)]
+def _channels(color: str) -> list[int]:
+    return [int(color[i : i + 2], 16) for i in (1, 3, 5)]
 
 
 def contrast(one: str, other: str) -> float:
     """Return the contrast ratio of two colors, from 1 to 21 (Web Content Accessibility Guidelines 2.1)."""
 
-    def luminance(colour: str) -> float:
-        parts = (part / 255 for part in _channels(colour))
+    def luminance(color: str) -> float:
+        parts = (part / 255 for part in _channels(color))
         red, green, blue = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
         return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
@@ -74,9 +74,9 @@ class Theme:
 
     @cached_property
     def palette(self) -> list[str]:
-        """Colors by the codes of `workbench.dashboard.colour_scale`: 0 `nothing`, 1 to 254 `ramp`, 255 `missing`."""
+        """Colors by the codes of `workbench.dashboard.color_scale`: 0 `nothing`, 1 to 254 `ramp`, 255 `missing`."""
         stops = [_channels(stop) for stop in self.ramp]
-        colours = [self.nothing]
+        colors = [self.nothing]
         for step in range(254):
             place = step / 253 * (len(stops) - 1)
             below = min(int(place), len(stops) - 2)
@@ -84,13 +84,13 @@ class Theme:
                 round(low + (high - low) * (place - below))
                 for low, high in zip(stops[below], stops[below + 1], strict=True)
             )
-            colours.append("#" + "".join(f"{channel:02x}" for channel in channels))
-        return [*colours, self.missing]
+            colors.append("#" + "".join(f"{channel:02x}" for channel in channels))
+        return [*colors, self.missing]
 
     @cached_property
     def inks(self) -> list[str]:
         """Colors of text on the colors of `palette`: black or white, whichever has more contrast."""
-        return [max("#000000", "#ffffff", key=lambda ink: contrast(ink, colour)) for colour in self.palette]
+        return [max("#000000", "#ffffff", key=lambda ink: contrast(ink, color)) for color in self.palette]
 
     @property
     def variables(self) -> str:

@@ -31,12 +31,12 @@ class Waiting(Page):
         """Make all cards."""
         theme = self.theme
         self._words, self._table = cards.html(), cards.html()
-        self._groups = ColumnDataSource({"name": [], "ranks": [], "colour": []})
+        self._groups = ColumnDataSource({"name": [], "ranks": [], "color": []})
         self._waits, self._works = (ColumnDataSource({"time": [], **{name: [] for name in _BAND}}) for _ in range(2))
         groups = charts.plot(theme, 220, y_range=FactorRange())
         self._names = groups.y_range
         bars = groups.hbar(
-            "name", right="ranks", height=0.6, source=self._groups, fill_color="colour", line_color=theme.muted
+            "name", right="ranks", height=0.6, source=self._groups, fill_color="color", line_color=theme.muted
         )
         groups.x_range.start = 0
         groups.xaxis.ticker.min_interval = 1
@@ -63,7 +63,7 @@ class Waiting(Page):
         names = list(table["doing"])
         if names != self._names.factors:
             self._names.factors = names
-        self._groups.data = {"name": names, "ranks": table["ranks"].to_numpy(), "colour": table["colour"].to_list()}
+        self._groups.data = {"name": names, "ranks": table["ranks"].to_numpy(), "color": table["color"].to_list()}
         for source, field in ((self._waits, "waiting"), (self._works, "compute")):
             band = self._band_table(field)
             source.data = {
@@ -115,12 +115,12 @@ class Waiting(Page):
         ]
         return cards.rows(("Rank", "Node", "Compute", "Waiting", "Activity"), rows, wide=4)
 
-    def _band(self, source: ColumnDataSource, colour: str) -> Any:
+    def _band(self, source: ColumnDataSource, color: str) -> Any:
         chart = charts.plot(self.theme, 220, y_range=(0, 1))
         charts.over_time(chart)
-        chart.varea("time", "p10", "p90", source=source, fill_color=colour, fill_alpha=0.25, legend_label="10-90 %")
-        chart.line("time", "most", source=source, line_color=colour, line_dash=[3, 3], legend_label="maximum")
-        line = chart.line("time", "median", source=source, line_color=colour, line_width=2, legend_label="median")
+        chart.varea("time", "p10", "p90", source=source, fill_color=color, fill_alpha=0.25, legend_label="10-90 %")
+        chart.line("time", "most", source=source, line_color=color, line_dash=[3, 3], legend_label="maximum")
+        line = chart.line("time", "median", source=source, line_color=color, line_width=2, legend_label="median")
         charts.legend(chart, self.theme)
         chart.yaxis.formatter = NumeralTickFormatter(format="0 %")
         chart.yaxis.ticker.desired_num_ticks = 5
@@ -139,15 +139,15 @@ class Waiting(Page):
     def _group_table(self) -> pd.DataFrame:
         groups: dict[str, list[str]] = {}
         for activity in self.snapshot.update.now:
-            name, colour = self._group(activity)
-            groups.setdefault(name, []).append(colour)
+            name, color = self._group(activity)
+            groups.setdefault(name, []).append(color)
         # If some ranks have been in an operation for long, the bar has the color of waiting.
         waits = self.theme.shares[2]
         rows = [
             (name, len(groups[name]), waits if waits in groups[name] else groups[name][0])
             for name in sorted(groups, key=lambda name: -len(groups[name]))
         ]
-        return pd.DataFrame(rows, columns=["doing", "ranks", "colour"])
+        return pd.DataFrame(rows, columns=["doing", "ranks", "color"])
 
     def _group(self, now: RankActivity) -> tuple[str, str]:
         compute, mpi, waiting, idle = self.theme.shares

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from workbench import config
 from workbench.errors import LaunchError, MPIMismatch, MPINotFound
-from workbench.launch.options import FLAVOURS, one_of
+from workbench.launch.options import FLAVORS, one_of
 
 _TITLES = {"openmpi": "Open MPI", "mpich": "MPICH", "intelmpi": "Intel MPI"}
 _VENDORS = {"Open MPI": "openmpi", "MPICH": "mpich", "MVAPICH": "mpich", "Intel MPI": "intelmpi"}
@@ -45,7 +45,7 @@ print(json.dumps({"vendor": vendor, "version": version, "library": library, "mpi
 class Library:
     """The MPI library that mpi4py loads."""
 
-    flavour: str
+    flavor: str
     """``openmpi``, ``mpich`` or ``intelmpi``."""
     version: tuple[int, ...]
     """Version of the library."""
@@ -55,14 +55,14 @@ class Library:
     """Version of mpi4py."""
 
     def __str__(self) -> str:
-        return f"mpi4py loads {_TITLES[self.flavour]} {_dotted(self.version)} ({self.path or 'path unknown'})"
+        return f"mpi4py loads {_TITLES[self.flavor]} {_dotted(self.version)} ({self.path or 'path unknown'})"
 
 
 @dataclass(frozen=True)
 class MPI:
     """One MPI installation that mpi4py uses."""
 
-    flavour: str
+    flavor: str
     """``openmpi``, ``mpich`` or ``intelmpi``."""
     version: tuple[int, ...]
     """Version of the library."""
@@ -72,12 +72,12 @@ class MPI:
     """Path of the ``mpiexec`` that belongs to it."""
 
     def __str__(self) -> str:
-        return f"{_TITLES[self.flavour]} {_dotted(self.version)}"
+        return f"{_TITLES[self.flavor]} {_dotted(self.version)}"
 
 
 def check_choice(mpi: str) -> str:
-    """Return `mpi` if it is a flavour or ``auto``, or raise `InvalidRequest`."""
-    return one_of(("auto", *FLAVOURS))("mpi", mpi)
+    """Return `mpi` if it is a flavor or ``auto``, or raise `InvalidRequest`."""
+    return one_of(("auto", *FLAVORS))("mpi", mpi)
 
 
 def find(choice: str = "auto") -> MPI:
@@ -86,14 +86,14 @@ def find(choice: str = "auto") -> MPI:
     Parameters
     ----------
     choice
-        A flavour, or ``auto``.
+        A flavor, or ``auto``.
 
     Raises
     ------
     MPINotFound
         If mpi4py finds no library, or if no ``mpiexec`` exists.
     MPIMismatch
-        If the library has a flavour other than `choice`, or if no ``mpiexec`` belongs to the library.
+        If the library has a flavor other than `choice`, or if no ``mpiexec`` belongs to the library.
     """
     check_choice(choice)
     return mpiexec_of(loaded_library(), choice)
@@ -101,24 +101,24 @@ def find(choice: str = "auto") -> MPI:
 
 def mpiexec_of(library: Library, choice: str = "auto") -> MPI:
     """Return the MPI of a library that mpi4py loads, with the ``mpiexec`` that belongs to it; as `find`."""
-    if choice not in ("auto", library.flavour):
+    if choice not in ("auto", library.flavor):
         raise MPIMismatch(
             f"--mpi {choice} requests {_TITLES[choice]}, but {library}.",
             option="mpi",
             given=choice,
-            allowed=("auto", library.flavour),
+            allowed=("auto", library.flavor),
             hint=f"Use --mpi auto, or an environment that has only mpi-workbench[{choice}].",
         )
     others = []
-    for mpiexec in _candidates(library.flavour, library.path):
+    for mpiexec in _candidates(library.flavor, library.path):
         reported = mpiexec_version(mpiexec)
         if reported is None:
             others.append(f"{mpiexec} (of an unknown MPI)")
             continue
-        flavour, version = reported
-        if flavour == library.flavour and version[:1] == library.version[:1]:
-            return MPI(library.flavour, library.version, library.path, mpiexec)
-        others.append(f"{mpiexec} ({_TITLES[flavour]} {_dotted(version)})")
+        flavor, version = reported
+        if flavor == library.flavor and version[:1] == library.version[:1]:
+            return MPI(library.flavor, library.version, library.path, mpiexec)
+        others.append(f"{mpiexec} ({_TITLES[flavor]} {_dotted(version)})")
     hint = "Install the mpiexec of the MPI that mpi4py loads, or set workbench.mpi.mpiexec to the path of that mpiexec."
     if others:
         raise MPIMismatch(f"{library}, but mpiexec belongs to another MPI: {', '.join(others)}.", hint=hint)
@@ -167,7 +167,7 @@ def loaded_library() -> Library:
     return Library(_VENDORS[values["vendor"]], tuple(values["version"]), values["library"], values["mpi4py"])
 
 
-def _candidates(flavour: str, library: str) -> Iterator[str]:
+def _candidates(flavor: str, library: str) -> Iterator[str]:
     """Yield each possible ``mpiexec`` once: the configured one, or those beside the library, then those on PATH."""
     configured = config.get("mpi.mpiexec")
     if configured:
@@ -181,7 +181,7 @@ def _candidates(flavour: str, library: str) -> Iterator[str]:
         yield str(configured)
         return
     # Distributions install several MPIs side by side, with programs such as `mpiexec.openmpi`.
-    yield from programs(library, ("mpiexec", f"mpiexec.{flavour}", "mpiexec.hydra"))
+    yield from programs(library, ("mpiexec", f"mpiexec.{flavor}", "mpiexec.hydra"))
 
 
 def programs(library: str, names: Iterable[str]) -> Iterator[str]:
@@ -200,7 +200,7 @@ def programs(library: str, names: Iterable[str]) -> Iterator[str]:
 
 
 def mpiexec_version(mpiexec: str) -> tuple[str, tuple[int, ...]] | None:
-    """Return flavour and version that an ``mpiexec`` reports, or None if its output is not known."""
+    """Return flavor and version that an ``mpiexec`` reports, or None if its output is not known."""
     try:
         completed = subprocess.run(
             [mpiexec, "--version"], capture_output=True, text=True, errors="replace", timeout=_TIMEOUT,
@@ -212,19 +212,19 @@ def mpiexec_version(mpiexec: str) -> tuple[str, tuple[int, ...]] | None:
 
 
 def parse_mpiexec_version(text: str) -> tuple[str, tuple[int, ...]] | None:
-    """Return flavour and version from the output of ``mpiexec --version``.
+    """Return flavor and version from the output of ``mpiexec --version``.
 
     Examples
     --------
     >>> parse_mpiexec_version("mpiexec (Open MPI) 5.0.11")
     ('openmpi', (5, 0, 11))
     """
-    for flavour, prefix in (
+    for flavor, prefix in (
         # Open MPI 4 prints OpenRTE if it runs as mpiexec, and Open MPI if it runs as mpirun.
         ("openmpi", r"\((?:Open ?MPI|OpenRTE)\)\s+v?"),
         ("intelmpi", r"Intel\(R\) MPI Library.*?Version\s+"),
         ("mpich", r"HYDRA build details:\s+Version:\s+"),
     ):
         if match := re.search(rf"{prefix}([0-9]+(?:\.[0-9]+)*)", text, re.IGNORECASE | re.DOTALL):
-            return flavour, tuple(map(int, match[1].split(".")))
+            return flavor, tuple(map(int, match[1].split(".")))
     return None

@@ -1,4 +1,4 @@
-"""The command line that starts an MPI world on one host, per flavour of MPI; pure functions."""
+"""The command line that starts an MPI world on one host, per flavor of MPI; pure functions."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def available_cores() -> int:
 
 def has_ulfm(mpi: MPI) -> bool:
     """Return whether the ranks of this MPI can continue when one of them dies."""
-    return mpi.flavour == "openmpi" and mpi.version >= (5,)
+    return mpi.flavor == "openmpi" and mpi.version >= (5,)
 
 
 def world_command(mpi: MPI, geometry: Geometry, command: Sequence[str], extra: Sequence[str] = ()) -> WorldCommand:
@@ -98,7 +98,7 @@ def world_command(mpi: MPI, geometry: Geometry, command: Sequence[str], extra: S
     Ranks are not bound to cores: on a host that other clusters and programs share, all worlds would be bound to the
     same first cores.
     """
-    build = {"openmpi": _openmpi, "mpich": _mpich, "intelmpi": _intelmpi}[mpi.flavour]
+    build = {"openmpi": _openmpi, "mpich": _mpich, "intelmpi": _intelmpi}[mpi.flavor]
     options, environment, defaults = build(mpi, geometry)
     argv = (mpi.mpiexec, *options, *extra, *command)
     return WorldCommand(argv, environment | thread_variables(geometry.threads), defaults)

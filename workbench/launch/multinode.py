@@ -124,9 +124,9 @@ def interface_of(mpi: MPI, supported: Sequence[str]) -> str | None:
     >>> interface_of(MPI("openmpi", (5, 0, 11), "", "mpiexec"), ["none", "pmi2", "pmix", "pmix_v4"])
     'pmix'
     """
-    if mpi.flavour == "intelmpi" and "I_MPI_PMI_LIBRARY" not in os.environ:
+    if mpi.flavor == "intelmpi" and "I_MPI_PMI_LIBRARY" not in os.environ:
         return None  # srun would start n worlds of one rank
-    return _INTERFACES[mpi.flavour] if _INTERFACES[mpi.flavour] in supported else None
+    return _INTERFACES[mpi.flavor] if _INTERFACES[mpi.flavor] in supported else None
 
 
 def srun_command(
@@ -178,7 +178,7 @@ def mpiexec_command(
         More arguments for ``mpiexec``.
     """
     options, environment, defaults = _of_ranks(mpi, placement)
-    if mpi.flavour == "openmpi" and placement.around.scheduler == "pbs":
+    if mpi.flavor == "openmpi" and placement.around.scheduler == "pbs":
         # Its daemons are started with ssh or an agent, in an environment of their own, which the ranks would inherit.
         options += exports(os.environ | environment)
     if placement.around.scheduler == "slurm":
@@ -200,7 +200,7 @@ def can_be_guarded(mpi: MPI, placement: NodePlacement) -> bool:
     processes do not have.
     """
     by_srun = placement.around.scheduler == "slurm" and os.environ.get("PRTE_MCA_plm", "slurm") == "slurm"  # noqa: SIM112
-    return mpi.flavour == "openmpi" and mpi.version >= (5,) and (by_srun or placement.agent is not None)
+    return mpi.flavor == "openmpi" and mpi.version >= (5,) and (by_srun or placement.agent is not None)
 
 
 def _guarded_daemon(guard: str) -> str:
@@ -236,7 +236,7 @@ def exports(names: Iterable[str]) -> list[str]:
 
 def _of_ranks(mpi: MPI, placement: NodePlacement) -> tuple[list[str], dict[str, str], dict[str, str]]:
     """Return options of ``mpiexec``, variables, and defaults of variables."""
-    build = {"openmpi": _openmpi, "mpich": _hydra, "intelmpi": _hydra}[mpi.flavour]
+    build = {"openmpi": _openmpi, "mpich": _hydra, "intelmpi": _hydra}[mpi.flavor]
     options, environment, defaults = build(mpi, placement)
     return options, environment | thread_variables(placement.threads), defaults
 

@@ -17,7 +17,7 @@ from workbench.launch.walltime import walltime
 
 SCHEDULERS = ("local", "here", "slurm", "pbs")
 """Names of the launchers of jobs."""
-FLAVOURS = ("openmpi", "mpich", "intelmpi")
+FLAVORS = ("openmpi", "mpich", "intelmpi")
 """Names of the supported MPIs."""
 PROTOCOLS = ("mpi", "tcp")
 """Protocols between ranks."""
@@ -274,7 +274,7 @@ class RecordOptions:
         "by its ranks.",
     )  # fmt: skip
     mpi: str = option(
-        "auto", "MPI", "the MPI that mpi4py must use; default: any", choices=("auto", *FLAVOURS),
+        "auto", "MPI", "the MPI that mpi4py must use; default: any", choices=("auto", *FLAVORS),
         doc="The MPI that mpi4py must use.",
     )  # fmt: skip
     protocol: str = option(

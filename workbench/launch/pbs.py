@@ -17,15 +17,15 @@ from workbench.launch.interface import UNKNOWN, JobSpec, JobState, JobStatus, sc
 from workbench.launch.jobqueue import site
 from workbench.launch.options import Resources
 from workbench.launch.pbs_resources import resolve
-from workbench.launch.pbs_script import SUBMIT_OPTIONS, Flavour, job_name, script_text
+from workbench.launch.pbs_script import SUBMIT_OPTIONS, Flavor, job_name, script_text
 from workbench.launch.walltime import clock
 from workbench.text import count
 
 # Options of qstat, the best first: not every PBS supports JSON, or keeps jobs that have ended.
 _QSTAT_OPTIONS = {
-    Flavour.PRO: (("-x", "-f", "-F", "json"), ("-x", "-f"), ("-f",)),
-    Flavour.TORQUE: (("-f",),),
-    Flavour.EMULATION: (("-f",),),
+    Flavor.PRO: (("-x", "-f", "-F", "json"), ("-x", "-f"), ("-f",)),
+    Flavor.TORQUE: (("-f",),),
+    Flavor.EMULATION: (("-f",),),
 }
 # The last options that each `qstat` has answered, which are tried first.
 _worked: dict[str | None, tuple[str, ...]] = {}
@@ -42,11 +42,11 @@ class PBSLauncher(BatchLauncher):
 
     def resolve(self, resources: Resources, *, ranks: int, threads: int, memory: int | None) -> Resources:
         """Return the resources of a job: the request, else the site's settings."""
-        return resolve(resources, site(self.name, resources.preset), _flavour(), ranks=ranks)
+        return resolve(resources, site(self.name, resources.preset), _flavor(), ranks=ranks)
 
     def script(self, spec: JobSpec) -> str:
         """Return the text of the job's script."""
-        return script_text(spec, site(self.name, spec.resources.preset), _flavour())
+        return script_text(spec, site(self.name, spec.resources.preset), _flavor())
 
     def submission(self, spec: JobSpec, text: str) -> Submission:
         """Return the call of ``qsub``."""
@@ -71,10 +71,10 @@ class PBSLauncher(BatchLauncher):
         unknown = UNKNOWN
         try:
             if valid:
-                statuses |= _query(_flavour(), valid)
+                statuses |= _query(_flavor(), valid)
             for job in valid if len(valid) > 1 else ():
                 if pbs_parse.number(job) not in statuses:
-                    statuses |= _query(_flavour(), [job])
+                    statuses |= _query(_flavor(), [job])
         except LaunchError as error:
             unknown = scheduler_is_silent("PBS", error)
         return {job: statuses.get(pbs_parse.number(job), unknown) for job in jobs}
@@ -82,16 +82,16 @@ class PBSLauncher(BatchLauncher):
     def system(self) -> str | None:
         """Return an empty string, since the ids of jobs name their server; for Slurm's emulation that of Slurm."""
         try:
-            return slurm.system() if _flavour() is Flavour.EMULATION else ""
+            return slurm.system() if _flavor() is Flavor.EMULATION else ""
         except LaunchError:
             return None
 
     def find(self, identity: str, name: str) -> str | None:
         """Return the id of the job that has an identity in its name, or None if no such job exists."""
-        flavour = _flavour()
-        if flavour is Flavour.EMULATION:
+        flavor = _flavor()
+        if flavor is Flavor.EMULATION:
             return None  # no job continues if its qsub is killed
-        answer = ask(["qselect", "-N", job_name(name, identity, flavour)])
+        answer = ask(["qselect", "-N", job_name(name, identity, flavor)])
         if answer.code != _OK:
             raise SchedulerTimeout(f"PBS does not answer ({answer.describe}).", hint="Try again.")
         return self.receipt(answer.out)
@@ -119,42 +119,42 @@ def available() -> bool:
         return False
 
 
-def _flavour() -> Flavour:
-    """Return the flavour of this host's PBS.
+def _flavor() -> Flavor:
+    """Return the flavor of this host's PBS.
 
     Raises
     ------
     LaunchError
         If this host has no PBS, or if PBS is not set up.
     """
-    return _flavour_of(shutil.which("qstat"))
+    return _flavor_of(shutil.which("qstat"))
 
 
 @lru_cache(maxsize=4)
-def _flavour_of(_: str | None) -> Flavour:
+def _flavor_of(_: str | None) -> Flavor:
     answer = ask(["qstat", "--version"])
     text = answer.out + answer.err
     if "Unknown option: version" in text:
-        return Flavour.EMULATION
+        return Flavor.EMULATION
     if re.search(r"^version: ", text, re.IGNORECASE | re.MULTILINE):
-        return Flavour.TORQUE
+        return Flavor.TORQUE
     if answer.code != _OK:
         raise SchedulerTimeout(
             f"PBS does not answer: qstat --version printed {answer.describe!r}.",
             hint="Check that PBS is set up on this host.",
         )
-    return Flavour.PRO
+    return Flavor.PRO
 
 
-def _query(flavour: Flavour, jobs: Sequence[str]) -> dict[str, JobStatus]:
+def _query(flavor: Flavor, jobs: Sequence[str]) -> dict[str, JobStatus]:
     """Return the statuses of jobs by their numbers."""
     unknown_job = JobStatus(JobState.UNKNOWN, unknown_to_scheduler=True)
     program = shutil.which("qstat")
-    for options in sorted(_QSTAT_OPTIONS[flavour], key=lambda options: options != _worked.get(program)):
+    for options in sorted(_QSTAT_OPTIONS[flavor], key=lambda options: options != _worked.get(program)):
         answer = ask(["qstat", *options, *jobs])
         statuses = pbs_parse.statuses(answer.out)
         statuses |= dict.fromkeys(pbs_parse.lost(answer.err) - statuses.keys(), unknown_job)
-        if flavour is Flavour.EMULATION and len(jobs) == 1 and answer == Answer(_UNKNOWN_JOB, "", ""):
+        if flavor is Flavor.EMULATION and len(jobs) == 1 and answer == Answer(_UNKNOWN_JOB, "", ""):
             statuses[pbs_parse.number(jobs[0])] = unknown_job
         if statuses:
             _worked[program] = options

@@ -10,7 +10,7 @@ from workbench.errors import InvalidRequest
 from workbench.hints import Option
 from workbench.launch.jobqueue import Site, fill
 from workbench.launch.options import Resources
-from workbench.launch.pbs_script import GEOMETRY, OURS, Flavour, directives, skipped
+from workbench.launch.pbs_script import GEOMETRY, OURS, Flavor, directives, skipped
 
 # Directives for which the workbench has an option, by the field of `Resources`, which has the name of the option.
 _FIELDS = {"queue": "-q", "account": "-A", "walltime": "-l walltime"}
@@ -21,7 +21,7 @@ _CHUNK_RESOURCES = re.compile(r"[A-Za-z]\w*=[^\s:=+,]+(:[A-Za-z]\w*=[^\s:=+,]+)*
 _WORD = re.compile(r"[A-Za-z][\w.-]*", re.ASCII)
 
 
-def resolve(resources: Resources, site: Site, flavour: Flavour, *, ranks: int) -> Resources:
+def resolve(resources: Resources, site: Site, flavor: Flavor, *, ranks: int) -> Resources:
     """Return the complete resources of a job.
 
     Parameters
@@ -30,8 +30,8 @@ def resolve(resources: Resources, site: Site, flavour: Flavour, *, ranks: int) -
         The user's request; complete resources stay unchanged.
     site
         The site's settings, for options that `resources` does not have.
-    flavour
-        Flavour of the PBS.
+    flavor
+        Flavor of the PBS.
     ranks
         Size of the world.
 
@@ -58,14 +58,14 @@ def resolve(resources: Resources, site: Site, flavour: Flavour, *, ranks: int) -
                 option=field,
                 hint="Omit the option, or change these settings.",
             )
-    _check_reservation(resources, flavour)
-    complete = fill(_on_one_node(resources, flavour), _without_queue(site, resources), ranks=ranks, minute=1)
+    _check_reservation(resources, flavor)
+    complete = fill(_on_one_node(resources, flavor), _without_queue(site, resources), ranks=ranks, minute=1)
     unset: dict[str, Any] = {field: None for field, option in _FIELDS.items() if option in left_out}
     complete = replace(complete, **unset)
-    if complete.constraint is None and flavour is Flavour.PRO:
+    if complete.constraint is None and flavor is Flavor.PRO:
         complete = replace(complete, constraint=_site_constraint(site))
-    _check_constraint(complete.constraint, flavour)
-    if complete.gpus_per_rank and flavour is Flavour.EMULATION:
+    _check_constraint(complete.constraint, flavor)
+    if complete.gpus_per_rank and flavor is Flavor.EMULATION:
         raise InvalidRequest(
             "--gpus-per-rank is not possible: Slurm's emulation of PBS ignores requests of GPUs without an error.",
             option="gpus_per_rank",
@@ -79,9 +79,9 @@ def resolve(resources: Resources, site: Site, flavour: Flavour, *, ranks: int) -
     return replace(complete, extra=tuple(dict.fromkeys((*_site_extra(site, complete, left_out), *user_extra))))
 
 
-def _on_one_node(resources: Resources, flavour: Flavour) -> Resources:
+def _on_one_node(resources: Resources, flavor: Flavor) -> Resources:
     # In Torque and the emulation a chunk is a complete node, so the default has to be one node.
-    has_geometry = flavour is Flavour.PRO or resources.nodes is not None or resources.ranks_per_node is not None
+    has_geometry = flavor is Flavor.PRO or resources.nodes is not None or resources.ranks_per_node is not None
     return resources if has_geometry else replace(resources, nodes=1)
 
 
@@ -127,12 +127,12 @@ def _site_extra(site: Site, complete: Resources, left_out: set[str]) -> list[str
     return [line for line in site.extra if not directives(line) & taken]
 
 
-def _check_reservation(resources: Resources, flavour: Flavour) -> None:
+def _check_reservation(resources: Resources, flavor: Flavor) -> None:
     if resources.reservation is None:
         return
-    if flavour is not Flavour.PRO:
+    if flavor is not Flavor.PRO:
         raise InvalidRequest(
-            f"--reservation {resources.reservation!r} is not possible: {flavour.value} has no reservations.",
+            f"--reservation {resources.reservation!r} is not possible: {flavor.value} has no reservations.",
             option="reservation",
             given=resources.reservation,
             hint="Omit the option.",
@@ -154,14 +154,14 @@ def _check_reservation(resources: Resources, flavour: Flavour) -> None:
         )
 
 
-def _check_constraint(constraint: str | None, flavour: Flavour) -> None:
+def _check_constraint(constraint: str | None, flavor: Flavor) -> None:
     if constraint is None:
         return
-    pattern, example = (_CHUNK_RESOURCES, "model=milan") if flavour is Flavour.PRO else (_WORD, "bigmem")
+    pattern, example = (_CHUNK_RESOURCES, "model=milan") if flavor is Flavor.PRO else (_WORD, "bigmem")
     names = {f"-l {part.partition('=')[0]}" for part in constraint.split(":")}
     if not pattern.fullmatch(constraint) or names & GEOMETRY:
         raise InvalidRequest(
-            f"--constraint {constraint!r} is not valid: {flavour.value} needs a property of nodes, for example "
+            f"--constraint {constraint!r} is not valid: {flavor.value} needs a property of nodes, for example "
             f"{example}. Nodes, ranks, threads, memory and GPUs have separate options.",
             option="constraint",
             given=constraint,

@@ -1,4 +1,4 @@
-"""The script of a PBS job, with the directives of each flavour; pure functions."""
+"""The script of a PBS job, with the directives of each flavor; pure functions."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ OURS = GEOMETRY | {"-N", "-j", "-o", "-e", "-r", "-S"}
 _NAME = re.compile(r"[^A-Za-z0-9_.+-]")
 
 
-class Flavour(enum.Enum):
-    """Flavour of a PBS."""
+class Flavor(enum.Enum):
+    """Flavor of a PBS."""
 
     PRO = "PBS"
     """OpenPBS and PBS Pro."""
@@ -56,21 +56,21 @@ def directives(text: str) -> set[str]:
     return options
 
 
-def job_name(name: str, identity: str, flavour: Flavour) -> str:
+def job_name(name: str, identity: str, flavor: Flavor) -> str:
     """Return the name of a job: `name` with characters that PBS accepts, and the identity of the job.
 
     Examples
     --------
-    >>> job_name("1 long/name", "0123456789:job", Flavour.PRO)
+    >>> job_name("1 long/name", "0123456789:job", Flavor.PRO)
     'w1_long_name-01234567'
-    >>> job_name("training", "0123456789:world-1-2", Flavour.TORQUE)
+    >>> job_name("training", "0123456789:world-1-2", Flavor.TORQUE)
     'tr-01234567-1-2'
     """
     cluster, _, stem = identity.partition(":")
     mark = f"-{cluster[:8]}{stem.removeprefix('job').removeprefix('world')}" if identity else ""
     legal = _NAME.sub("_", name)
     legal = legal if legal[:1].isalpha() else f"w{legal}"
-    return legal[: (15 if flavour is Flavour.TORQUE else 230) - len(mark)] + mark
+    return legal[: (15 if flavor is Flavor.TORQUE else 230) - len(mark)] + mark
 
 
 def skipped(site: Site) -> set[str]:
@@ -81,7 +81,7 @@ def skipped(site: Site) -> set[str]:
     return set().union(*map(directives, options)) - GEOMETRY
 
 
-def requests(spec: JobSpec, flavour: Flavour, node_memory: int | None) -> list[str]:
+def requests(spec: JobSpec, flavor: Flavor, node_memory: int | None) -> list[str]:
     """Return the values of ``-l`` for nodes, ranks, threads, memory and GPUs.
 
     Parameters
@@ -91,11 +91,11 @@ def requests(spec: JobSpec, flavour: Flavour, node_memory: int | None) -> list[s
     """
     request = spec.resources
     shares = _shares(spec.ranks, request.nodes, request.ranks_per_node)
-    if flavour is Flavour.TORQUE:
+    if flavor is Flavor.TORQUE:
         parts = [f"{nodes}:ppn={ranks * spec.threads}{_torque_ends(spec, ranks)}" for nodes, ranks in shares]
         total = spec.memory * spec.ranks if spec.memory else (node_memory or 0) * sum(nodes for nodes, _ in shares)
         return [f"nodes={'+'.join(parts)}", *([f"mem={_megabytes(total)}"] if total else [])]
-    if flavour is Flavour.EMULATION:
+    if flavor is Flavor.EMULATION:
         # The emulation reads only one type of chunk.
         shares = [(sum(nodes for nodes, _ in shares), max(ranks for _, ranks in shares))]
     chunks = []
@@ -105,17 +105,17 @@ def requests(spec: JobSpec, flavour: Flavour, node_memory: int | None) -> list[s
             parts.append(f"mem={_megabytes(memory)}")
         if request.gpus_per_rank:
             parts.append(f"ngpus={request.gpus_per_rank * ranks}")
-        if request.constraint and flavour is Flavour.PRO:
+        if request.constraint and flavor is Flavor.PRO:
             parts.append(request.constraint)
         chunks.append(":".join(parts))
     lines = [f"select={'+'.join(chunks)}"]
-    if flavour is Flavour.EMULATION:
+    if flavor is Flavor.EMULATION:
         return [*lines, *([f"proc={request.constraint}"] if request.constraint else [])]
     placed = any("-l place" in directives(line) for line in request.extra)
     return [*lines, *(["place=scatter"] if request.nodes and not placed else [])]
 
 
-def script_text(spec: JobSpec, site: Site, flavour: Flavour) -> str:
+def script_text(spec: JobSpec, site: Site, flavor: Flavor) -> str:
     """Return the script that becomes the head on the first node of its job.
 
     Raises
@@ -135,7 +135,7 @@ def script_text(spec: JobSpec, site: Site, flavour: Flavour) -> str:
     ):
         if "\n" in str(value):
             raise InvalidRequest(f"{str(value)!r} has more than one line. PBS needs names and paths on one line.")
-    always = (f"-N {job_name(spec.name, spec.identity, flavour)}", "-S /bin/bash", "-j oe", "-o /dev/null", "-r n")
+    always = (f"-N {job_name(spec.name, spec.identity, flavor)}", "-S /bin/bash", "-j oe", "-o /dev/null", "-r n")
     lines = [f"#PBS {line}" for line in always if not directives(line) & skipped(site)]
     # An advance reservation of PBS is a queue.
     queue = request.reservation.partition(".")[0] if request.reservation else request.queue
@@ -146,7 +146,7 @@ def script_text(spec: JobSpec, site: Site, flavour: Flavour) -> str:
     text = [
         site.shebang,
         *lines[:1],
-        *(f"#PBS -l {request}" for request in requests(spec, flavour, site.memory)),
+        *(f"#PBS -l {request}" for request in requests(spec, flavor, site.memory)),
         *lines[1:],
         "umask 077",
         # PBS would keep the output on the node until the end of the job.

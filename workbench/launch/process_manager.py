@@ -63,7 +63,7 @@ def spread_command(mpi: MPI, placement: NodePlacement, command: Sequence[str]) -
     """
     manager = check(fault_tolerant=placement.fault_tolerant)
     interface, srun = None, shutil.which("srun")
-    by_srun = manager == "srun" or (manager == "auto" and mpi.flavour != "openmpi" and not placement.fault_tolerant)
+    by_srun = manager == "srun" or (manager == "auto" and mpi.flavor != "openmpi" and not placement.fault_tolerant)
     if by_srun and srun and placement.around.scheduler == "slurm":
         interface = interface_of(mpi, srun_mpi_types())
     if manager == "srun" and interface is None:

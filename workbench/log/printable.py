@@ -11,7 +11,7 @@ _LONG = re.compile(f"(?<![^\r\n])([^\r\n]{{{LONGEST}}})([^\r\n]+)")
 # change the direction of text.
 _CONTROLS = "\x00-\x08\x0b\x0c\x0e-\x1a\x1c-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"
 _ALL = re.compile(f"[\r\x1b{_CONTROLS}]")
-_ALL_BUT_COLOURS = re.compile(rf"[{_CONTROLS}]|\x1b(?!\[(?:[0-9;]*m|K))")
+_ALL_BUT_COLORS = re.compile(rf"[{_CONTROLS}]|\x1b(?!\[(?:[0-9;]*m|K))")
 
 
 def printable(text: str) -> str:
@@ -24,14 +24,14 @@ def printable(text: str) -> str:
     return _escape(_ALL, text.replace("\r\n", "\n").replace("\r", "\n"))
 
 
-def coloured(text: str) -> str:
+def colored(text: str) -> str:
     r"""Return a text like `printable`, but with colors and carriage returns, which a page can show.
 
     Notes
     -----
     Colors are those of ``\x1b[31m``, and ``\x1b[K``, which often follows them, clears the rest of a line.
     """
-    return _escape(_ALL_BUT_COLOURS, text)
+    return _escape(_ALL_BUT_COLORS, text)
 
 
 def _escape(controls: re.Pattern[str], text: str) -> str:

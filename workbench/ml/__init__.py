@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from workbench.ml.logistic.estimator import LogisticRegression
     from workbench.ml.neighbors.estimator import NearestNeighbors
     from workbench.ml.recipe.estimator import Recipe
-    from workbench.ml.recipe.steps import Bucketise, Impute, Keep, OneHot, Scale, TargetMean
+    from workbench.ml.recipe.steps import Bucketize, Impute, Keep, OneHot, Scale, TargetMean
     from workbench.ml.scaler.estimator import StandardScaler
 
 _HOME = {
-    "Bucketise": "workbench.ml.recipe.steps",
+    "Bucketize": "workbench.ml.recipe.steps",
     "Impute": "workbench.ml.recipe.steps",
     "KMeans": "workbench.ml.kmeans.estimator",
     "Keep": "workbench.ml.recipe.steps",
@@ -40,7 +40,7 @@ _HOME = {
 
 __all__ = [
     "PCA",
-    "Bucketise",
+    "Bucketize",
     "Impute",
     "KMeans",
     "Keep",

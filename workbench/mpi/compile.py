@@ -106,28 +106,28 @@ def find_compiler(language: str) -> str:
     library = loaded_library_here()
     name = _WRAPPERS[language]
     others = []
-    for path in programs(library.path, (name, f"{name}.{library.flavour}")):
+    for path in programs(library.path, (name, f"{name}.{library.flavor}")):
         done = _run([path, "-E", "-dM", "-x", language, "-"], "#include <mpi.h>\n")
-        flavour = flavour_of(done.stdout)
-        if flavour == library.flavour:
+        flavor = flavor_of(done.stdout)
+        if flavor == library.flavor:
             return path
-        others.append(f"{path} ({f'of {flavour}' if flavour else _shortened(done.stderr) or 'of an unknown MPI'})")
+        others.append(f"{path} ({f'of {flavor}' if flavor else _shortened(done.stderr) or 'of an unknown MPI'})")
     if not others:
         raise MPINotFound(f"{library}, but no {name} was found beside this library or on PATH. {_INSTALL}")
     failure = MPIMismatch if any(" (of " in other for other in others) else MPINotFound
     raise failure(f"{library}, but no {name} compiles for it: {', '.join(others)}. {_INSTALL}")
 
 
-def flavour_of(macros: str) -> str | None:
+def flavor_of(macros: str) -> str | None:
     """Return the MPI of the macros of an ``mpi.h``, or None.
 
     Examples
     --------
-    >>> flavour_of('#define MPICH_VERSION "5.0.2"')
+    >>> flavor_of('#define MPICH_VERSION "5.0.2"')
     'mpich'
     """
     defined = set(re.findall(r"^#define (\w+)", macros, re.MULTILINE))
-    return next((flavour for macro, flavour in _MACROS.items() if macro in defined), None)
+    return next((flavor for macro, flavor in _MACROS.items() if macro in defined), None)
 
 
 def _compile(command: list[str], source: Path) -> str:

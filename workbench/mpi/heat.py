@@ -4,11 +4,11 @@ Heat (``pip install 'mpi-workbench[heat]'``) is a NumPy for MPI: its ``DNDarray`
 placed Dask array. So an SPMD function converts one to the other and back::
 
     @workbench.spmd(result="blocks")
-    def centred(comm, X):
+    def centered(comm, X):
         X = to_heat(comm, X)
         return from_heat(X - heat.mean(X, axis=0))
 
-    Z = centred(workbench.place(X))     # a Dask array again
+    Z = centered(workbench.place(X))     # a Dask array again
 
 Heat uses the communicator of the function, so its collectives can be canceled too.
 """

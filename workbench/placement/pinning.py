@@ -3,7 +3,7 @@
 Notes
 -----
 Dask forgets restrictions of single tasks when it fuses graphs. So tasks are pinned in graphs that are
-complete when they are submitted: inputs are futures, nothing is left to optimise.
+complete when they are submitted: inputs are futures, nothing is left to optimize.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ def reduce(op: Callable[[Any, Any], Any], parts: Any, *, on: str = "client", cli
     Parameters
     ----------
     op : callable
-        Joins two neighbours, the one of the lower rank first. It need not be commutative.
+        Joins two neighbors, the one of the lower rank first. It need not be commutative.
     parts : list of distributed.Future, or placed collection
         Futures in rank order, as `map_blocks` returns them, or a placed collection, for its blocks.
     on : {"client", "workers"}

@@ -12,14 +12,14 @@ from typing import Any, BinaryIO
 
 from workbench.deploy import logs
 from workbench.errors import ClusterNotFound, did_you_mean
-from workbench.log.printable import coloured
+from workbench.log.printable import colored
 
 # Names of log files, without their ending: never a path.
 _FILE = re.compile(r"[A-Za-z0-9][\w.-]*")
 # Bytes of a part.
 _PART = 256 << 10
 # The beginning of an escape sequence for a color.
-_HALF_COLOUR = re.compile(r"\x1b(\[[0-9;]{0,20})?\Z")
+_HALF_COLOR = re.compile(r"\x1b(\[[0-9;]{0,20})?\Z")
 
 
 def listing(name: str, key: str | None = None) -> list[dict[str, Any]]:
@@ -85,7 +85,7 @@ def part(name: str, file: str, begin: int, *, key: str | None = None) -> dict[st
     Returns
     -------
     part : dict
-        ``text``, as of `workbench.log.printable.coloured`, of at most 256 KiB of the file, ``next``: the first byte
+        ``text``, as of `workbench.log.printable.colored`, of at most 256 KiB of the file, ``next``: the first byte
         of what follows, ``size`` of the file in bytes.
 
     Raises
@@ -97,9 +97,9 @@ def part(name: str, file: str, begin: int, *, key: str | None = None) -> dict[st
     # A character or a color that is incomplete at the end belongs to the next part.
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     text = decoder.decode(content)
-    complete = _HALF_COLOUR.sub("", text)
+    complete = _HALF_COLOR.sub("", text)
     cut_off = len(decoder.getstate()[0]) + len(text) - len(complete)
-    return {"text": coloured(complete), "next": start + len(content) - cut_off, "size": size}
+    return {"text": colored(complete), "next": start + len(content) - cut_off, "size": size}
 
 
 def _open(path: Path) -> BinaryIO | None:

@@ -96,7 +96,7 @@ class Starts(BackgroundTasks):
             self._spawn(_await_end(start))
         self._changed()
 
-    def recognise(self, starters: Mapping[int, str]) -> None:
+    def recognize(self, starters: Mapping[int, str]) -> None:
         """Set the names of clusters by the PIDs of the processes that start them."""
         for start in self._starts.values():
             # Another process may have the PID of a start that is over.

@@ -128,7 +128,7 @@ class StateFeed:
                 raise
             return state
         self.changes.keep({cluster["id"] for cluster in snapshot.clusters.values()})
-        self.starts.recognise(snapshot.starters)
+        self.starts.recognize(snapshot.starters)
         self.pulses.follow(snapshot.headed)
         return self._publish(snapshot, actions)
 

@@ -55,7 +55,7 @@ export class TextBuffer {
     this._isCut = isCut;
   }
 
-  /** Return it without colours. */
+  /** Return it without colors. */
   toString(): string {
     return stripStyles(this._chunks.map(chunk => chunk.text).join(''));
   }
@@ -140,7 +140,7 @@ export class LogTail {
 /** How characters are drawn. */
 export interface ITextStyle {
   /** Empty: as the rest of the page. */
-  readonly colour: string;
+  readonly color: string;
   readonly isBold: boolean;
 }
 
@@ -150,13 +150,13 @@ export interface ITextRun {
   readonly style: ITextStyle;
 }
 
-export const PLAIN_STYLE: ITextStyle = { colour: '', isBold: false };
+export const PLAIN_STYLE: ITextStyle = { color: '', isBold: false };
 
 // What the server leaves in a log: `\x1b[1;31m`, and `\x1b[K`, which clears what a terminal has behind it.
 // eslint-disable-next-line no-control-regex
 const CODE = /\x1b\[(K|[\d;]*m)/;
 // Black and white are those of the page: on one of its themes neither could be read.
-const COLOURS = ['', 'red', 'green', 'yellow', 'blue', 'magenta', 'cyan', ''];
+const COLORS = ['', 'red', 'green', 'yellow', 'blue', 'magenta', 'cyan', ''];
 
 /** Return the runs of a text that begins with a style, and the style with which what follows begins. */
 export function parseRuns(text: string, begin: ITextStyle): { runs: ITextRun[]; end: ITextStyle } {
@@ -173,7 +173,7 @@ export function parseRuns(text: string, begin: ITextStyle): { runs: ITextRun[]; 
   return { runs, end: style };
 }
 
-/** Return a text without its colours. */
+/** Return a text without its colors. */
 export function stripStyles(text: string): string {
   return text
     .split(CODE)
@@ -183,20 +183,20 @@ export function stripStyles(text: string): string {
 
 // Backgrounds and what hides a text are left out: all of a log can be read.
 function applyCodes(style: ITextStyle, codes: string): ITextStyle {
-  let { colour, isBold } = style;
+  let { color, isBold } = style;
   const numbers = codes.split(';').map(Number);
   for (let at = 0; at < numbers.length; at += 1) {
     const number = numbers[at] ?? 0;
     if (number === 0) {
-      ({ colour, isBold } = PLAIN_STYLE);
+      ({ color, isBold } = PLAIN_STYLE);
     } else if (number === 1 || number === 22) {
       isBold = number === 1;
     } else if (number === 38 || number === 48) {
-      // one of 256 colours, or of all; its numbers are no codes
+      // one of 256 colors, or of all; its numbers are no codes
       at += numbers[at + 1] === 2 ? 4 : 2;
     } else if ((number >= 30 && number <= 39) || (number >= 90 && number <= 97)) {
-      colour = COLOURS[number % 10] ?? '';
+      color = COLORS[number % 10] ?? '';
     }
   }
-  return { colour, isBold };
+  return { color, isBold };
 }

@@ -194,6 +194,6 @@ const Chunk = React.memo(function Piece(props: {
   );
 });
 
-function styleClass({ colour, isBold }: ITextStyle): string {
-  return [colour && `wb-mod-${colour}`, isBold && 'wb-mod-bold'].filter(Boolean).join(' ');
+function styleClass({ color, isBold }: ITextStyle): string {
+  return [color && `wb-mod-${color}`, isBold && 'wb-mod-bold'].filter(Boolean).join(' ');
 }

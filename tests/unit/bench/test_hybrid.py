@@ -13,7 +13,7 @@ def row(measure, arm, number, value):
 def test_hybrid_sums_up_times_of_rounds_and_memory_over_that_of_one_process():
     rows = [row("ms", arm, number, ms * number) for number in (2, 1, 3) for arm, ms in (("one", 10.0), ("4x1", 15.0))]
     rows += [row("MB", "one", 1, 400.0), row("MB", "4x1", 1, 100.0)]
-    summary = hybrid.summarise(rows, 4)
+    summary = hybrid.summarize(rows, 4)
 
     assert summary["4x1_memory"] == 0.25 < summary["memory_target"] == pytest.approx(0.2875)
     assert summary["4x1_time"] == summary["4x1_time_low"] == 1.5

@@ -29,7 +29,7 @@ def test_the_figures_are_the_worst_size_and_the_median_fit():
     rows += [row("K-means", arm, value) for arm, value in (("on", 1.0), ("off", 2.0), ("on", 3.0), ("off", 2.0))]
     rows += [row("K-means", arm, value) for arm, value in (("on", 20.2), ("off", 20.0))]  # the machine was slow
     rows += [row("head", "on", 3.0), row("dashboard", "on", 4.0)]
-    summary = metrics.summarise(rows)
+    summary = metrics.summarize(rows)
     assert summary["call_us"] == 1.5
     assert [summary[f"fit_ratio{end}"] for end in ("", "_low", "_high")] == [pytest.approx(1.01), 0.5, 1.5]
     assert (summary["head_cpu_percent"], summary["panel_cpu_percent"]) == (3.0, 4.0)

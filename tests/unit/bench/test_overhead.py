@@ -37,9 +37,9 @@ def rows():
             }  # fmt: skip
 
 
-def test_overhead_sums_up_the_ratios_of_neighbours_with_their_intervals_and_the_round_trip():
+def test_overhead_sums_up_the_ratios_of_neighbors_with_their_intervals_and_the_round_trip():
     # the pairs are those of one start and round, whatever the order of the rows is
-    summary = overhead.summarise(list(rows())[::-1])
+    summary = overhead.summarize(list(rows())[::-1])
 
     ratios = [summary[f"{model}_{engine}"] for model in arms.MODELS for engine in arms.ENGINES]
     assert ratios == [1.2, 3.0, 1.0, 2.5]
@@ -75,7 +75,7 @@ def test_the_full_form_has_four_times_the_starts_and_the_measurements(monkeypatc
             overhead, "Arms", lambda *_: SimpleNamespace(pairs=lambda rounds: seen.append(rounds) or ())
         )
         monkeypatch.setattr(overhead, "_round_trips", lambda *_: ())
-        monkeypatch.setattr(overhead, "summarise", lambda _: {})
+        monkeypatch.setattr(overhead, "summarize", lambda _: {})
         parser = argparse.ArgumentParser()
         overhead.add_options(parser)
         overhead.run(parser.parse_args([*words, "--rows=10"]))
@@ -102,7 +102,7 @@ def test_results_that_differ_by_more_than_rounding_end_the_bench():
 
 
 def test_a_report_of_the_overhead_is_drawn_with_a_name_and_a_unit_on_every_axis(tmp_path):
-    drawn = overhead.plot(Report("overhead", {"cores": 2}, list(rows()), overhead.summarise(list(rows()))))
+    drawn = overhead.plot(Report("overhead", {"cores": 2}, list(rows()), overhead.summarize(list(rows()))))
 
     drawn.savefig(tmp_path / "overhead.png")
     assert len(drawn.axes) == 4

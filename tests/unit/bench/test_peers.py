@@ -42,7 +42,7 @@ ALL = rows(
 
 
 def test_peers_sums_up_the_medians_of_the_peers_over_ours():
-    summary = peers.summarise(ALL)
+    summary = peers.summarize(ALL)
 
     figures = ("kmeans_vs_dask_ml", "kmeans_vs_daal4py", "logistic_vs_dask_ml", "svd_vs_svd_compressed")
     assert [summary[name] for name in figures] == [4.0, 0.9, 6.0, 2.5]
@@ -53,7 +53,7 @@ def test_peers_sums_up_the_medians_of_the_peers_over_ours():
 
 
 def test_a_peer_that_was_not_there_has_no_figure():
-    summary = peers.summarise(rows(("svd", OURS, 1.0), ("svd", DASK, 4.0)))
+    summary = peers.summarize(rows(("svd", OURS, 1.0), ("svd", DASK, 4.0)))
 
     assert summary["svd_vs_svd_compressed"] == 4.0
     assert summary["kmeans_vs_dask_ml"] is summary["kmeans_vs_daal4py"] is summary["logistic_vs_dask_ml"] is None
@@ -72,7 +72,7 @@ def test_who_is_not_installed_is_told_with_how_to_get_them(monkeypatch):
 def test_daal4py_takes_no_part_on_an_mpi_that_it_does_not_load(monkeypatch):
     monkeypatch.setattr(peers, "find_spec", lambda name: name)
 
-    assert peers.missing(replace(MPICH, flavour="openmpi", version=(5, 0, 11))) == {
+    assert peers.missing(replace(MPICH, flavor="openmpi", version=(5, 0, 11))) == {
         DAAL: "daal4py needs the library of MPICH, and this is Open MPI 5.0.11"
     }
     assert peers.missing(MPICH) == {}
@@ -112,7 +112,7 @@ def test_processes_that_are_halted_go_on_afterwards():
 
 
 def test_a_report_of_the_peers_is_drawn_with_a_name_and_a_unit_on_every_axis(tmp_path):
-    drawn = peers.plot(Report("peers", {"cores": 2}, ALL, peers.summarise(ALL)))
+    drawn = peers.plot(Report("peers", {"cores": 2}, ALL, peers.summarize(ALL)))
 
     drawn.savefig(tmp_path / "peers.png")
     assert len(drawn.axes) == 6

@@ -33,7 +33,7 @@ def test_the_summary_is_the_ratio_of_medians():
     rows = [{"arm": "workbench", "seconds": s, "mb_per_rank": 10 * s} for s in (1.0, 9.0, 2.0)]
     rows += [{"arm": "dask-mpi", "seconds": s, "mb_per_rank": 20 * s} for s in (4.0, 1.0, 5.0)]
 
-    summary = startup.summarise(rows)
+    summary = startup.summarize(rows)
 
     assert (summary["ratio"], summary["workbench, seconds"], summary["dask-mpi, seconds"]) == (0.5, 2.0, 4.0)
     assert (summary["workbench, MB per rank"], summary["dask-mpi, MB per rank"]) == (20.0, 80.0)
@@ -174,7 +174,7 @@ def test_transport_sums_up_small_and_large_sizes_by_geometric_means():
         transport_row(268_435_456, 80.0, 10.0, raw=1.25),
     ]
 
-    summary = transport.summarise(rows)
+    summary = transport.summarize(rows)
 
     assert summary["small"] == pytest.approx(1)
     assert summary["large"] == pytest.approx(4)
@@ -186,7 +186,7 @@ def test_transport_sums_up_small_and_large_sizes_by_geometric_means():
 
 
 def test_transport_says_nothing_of_sizes_that_were_not_measured():
-    summary = transport.summarise([transport_row(1, 1.0, 1.0, aligned=False)])
+    summary = transport.summarize([transport_row(1, 1.0, 1.0, aligned=False)])
 
     assert summary["large"] is summary["of_raw"] is summary["large_tls"] is None
     assert summary["aligned"] is False
@@ -207,7 +207,7 @@ def test_apps_sums_up_the_ratio_of_medians_of_each_program_plain_and_under_tls()
         for arm, seconds in (("mpi", 1.0), ("tcp", 4.0), ("mpi_tls", 3.0), ("tls", 6.0))
     ]
 
-    summary = apps.summarise(rows)
+    summary = apps.summarize(rows)
 
     assert (summary["svd"], summary["merge"], summary["target"]) == (1.0, 0.25, 1.05)
     assert (summary["svd_tls"], summary["merge_tls"]) == (None, 0.5)
@@ -217,7 +217,7 @@ def test_apps_sums_up_the_ratio_of_medians_of_each_program_plain_and_under_tls()
 def test_broadcast_sums_up_how_many_times_faster_it_is():
     rows = strips_rows("broadcast") + [{"arm": "scatter", "seconds": seconds} for seconds in (1.0, 6.0, 7.0)]
 
-    assert broadcast.summarise(rows) == {"speedup": 3.0, "target": 2.0, "broadcast": 2.0, "scatter": 6.0}
+    assert broadcast.summarize(rows) == {"speedup": 3.0, "target": 2.0, "broadcast": 2.0, "scatter": 6.0}
 
 
 def spmd_rows():
@@ -232,7 +232,7 @@ def spmd_rows():
 
 
 def test_spmd_sums_up_medians_of_the_empty_call_and_the_ratio_of_those_of_the_kernel():
-    summary = spmd.summarise(list(spmd_rows()))
+    summary = spmd.summarize(list(spmd_rows()))
 
     assert (summary["empty_call_ms"], summary["empty_call_8_ms"], summary["kernel_ratio"]) == (5.0, 20.0, 0.5)
     assert (summary["empty_call_cpu_ms"], summary["empty_call_8_cpu_ms"], summary["kernel_cpu_ratio"]) == (10, 40, 0.5)
@@ -252,7 +252,7 @@ def test_collectives_sums_up_what_our_communicator_takes_beyond_plain_mpi():
         collectives_row("Allreduce", 2**24, 4000.0, 5000.0),
     ]
 
-    summary = collectives.summarise(rows)
+    summary = collectives.summarize(rows)
 
     assert (summary["allreduce_small_extra_us"], summary["allreduce_16mb_ratio"]) == (2.0, 1.25)
     assert (summary["allreduce_small_extra_target_us"], summary["allreduce_16mb_target"]) == (3.0, 1.03)
@@ -272,7 +272,7 @@ TORCH = [
 
 
 def test_collectives_of_torch_sums_up_what_is_added_below_a_mebibyte_and_the_ratio_above():
-    assert collectives.summarise_torch(TORCH) == {
+    assert collectives.summarize_torch(TORCH) == {
         "torch_small_extra_us": 30.0,
         "torch_large_ratio": pytest.approx(2.0),
         "all_reduce_small_extra_us": 20.0,
@@ -280,7 +280,7 @@ def test_collectives_of_torch_sums_up_what_is_added_below_a_mebibyte_and_the_rat
         "small_extra_target_us": 40.0,
         "large_target": 1.1,
     }
-    assert collectives.summarise_torch(TORCH[1:2])["torch_small_extra_us"] is None
+    assert collectives.summarize_torch(TORCH[1:2])["torch_small_extra_us"] is None
 
 
 def test_collectives_of_torch_are_drawn_with_a_panel_for_each_operation():
@@ -294,7 +294,7 @@ def test_collectives_of_torch_are_drawn_with_a_panel_for_each_operation():
 
 
 def test_collectives_says_nothing_of_an_allreduce_that_was_not_measured():
-    summary = collectives.summarise([collectives_row("Allreduce", 64, 1.0, 1.0)])
+    summary = collectives.summarize([collectives_row("Allreduce", 64, 1.0, 1.0)])
 
     assert summary["allreduce_small_extra_us"] is summary["allreduce_16mb_ratio"] is None
 
@@ -302,7 +302,7 @@ def test_collectives_says_nothing_of_an_allreduce_that_was_not_measured():
 def test_idle_sums_up_the_median_of_the_ratios_of_each_window():
     rows = [{"mpi_percent": ours, "tcp_percent": theirs} for ours, theirs in ((2.0, 1.0), (3.0, 3.0), (40.0, 50.0))]
 
-    assert idle.summarise(rows) == {"ratio": 1.0, "target": 1.1, "mpi_percent": 3.0, "tcp_percent": 3.0}
+    assert idle.summarize(rows) == {"ratio": 1.0, "target": 1.1, "mpi_percent": 3.0, "tcp_percent": 3.0}
 
 
 def test_idle_counts_processes_that_came_within_the_window_and_none_that_went():
@@ -377,7 +377,7 @@ def test_times_have_the_unit_that_fits():
 @pytest.mark.parametrize("module", PLOTS, ids=lambda module: module.__name__.rpartition(".")[2])
 def test_a_report_is_drawn_with_a_name_and_a_unit_on_every_axis(module, tmp_path):
     rows = PLOTS[module]
-    summary = module.summarise(rows) if hasattr(module, "summarise") else {}
+    summary = module.summarize(rows) if hasattr(module, "summarize") else {}
 
     drawn = module.plot(Report("a bench", {"cores": 2, "ranks": 4}, rows, summary))
 

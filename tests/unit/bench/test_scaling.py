@@ -50,7 +50,7 @@ def test_only_numbers_of_ranks_that_share_cores_are_marked():
 
 
 def test_scaling_sums_up_where_each_rank_has_a_core_and_the_most_memory_over_what_is_stated():
-    summary = scaling.summarise(list(rows()), 3)
+    summary = scaling.summarize(list(rows()), 3)
 
     assert summary["ranks_with_cores"] == 2
     assert summary["kmeans_strong_mpi"] == pytest.approx(1.0)
@@ -71,7 +71,7 @@ def test_ranks_are_given_as_numbers_and_1_is_always_among_them():
 
 
 def test_a_report_of_the_scaling_is_drawn_with_a_name_and_a_unit_on_every_axis(tmp_path):
-    drawn = scaling.plot(Report("scaling", {"cores": 2}, list(rows()), scaling.summarise(list(rows()), 2)))
+    drawn = scaling.plot(Report("scaling", {"cores": 2}, list(rows()), scaling.summarize(list(rows()), 2)))
 
     drawn.savefig(tmp_path / "scaling.png")
     assert len(drawn.axes) == 4

@@ -17,7 +17,7 @@ def rows():
 
 
 def test_what_ours_takes_over_a_bare_sbatch_is_the_median_over_pairs():
-    summary = submit.summarise(rows())
+    summary = submit.summarize(rows())
 
     assert summary["cpu"] == pytest.approx(2 * (0.1 - 0.001))
     assert summary["warm_cpu"] == pytest.approx(2 * (0.02 - 0.001))
@@ -29,7 +29,7 @@ def test_what_ours_takes_over_a_bare_sbatch_is_the_median_over_pairs():
 def test_a_report_is_drawn_with_a_name_and_a_unit_on_every_axis(tmp_path):
     measured = rows()
 
-    drawn = submit.plot(Report("submit", {"cores": 2, "ranks": 4}, measured, submit.summarise(measured)))
+    drawn = submit.plot(Report("submit", {"cores": 2, "ranks": 4}, measured, submit.summarize(measured)))
 
     drawn.savefig(tmp_path / "bench.png")
     assert all(panel.get_xlabel() and panel.get_ylabel() for panel in drawn.axes)

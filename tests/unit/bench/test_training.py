@@ -32,7 +32,7 @@ def rows(*loads):
 
 
 def test_training_sums_up_the_ratios_of_each_round_and_of_the_lowest_times():
-    summary = training.summarise(rows(0, 2))
+    summary = training.summarize(rows(0, 2))
 
     for ending in ("", "_busy"):
         assert summary[f"mlp_vs_gloo{ending}"] == summary[f"mlp_vs_gloo{ending}_lowest"] == 1.5
@@ -46,7 +46,7 @@ def test_training_sums_up_the_ratios_of_each_round_and_of_the_lowest_times():
 
 def test_training_draws_a_panel_for_each_comparison(tmp_path):
     measured = rows(0, 2)
-    drawn = training.plot(Report("training", {"ranks": 2}, measured, training.summarise(measured)))
+    drawn = training.plot(Report("training", {"ranks": 2}, measured, training.summarize(measured)))
 
     drawn.savefig(tmp_path / "bench.png")
     assert len(drawn.axes) == 2 * 4

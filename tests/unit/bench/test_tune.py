@@ -11,7 +11,7 @@ def test_the_ratios_of_tune_are_those_of_the_rounds():
         for arm, seconds in ((tune.OURS, 1.2 * group), (tune.IDEAL, 1.0))
     ]
 
-    summary = tune.summarise(rows)
+    summary = tune.summarize(rows)
 
     assert (summary["groups_of_1"], summary["groups_of_2"], summary["target"]) == (1.2, 2.4, 1.25)
     assert summary["groups_of_1_seconds"] == 2.4

@@ -18,7 +18,7 @@ from workbench.errors import ClusterNotFound, InvalidRequest
 from workbench.hints import TERMINAL
 from workbench.launch import pbs
 from workbench.launch.interface import Resources
-from workbench.launch.pbs_script import Flavour
+from workbench.launch.pbs_script import Flavor
 from workbench.processes.process_id import ProcessId
 
 HERE = ProcessId.here()
@@ -104,7 +104,7 @@ def test_a_list_asks_a_scheduler_once_for_all_jobs_and_does_not_wait_long_for_it
         record = Record(name=f"a{number}", ranks=2, scheduler="pbs", process=elsewhere)
         registry.create(record)
         (record.folder / "job.job").write_text(f"{number}.pbshead\n")
-    assert pbs._flavour() is Flavour.PRO  # it is remembered
+    assert pbs._flavor() is Flavor.PRO  # it is remembered
     begin = time.monotonic()
 
     listing = actions.listing()

@@ -20,7 +20,7 @@ from panel.io.state import set_curdoc
 from workbench.bench.simulated import Simulated
 from workbench.dashboard.cards import CardFactory
 from workbench.dashboard.charts import HeatMap, local
-from workbench.dashboard.colour_scale import FIRST, MISSING, NOTHING, TOP
+from workbench.dashboard.color_scale import FIRST, MISSING, NOTHING, TOP
 from workbench.dashboard.controls import Controls
 from workbench.dashboard.overview import shared_cores
 from workbench.dashboard.page import PageContext
@@ -156,7 +156,7 @@ def test_the_theme_stays_in_the_address_of_who_has_asked_for_it():
     assert ViewState.at({"theme": "dark"}).query == "?theme=dark"
 
 
-def test_ranks_in_one_operation_have_one_bar_in_the_colour_of_those_that_wait():
+def test_ranks_in_one_operation_have_one_bar_in_the_color_of_those_that_wait():
     moment = known(4, 1).at(None)
     recent, long = RankActivity("f", "Allreduce", moment.valid_at), RankActivity("f", "Allreduce", moment.valid_at - 60)
     lost = RankActivity(LOST, None, moment.valid_at - 12)
@@ -164,7 +164,7 @@ def test_ranks_in_one_operation_have_one_bar_in_the_colour_of_those_that_wait():
 
     assert page._groups.data["name"] == ["lost", "Allreduce"]
     assert page._groups.data["ranks"].tolist() == [1, 3]
-    assert page._groups.data["colour"] == [LIGHT.bad, LIGHT.shares[2]]
+    assert page._groups.data["color"] == [LIGHT.bad, LIGHT.shares[2]]
     assert "Rank 3 was lost; results on it are lost." in page._words.object
 
 
@@ -380,9 +380,9 @@ async def test_a_session_that_is_closed_leaves_nothing_behind():
     assert page() is None
 
 
-def lightness_and_hue(colour):
-    """Return CIE L*, a* and b* of a colour."""
-    parts = np.array([int(colour[at : at + 2], 16) for at in (1, 3, 5)]) / 255
+def lightness_and_hue(color):
+    """Return CIE L*, a* and b* of a color."""
+    parts = np.array([int(color[at : at + 2], 16) for at in (1, 3, 5)]) / 255
     linear = np.where(parts <= 0.04045, parts / 12.92, ((parts + 0.055) / 1.055) ** 2.4)
     xyz = linear @ np.array([[0.4124, 0.2126, 0.0193], [0.3576, 0.7152, 0.1192], [0.1805, 0.0722, 0.9505]])
     x, y, z = np.cbrt(xyz / np.array([0.9505, 1.0, 1.089]))
@@ -390,7 +390,7 @@ def lightness_and_hue(colour):
 
 
 @pytest.mark.parametrize("theme", [LIGHT, DARK])
-def test_a_palette_goes_from_little_to_much_and_has_colours_apart_for_nothing_and_for_what_is_missing(theme):
+def test_a_palette_goes_from_little_to_much_and_has_colors_apart_for_nothing_and_for_what_is_missing(theme):
     assert len(theme.palette) == 256
     assert (theme.palette[NOTHING], theme.palette[MISSING]) == (theme.nothing, theme.missing)
     ramp = theme.palette[FIRST:MISSING]
@@ -404,8 +404,8 @@ def test_text_and_lines_and_areas_have_the_contrast_that_the_accessibility_guide
     assert (round(contrast("#ffffff", "#000000")), contrast("#777777", "#777777")) == (21, 1)
     for text in (theme.text, theme.muted, theme.bad):
         assert min(contrast(text, theme.card), contrast(text, theme.page)) >= 4.5
-    assert min(contrast(ink, colour) for ink, colour in zip(theme.inks, theme.palette, strict=True)) >= 4.5
-    # the idle part has a border in the colour of muted text
+    assert min(contrast(ink, color) for ink, color in zip(theme.inks, theme.palette, strict=True)) >= 4.5
+    # the idle part has a border in the color of muted text
     assert min(contrast(area, theme.card) for area in (*theme.shares[:-1], *theme.kinds)) >= 3
 
 
@@ -418,7 +418,7 @@ def traffic(ranks, sent):
     return dataclasses.replace(none, bytes=numbers, messages=(numbers > 0).astype(numbers.dtype))
 
 
-def test_a_pair_that_sent_nothing_has_a_colour_of_its_own_and_the_scale_says_what_it_is():
+def test_a_pair_that_sent_nothing_has_a_color_of_its_own_and_the_scale_says_what_it_is():
     sent = {(0, 1): 1 << 20, (1, 0): 1 << 30}
     page = made("communication", known(2, 1, traffic=traffic(2, sent)).at(None), span="total", kind="mpi")
     matrix = page._matrix
@@ -493,11 +493,11 @@ def test_the_cluster_has_as_many_tiles_with_an_end_as_without_and_its_state_befo
 
 
 @pytest.mark.parametrize(("state", "kind"), [("ready", "good"), ("starting", ""), ("degraded", "bad")])
-def test_the_dot_beside_a_state_has_the_colour_of_its_kind(state, kind):
+def test_the_dot_beside_a_state_has_the_color_of_its_kind(state, kind):
     summary = made("overview", known(2, 1, state=READY | {"state": state}).at(None))._summary.object
 
     assert f"<span class='{kind}'><span class=dot>" in summary
-    assert min(contrast(colour, theme.card) for theme in (LIGHT, DARK) for colour in (theme.good, theme.bad)) >= 3
+    assert min(contrast(color, theme.card) for theme in (LIGHT, DARK) for color in (theme.good, theme.bad)) >= 3
 
 
 def test_ranks_that_are_alike_take_one_line_and_a_rank_that_is_not_takes_the_same():

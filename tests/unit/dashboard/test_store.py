@@ -12,7 +12,7 @@ from hypothesis.extra.numpy import arrays
 
 from workbench.bench.simulated import Simulated
 from workbench.dashboard import diagnosis, head_source, overview
-from workbench.dashboard.colour_scale import FIRST, MISSING, NOTHING, TOP, ColourScale
+from workbench.dashboard.color_scale import FIRST, MISSING, NOTHING, TOP, ColorScale
 from workbench.dashboard.head_source import HeadSource
 from workbench.dashboard.store import DataStore, RingBuffer
 from workbench.errors import ClusterNotFound, HeadUnreachable
@@ -359,19 +359,19 @@ async def test_what_is_kept_of_large_matrices_is_bounded():
 
 
 def test_numbers_of_a_heat_map_become_codes_that_tell_nothing_from_not_known():
-    even = ColourScale.even(200.0).codes(np.array([0.0, 100.0, 200.0, 999.0, np.nan]))
+    even = ColorScale.even(200.0).codes(np.array([0.0, 100.0, 200.0, 999.0, np.nan]))
     assert even.tolist() == [FIRST, 128, TOP, TOP, MISSING]
 
     numbers = np.array([0.0, 1.0, 1000.0, np.nan])
-    scale = ColourScale.logarithms(numbers)
+    scale = ColorScale.logarithms(numbers)
     assert scale.codes(numbers).tolist() == [NOTHING, FIRST, TOP, MISSING]
-    assert ColourScale.logarithms(np.zeros(3)).codes(np.zeros(3)).tolist() == [NOTHING] * 3
+    assert ColorScale.logarithms(np.zeros(3)).codes(np.zeros(3)).tolist() == [NOTHING] * 3
 
 
 def test_numbers_that_differ_by_a_factor_of_two_do_not_have_the_two_ends_of_the_ramp():
     numbers = np.array([12.0, 24.0])
 
-    low, high = ColourScale.logarithms(numbers).codes(numbers)
+    low, high = ColorScale.logarithms(numbers).codes(numbers)
 
     assert high == TOP
     assert low > (FIRST + TOP) / 2

@@ -12,7 +12,7 @@ from workbench.deploy.record import Record
 from workbench.processes.process_id import ProcessId
 
 
-class Labelled(MPICluster):
+class Labeled(MPICluster):
     """A cluster with a size and a label of its own."""
 
     def __init__(self, ranks: int = 2, *, label: str = "none", **options: Any) -> None:
@@ -27,9 +27,9 @@ def _running(tmp_path, monkeypatch):
 
 
 async def test_the_constructor_of_a_subclass_runs_with_the_options_of_the_call():
-    cluster = Labelled.attach("a", label="mine", asynchronous=True)
+    cluster = Labeled.attach("a", label="mine", asynchronous=True)
 
-    assert (type(cluster), cluster.label, cluster.record.ranks) == (Labelled, "mine", 8)
+    assert (type(cluster), cluster.label, cluster.record.ranks) == (Labeled, "mine", 8)
     assert (cluster.quiet, cluster.asynchronous, cluster.name) == (True, True, "a")
     await cluster.close()
 

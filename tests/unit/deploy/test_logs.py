@@ -124,9 +124,9 @@ def test_what_a_rank_says_of_its_failure_comes_before_what_mpi_says_of_the_abort
 
 def test_the_first_rank_that_fails_at_the_last_start_tells_why(record):
     first = [f"{logs.COMMAND}mpiexec -n 2", f"{logs.FAILURE}rank 0: no disk"]
-    others = [f"{logs.FAILURE}rank 1: no licence", f"{logs.FAILURE}rank 0: rank 1 is gone"]
+    others = [f"{logs.FAILURE}rank 1: no license", f"{logs.FAILURE}rank 0: rank 1 is gone"]
     write(record, world_0="\n".join([*first, f"{logs.COMMAND}mpiexec -n 2", "Traceback", *others]))
-    assert logs.tail(record).splitlines()[1:] == ["    Traceback", "    rank 1: no licence"]
+    assert logs.tail(record).splitlines()[1:] == ["    Traceback", "    rank 1: no license"]
 
 
 def test_the_tail_of_a_failure_that_the_head_has_told_is_not_its_own_log(record):

@@ -133,7 +133,7 @@ def test_libraries_have_the_threads_that_the_rank_is_given(node, threads):
         (("exit", "0"), 0),
         (("exit", "3"), 3),
         (("raise", "5"), 5),
-        (("reason", "no licence"), 1),
+        (("reason", "no license"), 1),
         (("signal", "9"), -9),
         (("signal", "11"), -11),
         (("signal", "15"), -15),

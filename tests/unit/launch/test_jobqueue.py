@@ -1,4 +1,4 @@
-"""A site's jobqueue.yaml, as centres write it."""
+"""A site's jobqueue.yaml, as centers write it."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_the_section_of_another_scheduler_is_no_preset(name):
         site("slurm", name)
 
 
-def test_the_former_names_of_settings_are_honoured_and_the_present_ones_win():
+def test_the_former_names_of_settings_are_honored_and_the_present_ones_win():
     former = {"project": "old", "env-extra": ["module load a"], "job-extra": ["--x"], "header-skip": ["-A"]}
     with sections(old=former, both={**former, "account": "new", "job-extra-directives": ["--y"]}):
         old, both = site("slurm", "old"), site("slurm", "both")

@@ -102,7 +102,7 @@ def test_rubbish_is_of_no_mpi(output, tmp_path):
 )
 def test_any_text_is_a_version_or_none(text):
     found = parse_mpiexec_version(text)
-    assert found is None or (found[0] in room.FLAVOURS and len(found[1]) >= 1)
+    assert found is None or (found[0] in room.FLAVORS and len(found[1]) >= 1)
 
 
 def test_what_cannot_be_run_is_of_no_mpi(tmp_path):
@@ -124,8 +124,8 @@ def test_an_mpiexec_that_does_not_answer_is_of_no_mpi(tmp_path, monkeypatch):
 
 def test_the_mpi_of_this_environment_is_found():
     found = find()
-    assert found == find(found.flavour)
-    assert mpiexec_version(found.mpiexec)[0] == found.flavour
+    assert found == find(found.flavor)
+    assert mpiexec_version(found.mpiexec)[0] == found.flavor
     assert Path(found.library).is_file()
 
 
@@ -167,7 +167,7 @@ def test_the_one_of_another_mpi_is_passed_over(installed, tmp_path):
     assert find().mpiexec == expected
 
 
-def test_of_several_side_by_side_the_one_of_the_flavour_is_taken(installed, tmp_path):
+def test_of_several_side_by_side_the_one_of_the_flavor_is_taken(installed, tmp_path):
     installed("MPICH", (4, 2, 1))
     program(tmp_path / "path/mpiexec", OPENMPI_4)
     expected = program(tmp_path / "path/mpiexec.mpich", MPICH_4)
@@ -214,7 +214,7 @@ def test_no_mpiexec_is_told_with_the_library_it_should_belong_to(installed):
         find()
 
 
-def test_a_flavour_that_mpi4py_does_not_load_is_a_mismatch_that_names_both(installed):
+def test_a_flavor_that_mpi4py_does_not_load_is_a_mismatch_that_names_both(installed):
     installed()
     with pytest.raises(
         MPIMismatch, match=r"--mpi mpich requests MPICH, but mpi4py loads Open MPI 5\.0\.11.*mpi-workbench\[mpich\]"
@@ -222,10 +222,10 @@ def test_a_flavour_that_mpi4py_does_not_load_is_a_mismatch_that_names_both(insta
         find("mpich")
 
 
-def test_an_unknown_flavour_is_refused_with_the_closest_one():
+def test_an_unknown_flavor_is_refused_with_the_closest_one():
     with pytest.raises(InvalidRequest, match=r"mpi 'mpch' is not valid\. Did you mean 'mpich'"):
         find("mpch")
-    assert [check_choice(name) for name in ("auto", *room.FLAVOURS)] == ["auto", *room.FLAVOURS]
+    assert [check_choice(name) for name in ("auto", *room.FLAVORS)] == ["auto", *room.FLAVORS]
 
 
 # the setting

@@ -82,7 +82,7 @@ def test_the_variables_of_each_mpi(mpi, geometry, environment, defaults):
 def test_root_is_allowed_where_the_mpi_refuses_it(mpi):
     as_user = world_command(mpi, ROOM, RANK)
     as_root = world_command(mpi, Geometry(ranks=4, threads=2, cores=8, root=True), RANK)
-    allowed = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"} if mpi.flavour == "openmpi" else {}
+    allowed = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"} if mpi.flavor == "openmpi" else {}
     assert as_root.environment == as_user.environment | allowed
     assert (as_root.argv, as_root.defaults) == (as_user.argv, as_user.defaults)
 

@@ -88,7 +88,7 @@ SAID = {
     "qstat-xf-json-F-self9": {"34.pbshead": "failed: killed by SIGKILL"},
     "qstat-xf-json-F-tricky-env": {"39.pbshead": "done"},
     "qstat-xf-json-F-walltime-killed": {"33.pbshead": "timeout: its walltime has ended"},
-    "qstat-xf-json-walltime-normalised": {"13.pbshead": "done"},
+    "qstat-xf-json-walltime-normalized": {"13.pbshead": "done"},
 }
 LOST = {
     "qstat-finished-no-x-f-json": {"31.pbshead"},

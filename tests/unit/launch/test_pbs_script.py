@@ -12,7 +12,7 @@ from workbench.errors import InvalidRequest
 from workbench.launch.interface import JobSpec, Resources
 from workbench.launch.jobqueue import site
 from workbench.launch.pbs_parse import CODE_NO_COMMAND, CODE_NO_OUTPUT
-from workbench.launch.pbs_script import Flavour, directives, job_name, requests, script_text
+from workbench.launch.pbs_script import Flavor, directives, job_name, requests, script_text
 
 NASTY = 'it\'s $HOME "quoted" `date` \\n; exit 3'
 MIB = 2**20
@@ -55,13 +55,13 @@ def spec(folder=Path("/data/user1"), *, ranks=4, threads=1, memory=None, command
     ],
 )
 def test_nodes_are_asked_for_by_chunks(job, asked):
-    assert requests(job, Flavour.PRO, None) == asked
+    assert requests(job, Flavor.PRO, None) == asked
 
 
 def test_memory_of_the_site_is_that_of_a_node():
-    assert requests(spec(nodes=4, ranks_per_node=1), Flavour.PRO, 10**9)[0].endswith(":mem=954mb")
-    assert requests(spec(nodes=4, ranks_per_node=1, memory=MIB), Flavour.PRO, 10**9)[0].endswith(":mem=1mb")
-    assert "mem" not in requests(spec(), Flavour.PRO, 10**9)[0]
+    assert requests(spec(nodes=4, ranks_per_node=1), Flavor.PRO, 10**9)[0].endswith(":mem=954mb")
+    assert requests(spec(nodes=4, ranks_per_node=1, memory=MIB), Flavor.PRO, 10**9)[0].endswith(":mem=1mb")
+    assert "mem" not in requests(spec(), Flavor.PRO, 10**9)[0]
 
 
 @pytest.mark.parametrize(
@@ -76,11 +76,11 @@ def test_memory_of_the_site_is_that_of_a_node():
     ],
 )
 def test_torque_is_asked_in_its_own_words(job, asked):
-    assert requests(job, Flavour.TORQUE, None) == asked
+    assert requests(job, Flavor.TORQUE, None) == asked
 
 
 def test_the_emulation_is_asked_for_chunks_of_one_kind():
-    assert requests(spec(ranks=10, nodes=3, ranks_per_node=4, constraint="bigmem"), Flavour.EMULATION, None) == [
+    assert requests(spec(ranks=10, nodes=3, ranks_per_node=4, constraint="bigmem"), Flavor.EMULATION, None) == [
         "select=3:ncpus=4:mpiprocs=4:ompthreads=1",
         "proc=bigmem",
     ]
@@ -88,7 +88,7 @@ def test_the_emulation_is_asked_for_chunks_of_one_kind():
 
 def test_the_script_says_what_is_asked_for():
     job = spec(nodes=2, ranks_per_node=2, queue="workq", account="hpc", walltime=129600, extra=("-m n",))
-    text = script_text(job, replace(site("pbs"), prologue=("module load mpi",)), Flavour.PRO)
+    text = script_text(job, replace(site("pbs"), prologue=("module load mpi",)), Flavor.PRO)
     lines = text.splitlines()
     assert lines[:12] == [
         "#!/usr/bin/env bash",
@@ -108,36 +108,36 @@ def test_the_script_says_what_is_asked_for():
 
 
 def test_a_reservation_is_a_queue():
-    assert "#PBS -q R7\n" in script_text(spec(reservation="R7.pbshead", walltime=60), site("pbs"), Flavour.PRO)
+    assert "#PBS -q R7\n" in script_text(spec(reservation="R7.pbshead", walltime=60), site("pbs"), Flavor.PRO)
 
 
 def test_what_the_site_skips_is_left_out_by_directive():
     job = spec(nodes=2, ranks_per_node=2, queue="a-Job-oe", account="hpc", walltime=60)
-    whole = script_text(job, site("pbs"), Flavour.PRO).splitlines()
-    kept = script_text(job, replace(site("pbs"), skip=("-j", "#PBS -N")), Flavour.PRO).splitlines()
+    whole = script_text(job, site("pbs"), Flavor.PRO).splitlines()
+    kept = script_text(job, replace(site("pbs"), skip=("-j", "#PBS -N")), Flavor.PRO).splitlines()
     assert set(whole) - set(kept) == {"#PBS -j oe", "#PBS -N mpi"}
 
 
 def test_the_geometry_cannot_be_skipped():
     job = spec(nodes=2, ranks_per_node=2, walltime=60)
-    assert script_text(job, replace(site("pbs"), skip=("-l select", "mem=")), Flavour.PRO) == script_text(
-        job, site("pbs"), Flavour.PRO
+    assert script_text(job, replace(site("pbs"), skip=("-l select", "mem=")), Flavor.PRO) == script_text(
+        job, site("pbs"), Flavor.PRO
     )
 
 
 @pytest.mark.parametrize(
-    ("name", "flavour", "legal"),
+    ("name", "flavor", "legal"),
     [
-        ("mpi", Flavour.PRO, "mpi-01234567"),
-        ("7 a/b", Flavour.PRO, "w7_a_b-01234567"),
-        ("", Flavour.PRO, "w-01234567"),
-        ("é", Flavour.PRO, "w_-01234567"),
-        ("a" * 300, Flavour.PRO, "a" * 221 + "-01234567"),
-        ("a" * 300, Flavour.TORQUE, "a" * 6 + "-01234567"),
+        ("mpi", Flavor.PRO, "mpi-01234567"),
+        ("7 a/b", Flavor.PRO, "w7_a_b-01234567"),
+        ("", Flavor.PRO, "w-01234567"),
+        ("é", Flavor.PRO, "w_-01234567"),
+        ("a" * 300, Flavor.PRO, "a" * 221 + "-01234567"),
+        ("a" * 300, Flavor.TORQUE, "a" * 6 + "-01234567"),
     ],
 )
-def test_the_name_of_a_job_is_a_legal_one(name, flavour, legal):
-    assert job_name(name, "0123456789abcdef:job", flavour) == legal
+def test_the_name_of_a_job_is_a_legal_one(name, flavor, legal):
+    assert job_name(name, "0123456789abcdef:job", flavor) == legal
 
 
 @pytest.mark.parametrize(
@@ -162,7 +162,7 @@ def test_the_script_becomes_the_command_whatever_is_in_its_words(tmp_path, shell
     folder.mkdir()
     code = 'printf "%s\\n" "$NASTY" "$1"; umask; printf "%s\\n" "$PWD"; exit 5'
     job = spec(folder, command=("/bin/sh", "-c", code, "-", NASTY), walltime=60)
-    job.script.write_text(script_text(job, site("pbs"), Flavour.PRO), encoding="utf-8")
+    job.script.write_text(script_text(job, site("pbs"), Flavor.PRO), encoding="utf-8")
     done = subprocess.run([shell, str(job.script)], cwd="/", capture_output=True, check=False, timeout=30)
     assert (done.returncode, done.stdout, done.stderr) == (5, b"", b"")
     assert job.log.read_text(encoding="utf-8").splitlines() == [NASTY, NASTY, "0077", str(folder)]
@@ -171,10 +171,10 @@ def test_the_script_becomes_the_command_whatever_is_in_its_words(tmp_path, shell
 @pytest.mark.parametrize("shell", ["sh", "bash"])
 def test_a_node_without_the_folders_of_the_user_is_told(tmp_path, shell):
     job = spec(tmp_path / "missing")
-    text = script_text(job, site("pbs"), Flavour.PRO)
+    text = script_text(job, site("pbs"), Flavor.PRO)
     assert subprocess.run([shell, "-c", text], check=False, timeout=30).returncode == CODE_NO_OUTPUT
     job = spec(tmp_path, command=("/no/such/python",))
-    text = script_text(job, site("pbs"), Flavour.PRO)
+    text = script_text(job, site("pbs"), Flavor.PRO)
     assert subprocess.run([shell, "-c", text], check=False, timeout=30).returncode == CODE_NO_COMMAND
     assert "/no/such/python" in job.log.read_text(encoding="utf-8")
     assert "not shared with this node" in job.log.read_text(encoding="utf-8")
@@ -182,4 +182,4 @@ def test_a_node_without_the_folders_of_the_user_is_told(tmp_path, shell):
 
 def test_a_value_of_several_lines_is_refused():
     with pytest.raises(InvalidRequest, match="more than one line"):
-        script_text(spec(queue="a\n#PBS -l nodes=9"), site("pbs"), Flavour.PRO)
+        script_text(spec(queue="a\n#PBS -l nodes=9"), site("pbs"), Flavor.PRO)

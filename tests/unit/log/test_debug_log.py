@@ -27,13 +27,13 @@ from workbench.log.redacted import redacted
 QSTAT = """\
 Job Id: 17.pbs
     Job_Name = mpi
-    Variable_List = PBS_O_HOME=/home/user,LICENCE=hunter2,
+    Variable_List = PBS_O_HOME=/home/user,LICENSE=hunter2,
 \tCONTINUED=hunter2,
 TEXT=hunter2
     comment = Not Running
 """
 QSTAT_JSON = json.dumps(
-    {"Jobs": {"17": {"Variable_List": {"LICENCE": 'hunter2}"', "A": "hunter2"}, "comment": "Not Running"}}}
+    {"Jobs": {"17": {"Variable_List": {"LICENSE": 'hunter2}"', "A": "hunter2"}, "comment": "Not Running"}}}
 )
 
 

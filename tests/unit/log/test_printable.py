@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workbench.log.printable import LONGEST, coloured, printable
+from workbench.log.printable import LONGEST, colored, printable
 
 
 @pytest.mark.parametrize(
@@ -34,11 +34,11 @@ def test_orders_are_written_out_and_a_carriage_return_hides_nothing(text, shown)
         ("\x1b]0;title\x07\x1b[2J\x1b[A\x1b[?25l\x1b\x9b31m", r"\x1b]0;title\x07\x1b[2J\x1b[A\x1b[?25l\x1b\x9b31m"),
     ],
 )
-def test_colours_and_carriage_returns_are_left_for_who_can_show_them(text, shown):
-    assert coloured(text) == shown
+def test_colors_and_carriage_returns_are_left_for_who_can_show_them(text, shown):
+    assert colored(text) == shown
 
 
-@pytest.mark.parametrize("shown", [printable, coloured])
+@pytest.mark.parametrize("shown", [printable, colored])
 def test_lines_of_a_megabyte_are_cut_and_the_others_are_not(shown):
     whole = "b" * LONGEST
     first, second, third = shown(f"{'a' * (1 << 20)}\n{whole}\n{'c' * (LONGEST + 1)}").split("\n")

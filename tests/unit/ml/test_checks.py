@@ -123,8 +123,8 @@ y = (X[:, 0] > 0) * 1.0
 rows = make(KMeansPart, Checks("KMeans"), 0, X, None, None)
 for init in (X[:2], "random", "k-means||"):
     kmeans_fit.fit(LocalParts([rows]), kmeans_fit.Settings(2, init, 1, 10, 1e-4, 0, 100))
-labelled = make(LogisticPart, Checks("LogisticRegression", "labels"), 0, X, y, None)
-logistic_fit.fit(LocalParts([labelled]), logistic_fit.Settings(1, 1e-4, 9, 3, True, None, "lbfgs", 1e-16, None))
+labeled = make(LogisticPart, Checks("LogisticRegression", "labels"), 0, X, y, None)
+logistic_fit.fit(LocalParts([labeled]), logistic_fit.Settings(1, 1e-4, 9, 3, True, None, "lbfgs", 1e-16, None))
 make(LinearPart, Checks("Ridge", "numbers"), 0, X, y, None).products(None, np.zeros(1))
 rows = LocalParts([make(DecompositionPart, Checks("PCA"), 0, X, None, None)])
 decomposition_fit.fit(rows, decomposition_fit.Settings(2, True, "auto", 5, 10, 0, 100, 3))
@@ -167,9 +167,9 @@ def test_a_part_that_finds_what_is_not_finite_does_so_in_its_own_pass(value, mon
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 @pytest.mark.parametrize("solver", ["gram", "tsqr", "randomized"])
-@pytest.mark.parametrize("centred", [False, True])
-def test_a_decomposition_finds_what_is_not_finite_in_its_first_sums(value, solver, centred, monkeypatch):
-    settings = decomposition_fit.Settings(2, centred, solver, 1, 1, 0, 4, 3)
+@pytest.mark.parametrize("centered", [False, True])
+def test_a_decomposition_finds_what_is_not_finite_in_its_first_sums(value, solver, centered, monkeypatch):
+    settings = decomposition_fit.Settings(2, centered, solver, 1, 1, 0, 4, 3)
 
     def fit(rows):
         made = [make(DecompositionPart, Checks("PCA"), at, rows[at:][:2], None, None) for at in (0, 2)]

@@ -41,10 +41,10 @@ def sparse_data(rows=400, features=30, seed=5):
     return sparse.random(rows, features, density=0.1, format="csr", random_state=np.random.default_rng(seed))
 
 
-def settings(X, number, solver, *, centred=True):
+def settings(X, number, solver, *, centered=True):
     return decomposition_fit.Settings(
         n_components=number,
-        centred=centred,
+        centered=centered,
         solver=solver,
         n_iter=7,
         n_oversamples=8,
@@ -119,14 +119,14 @@ def test_singular_vectors_are_those_of_scikit_learn(solver, form):
 
 @pytest.mark.parametrize("solver", SOLVERS)
 @pytest.mark.parametrize("number", [1, 2, 5])
-@pytest.mark.parametrize("centred", [False, True])
+@pytest.mark.parametrize("centered", [False, True])
 @pytest.mark.parametrize("make", [data, sparse_data])
-def test_any_number_of_parts_finds_the_same(solver, number, centred, make):
+def test_any_number_of_parts_finds_the_same(solver, number, centered, make):
     X = make()
     dense = X.toarray() if sparse.issparse(X) else X
     # Of so many vectors none is left out: it is exact with all solvers.
-    found = decomposition_fit.fit(parts_of(number, X), settings(X, X.shape[1] - 6, solver, centred=centred))
-    _, values, vectors = np.linalg.svd(dense - dense.mean(axis=0) if centred else dense, full_matrices=False)
+    found = decomposition_fit.fit(parts_of(number, X), settings(X, X.shape[1] - 6, solver, centered=centered))
+    _, values, vectors = np.linalg.svd(dense - dense.mean(axis=0) if centered else dense, full_matrices=False)
 
     kept = X.shape[1] - 6
     np.testing.assert_allclose(found.singular_values, values[:kept], rtol=1e-12)

@@ -24,8 +24,8 @@ from workbench.ml.kmeans import fit as kmeans_fit
 from workbench.ml.kmeans import lloyd
 from workbench.ml.kmeans.part import KMeansPart
 
-# Rows for the first centres are drawn by their numbers, and a row that weighs twice as much is not two rows; for
-# scikit-learn's own K-means these checks are left out. From given centres they hold.
+# Rows for the first centers are drawn by their numbers, and a row that weighs twice as much is not two rows; for
+# scikit-learn's own K-means these checks are left out. From given centers they hold.
 OF_WEIGHTS = ("check_sample_weight_equivalence_on_dense_data", "check_sample_weight_equivalence_on_sparse_data")
 
 
@@ -63,21 +63,21 @@ def test_scikit_learn_accepts_it(estimator, check):
     check(estimator)
 
 
-def test_given_centres_leave_the_generator_of_numpy_alone():
+def test_given_centers_leave_the_generator_of_numpy_alone():
     before = np.random.get_state(legacy=False)["state"]["pos"]  # noqa: NPY002  (that of the user)
     KMeans(2, init=np.eye(2, 8)).fit(np.eye(8))
     assert np.random.get_state(legacy=False)["state"]["pos"] == before  # noqa: NPY002
 
 
 @accepted_by_scikit_learn(KMeans(n_clusters=2, init=np.eye(2, 30)), only=OF_WEIGHTS)
-def test_from_given_centres_a_weight_of_two_is_a_row_twice(estimator, check):
+def test_from_given_centers_a_weight_of_two_is_a_row_twice(estimator, check):
     check(estimator)
 
 
 @pytest.mark.parametrize("clusters", [3, 12, 100])
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("away", [0.0, 1e4])
-def test_from_the_same_centres_it_comes_to_those_of_scikit_learn(clusters, weighted, away):
+def test_from_the_same_centers_it_comes_to_those_of_scikit_learn(clusters, weighted, away):
     X = blobs(away=away)
     weight = weights(len(X)) if weighted else None
     theirs = cluster.KMeans(clusters, init=X[:clusters], n_init=1).fit(X, sample_weight=weight)
@@ -145,7 +145,7 @@ def test_rows_of_zeros_have_no_inertia():
     assert part.inertia(np.zeros((4, 3))) == 0
 
 
-def test_random_centres_are_drawn_by_the_weights_of_the_rows():
+def test_random_centers_are_drawn_by_the_weights_of_the_rows():
     X = np.arange(8.0)[:, None]
     weight = np.array([0, 0, 1, 1, 1, 1, 1, 5.0])
     asked = [settings(X, 2, init="random", seed=seed, max_iter=1) for seed in range(2000)]
@@ -256,7 +256,7 @@ def test_a_part_takes_the_work_space_that_it_states(clusters, init, made):
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
 
-    # 250 rows of 2000 features, and beside the part what k-means|| draws, and its centres
+    # 250 rows of 2000 features, and beside the part what k-means|| draws, and its centers
     drawn = 10 * clusters * X.shape[1] * 8 * 4
     assert peak < 12 * rows + (8 << 20) + drawn
 
@@ -264,7 +264,7 @@ def test_a_part_takes_the_work_space_that_it_states(clusters, init, made):
 @pytest.mark.parametrize("number", [1, 4])
 def test_empty_clusters_get_the_farthest_rows_as_in_scikit_learn(number):
     X = blobs(500)
-    # Three centres that no row is nearest to.
+    # Three centers that no row is nearest to.
     init = np.vstack([X[:4], X[:3] + 1e6])
     theirs = cluster.KMeans(7, init=init, n_init=1).fit(X)
     found = kmeans_fit.fit(parts_of(X, number), settings(X, 7, init=init))
@@ -272,7 +272,7 @@ def test_empty_clusters_get_the_farthest_rows_as_in_scikit_learn(number):
     np.testing.assert_allclose(found.centers, theirs.cluster_centers_, rtol=1e-9)
 
 
-def test_its_first_centres_are_as_good_as_those_of_scikit_learn():
+def test_its_first_centers_are_as_good_as_those_of_scikit_learn():
     X = blobs()
     theirs = np.median([cluster.KMeans(12, n_init=1, random_state=seed).fit(X).inertia_ for seed in range(9)])
     ours = np.median([KMeans(12, random_state=seed).fit(X).inertia_ for seed in range(9)])
@@ -281,7 +281,7 @@ def test_its_first_centres_are_as_good_as_those_of_scikit_learn():
 
 
 @pytest.mark.parametrize("data", ["lattice", "heavy tails", "small clusters beside a large one", "ever farther apart"])
-def test_its_first_centres_are_as_good_as_those_of_scikit_learn_where_that_is_hard(data):
+def test_its_first_centers_are_as_good_as_those_of_scikit_learn_where_that_is_hard(data):
     random, seeds = np.random.default_rng(2), range(11)
     if data == "lattice":
         X, clusters = random.integers(0, 6, (700, 2)).astype(float), 9
@@ -300,7 +300,7 @@ def test_its_first_centres_are_as_good_as_those_of_scikit_learn_where_that_is_ha
     assert max(ours) < 1.05 * max(theirs)
 
 
-def test_its_first_centres_are_as_good_where_rows_are_far_from_zero():
+def test_its_first_centers_are_as_good_where_rows_are_far_from_zero():
     X = blobs(1500)
     near, far = ([KMeans(12, random_state=seed).fit(X + away).inertia_ for seed in range(9)] for away in (0, 1e9))
 
@@ -309,11 +309,11 @@ def test_its_first_centres_are_as_good_where_rows_are_far_from_zero():
 
 
 @pytest.mark.parametrize("clusters", [10, 100])
-def test_first_centres_cost_as_much_as_a_few_iterations(clusters, monkeypatch):
+def test_first_centers_cost_as_much_as_a_few_iterations(clusters, monkeypatch):
     X, compared = blobs(20_000), []
 
     def counted(part, centers, scored=KMeansPart._scored):
-        # Candidates are compared with centres, too, but these are few.
+        # Candidates are compared with centers, too, but these are few.
         compared.append(len(part._X) * len(centers) if len(part._X) > 5 * clusters else 0)
         return scored(part, centers)
 
@@ -325,7 +325,7 @@ def test_first_centres_cost_as_much_as_a_few_iterations(clusters, monkeypatch):
     assert 2 * clusters * len(X) * len(seeds) < sum(compared) < 7 * clusters * len(X) * len(seeds)
 
 
-def test_many_first_centres_are_found_in_few_iterations_of_one_process(monkeypatch):
+def test_many_first_centers_are_found_in_few_iterations_of_one_process(monkeypatch):
     X, steps = np.random.default_rng(1).normal(size=(2500, 3)), []
     monkeypatch.setattr(KMeansPart, "step", lambda *args, step=KMeansPart.step: steps.append(1) or step(*args))
     first = kmeans_fit.first(parts_of(X, 1), settings(X, 301), 0)
@@ -334,7 +334,7 @@ def test_many_first_centres_are_found_in_few_iterations_of_one_process(monkeypat
     assert len(steps) <= 10
 
 
-def test_the_same_seed_gives_the_same_centres():
+def test_the_same_seed_gives_the_same_centers():
     X = blobs()
     first, again, other = (KMeans(5, random_state=seed).fit(X).cluster_centers_ for seed in (1, 1, 2))
 
@@ -391,7 +391,7 @@ def test_what_cannot_be_is_said_before_anything_is_computed(options, sentence):
 
 
 class Passes:
-    """Counts how often rows are compared with centres in a fit."""
+    """Counts how often rows are compared with centers in a fit."""
 
     def __init__(self, monkeypatch):
         self.number = 0
@@ -509,7 +509,7 @@ def test_a_score_is_that_of_scikit_learn_also_far_from_zero(weighted):
     np.testing.assert_allclose(model.score(lazy, sample_weight=its), expected, rtol=1e-9)
 
 
-def test_a_score_takes_no_room_for_the_distances_to_all_centres():
+def test_a_score_takes_no_room_for_the_distances_to_all_centers():
     X = blobs(40_000)
     model = KMeans(200, init=X[:200], max_iter=300, compute_labels=False).fit(X[:2000])
     tracemalloc.start()
@@ -537,7 +537,7 @@ def test_it_takes_the_parameters_of_scikit_learn():
     np.testing.assert_array_equal(model.cluster_centers_, KMeans(12, random_state=0).fit(X).cluster_centers_)
 
 
-def test_random_centres_are_drawn_ten_times_unless_that_is_said_otherwise():
+def test_random_centers_are_drawn_ten_times_unless_that_is_said_otherwise():
     X = blobs(400)
     best = KMeans(9, init="random", random_state=0).fit(X)
     asked = KMeans(9, init="random", n_init=10, random_state=0).fit(X)

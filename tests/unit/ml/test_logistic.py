@@ -347,8 +347,8 @@ def test_parameters_of_scikit_learn_that_have_one_meaning_are_taken():
     np.testing.assert_allclose(clone(model).fit(X, y).coef_, theirs.fit(X, y).coef_, atol=1e-9)
     of = {type(each): inspect.signature(type(each)).parameters.keys() for each in (theirs, model)}
     assert of[type(theirs)] < of[type(model)]
-    unpenalised = LogisticRegression(penalty=None, tol=1e-8).fit(X, y)
-    np.testing.assert_array_equal(unpenalised.coef_, LogisticRegression(C=np.inf, tol=1e-8).fit(X, y).coef_)
+    unpenalized = LogisticRegression(penalty=None, tol=1e-8).fit(X, y)
+    np.testing.assert_array_equal(unpenalized.coef_, LogisticRegression(C=np.inf, tol=1e-8).fit(X, y).coef_)
 
 
 @pytest.mark.parametrize(

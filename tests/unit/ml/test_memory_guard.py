@@ -183,7 +183,7 @@ def test_a_step_of_newton_is_made_in_the_memory_that_is_stated(classes, dependen
     assert peak(lambda: logistic_fit.fit(parts, settings)) < logistic_fit.needs(features, classes) + SLICES
 
 
-@pytest.mark.parametrize("centred", [False, True])
+@pytest.mark.parametrize("centered", [False, True])
 @pytest.mark.parametrize(
     ("solver", "number", "rows", "features"),
     [
@@ -196,10 +196,10 @@ def test_a_step_of_newton_is_made_in_the_memory_that_is_stated(classes, dependen
         ("randomized", 380, 500, 600),
     ],
 )
-def test_singular_vectors_are_found_in_the_memory_that_is_stated(solver, number, rows, features, centred):
+def test_singular_vectors_are_found_in_the_memory_that_is_stated(solver, number, rows, features, centered):
     settings = decomposition_fit.Settings(
         n_components=number,
-        centred=centred,
+        centered=centered,
         solver=solver,
         n_iter=0,
         n_oversamples=0,

@@ -1,4 +1,4 @@
-"""Searches for neighbours against scikit-learn's, on any number of parts in this process."""
+"""Searches for neighbors against scikit-learn's, on any number of parts in this process."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ def test_few_and_many_features_are_no_matter(features):
     assert_found(NearestNeighbors(3).fit(X).kneighbors(queries), exactly(queries, X, 3))
 
 
-def test_rows_of_the_fit_are_no_neighbours_of_their_own():
+def test_rows_of_the_fit_are_no_neighbors_of_their_own():
     X = rows(700)
     assert_found(
         NearestNeighbors(4).fit(X).kneighbors(),
@@ -240,13 +240,13 @@ def test_names_of_features_have_to_agree():
         (21, ValueError, "Expected n_neighbors <= n_samples_fit, but n_neighbors = 21, n_samples_fit = 20"),
     ],
 )
-def test_a_number_of_neighbours_that_cannot_be_is_refused(number, error, message):
+def test_a_number_of_neighbors_that_cannot_be_is_refused(number, error, message):
     X = rows(20)
     with pytest.raises(error, match=message):
         NearestNeighbors().fit(X).kneighbors(X, number)
 
 
-def test_a_row_has_one_neighbour_less_than_there_are_rows():
+def test_a_row_has_one_neighbor_less_than_there_are_rows():
     X = rows(20)
     assert NearestNeighbors(19).fit(X).kneighbors()[0].shape == (20, 19)
     with pytest.raises(ValueError, match="Expected n_neighbors < n_samples_fit, because no row is its own neighbor"):
@@ -276,7 +276,7 @@ def test_numbers_whose_squares_overflow_are_refused():
 
 @pytest.mark.parametrize("number", [1, 3])
 @pytest.mark.parametrize("form", [np.asarray, sparse.csr_array])
-def test_parts_keep_the_neighbours_of_their_own_rows(number, form):
+def test_parts_keep_the_neighbors_of_their_own_rows(number, form):
     X = rows(300)
     parts = parts_of(form(X), number)
     find_each(parts, nearest(None, 5, step=40))
@@ -286,7 +286,7 @@ def test_parts_keep_the_neighbours_of_their_own_rows(number, form):
 
 
 @pytest.mark.parametrize("n_neighbors", [1, 4])
-def test_neighbours_of_own_rows_stay_on_the_ranks(client, n_neighbors, monkeypatch):
+def test_neighbors_of_own_rows_stay_on_the_ranks(client, n_neighbors, monkeypatch):
     X, passes = rows(203), []
     model = NearestNeighbors(n_neighbors, callback=passes.append).fit(da.from_array(X, chunks=(60, 6)))
     passes.clear()
@@ -303,7 +303,7 @@ def test_neighbours_of_own_rows_stay_on_the_ranks(client, n_neighbors, monkeypat
 
 
 @pytest.mark.parametrize("form", ["array", "single precision", "whole numbers", "sparse", "table", "placed"])
-def test_neighbours_of_dask_queries_stay_with_these_on_the_ranks(client, form, monkeypatch):
+def test_neighbors_of_dask_queries_stay_with_these_on_the_ranks(client, form, monkeypatch):
     X, queries = rows(203), rows(90, seed=2)
     if form in {"single precision", "whole numbers"}:
         queries = (5 * queries).astype(np.float32 if form == "single precision" else np.int64)
@@ -482,7 +482,7 @@ def test_a_radius_may_be_larger_than_all_distances():
 @pytest.mark.parametrize(
     "search", [nearest(None, 3, step=7), Within(metric="euclidean", keywords={}, radius=2, step=7)]
 )
-def test_a_part_without_rows_has_no_neighbours(search, monkeypatch):
+def test_a_part_without_rows_has_no_neighbors(search, monkeypatch):
     X = rows(50)
     parts = LocalParts(
         [NeighborsPart(X[start:stop], None, None, start) for start, stop in ((0, 25), (25, 25), (25, 50))]

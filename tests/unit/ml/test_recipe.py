@@ -27,12 +27,12 @@ from workbench.ml.recipe.estimator import Recipe
 from workbench.ml.recipe.folds import fold_of
 from workbench.ml.recipe.part import RecipePart, statistics
 from workbench.ml.recipe.statistics import POINTS, Spread
-from workbench.ml.recipe.steps import Bucketise, Impute, Keep, OneHot, Scale, TargetMean
+from workbench.ml.recipe.steps import Bucketize, Impute, Keep, OneHot, Scale, TargetMean
 
 
 @accepted_by_scikit_learn(
     Recipe([(Scale(), slice(None))]),
-    Recipe([([Impute("median"), Bucketise(3, one_hot=True)], slice(None))]),
+    Recipe([([Impute("median"), Bucketize(3, one_hot=True)], slice(None))]),
 )
 def test_scikit_learn_accepts_it(estimator, check):
     check(estimator)
@@ -55,7 +55,7 @@ def test_scikit_learn_accepts_it(estimator, check):
             ["distance", "hour"],
         ),
         (
-            [Impute("median"), Bucketise(7)],
+            [Impute("median"), Bucketize(7)],
             make_pipeline(
                 SimpleImputer(strategy="median"),
                 preprocessing.KBinsDiscretizer(7, encode="ordinal", quantile_method="averaged_inverted_cdf"),
@@ -63,7 +63,7 @@ def test_scikit_learn_accepts_it(estimator, check):
             ["distance", "hour"],
         ),
         (
-            Bucketise(5, one_hot=True),
+            Bucketize(5, one_hot=True),
             preprocessing.KBinsDiscretizer(5, encode="onehot-dense", quantile_method="averaged_inverted_cdf"),
             ["hour"],
         ),
@@ -120,7 +120,7 @@ def test_all_columns_are_sparse_if_a_step_wants_it(parts):
 
 def test_sparse_rows_of_all_steps_are_the_dense_ones():
     def steps(**options):
-        numbers = [(Keep(), "hour"), (Bucketise(), "hour"), (Bucketise(one_hot=True), "distance")]
+        numbers = [(Keep(), "hour"), (Bucketize(), "hour"), (Bucketize(one_hot=True), "distance")]
         return [*numbers, (TargetMean(), "origin"), (OneHot(**options), "carrier"), (OneHot(), "origin")]
 
     new = FLIGHTS[:200].assign(origin="ORD")
@@ -176,7 +176,7 @@ def test_a_fit_is_one_pass():
             asked.append(method)
             return super().each(method, *args)
 
-    steps = [([Impute("median"), Scale()], [0]), ([Impute("mean"), Bucketise()], [0]), (TargetMean(), [2, 3])]
+    steps = [([Impute("median"), Scale()], [0]), ([Impute("mean"), Bucketize()], [0]), (TargetMean(), [2, 3])]
     chains = [column.chain for column in Recipe(steps).fit(FLIGHTS, DELAY).columns_]
     statistics(Asked([RecipePart(FLIGHTS, DELAY.to_numpy(), None, 0)] * 3), chains)
     assert asked == ["statistics"]
@@ -218,7 +218,7 @@ def test_what_is_missing_is_a_category_whatever_it_is():
 
 def test_numbers_that_are_missing_stay_so_without_imputation():
     X = np.array([[1.0], [np.nan], [3.0], [10.0]])
-    found = Recipe([(Keep(), 0), (Bucketise(edges=[0, 2, 4]), 0), (Bucketise(2, one_hot=True), 0)]).fit_transform(X)
+    found = Recipe([(Keep(), 0), (Bucketize(edges=[0, 2, 4]), 0), (Bucketize(2, one_hot=True), 0)]).fit_transform(X)
     np.testing.assert_array_equal(found[:, 0], X[:, 0])
     np.testing.assert_array_equal(found[:, 1], [0, np.nan, 1, 1])
     np.testing.assert_array_equal(found[1, 2:], [0, 0])
@@ -232,9 +232,9 @@ def test_a_column_without_numbers_is_filled_with_zeros():
 
 def test_columns_may_be_chosen_by_a_function_and_names_stay_apart():
     recipe = Recipe(
-        [([Impute(), Scale()], make_column_selector(dtype_include="number")), (Bucketise(3), "hour"), (OneHot(), [3])]
+        [([Impute(), Scale()], make_column_selector(dtype_include="number")), (Bucketize(3), "hour"), (OneHot(), [3])]
     ).fit(FLIGHTS)
-    names = ["distance", "scale__hour", "bucketise__hour", "origin_EWR", "origin_JFK", "origin_LGA"]
+    names = ["distance", "scale__hour", "bucketize__hour", "origin_EWR", "origin_JFK", "origin_LGA"]
     assert list(recipe.get_feature_names_out()) == names
     frame = recipe.set_output(transform="pandas").transform(FLIGHTS)
     assert list(frame.columns) == names
@@ -285,7 +285,7 @@ def test_tables_of_dask_are_transformed_lazily():
         np.testing.assert_allclose(found.compute(), expected, rtol=1e-12)
 
 
-@pytest.mark.parametrize("step", [OneHot(), Bucketise(50, one_hot=True)], ids=["categories", "buckets"])
+@pytest.mark.parametrize("step", [OneHot(), Bucketize(50, one_hot=True)], ids=["categories", "buckets"])
 def test_dense_rows_need_little_memory_beside_the_result(step):
     table = pd.DataFrame({"x": np.random.default_rng(4).integers(0, 50, size=100_000)})
     recipe = Recipe([(step, "x")]).fit(table)
@@ -356,8 +356,8 @@ def test_what_cannot_be_is_told_in_a_sentence(steps, sentence):
     [
         (lambda: Impute("middle"), "Choose one of mean, median"),
         (lambda: Impute("constant"), "Pass fill_value"),
-        (lambda: Bucketise(1), "at least 2"),
-        (lambda: Bucketise(edges=[0, 2, 2]), "in ascending order"),
+        (lambda: Bucketize(1), "at least 2"),
+        (lambda: Bucketize(edges=[0, 2, 2]), "in ascending order"),
         (lambda: TargetMean(folds=1), "at least 2"),
         (lambda: TargetMean(smooth=-1), 'a number of at least 0, or "auto"'),
     ],

@@ -19,7 +19,7 @@ from sklearn.impute import SimpleImputer
 from sklearn.pipeline import make_pipeline
 from support.recipes import DELAY, FLIGHTS, PARTS, in_parts
 
-from workbench.ml import Bucketise, Impute, OneHot, Recipe, Scale, TargetMean
+from workbench.ml import Bucketize, Impute, OneHot, Recipe, Scale, TargetMean
 
 SCALED = make_pipeline(SimpleImputer(strategy="median"), preprocessing.StandardScaler())
 
@@ -66,8 +66,8 @@ def test_a_transformer_of_scikit_learn_gives_what_it_gives_there(parts, step, co
 MANY = [
     (SCALED, "distance"),
     (preprocessing.OneHotEncoder(handle_unknown="ignore", sparse_output=False), ["carrier", "hour"]),
-    (Bucketise(3, one_hot=True), "hour"),
-    (Bucketise(edges=[0, 5, 10]), "hour"),
+    (Bucketize(3, one_hot=True), "hour"),
+    (Bucketize(edges=[0, 5, 10]), "hour"),
     (TargetMean(), ["origin", "carrier"]),
     (preprocessing.PolynomialFeatures(2, interaction_only=True), ["hour", "distance"]),
 ]
@@ -132,7 +132,7 @@ def test_a_function_that_parses_text_is_fitted_on_rows_of_dask(client, kind):
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("kind", ["frame", "array"])
 def test_the_transformer_returns_dataframes_where_that_is_set(kind):
-    steps = [*MANY, ([Impute("most_frequent"), OneHot()], "origin"), ([Impute(), Bucketise(4)], ["distance"])]
+    steps = [*MANY, ([Impute("most_frequent"), OneHot()], "origin"), ([Impute(), Bucketize(4)], ["distance"])]
     table = FLIGHTS.fillna({"distance": 0.0})
     if kind == "array":
         steps = [(step, list(table.columns.get_indexer(np.atleast_1d(names)))) for step, names in steps]

@@ -12,7 +12,7 @@ from sklearn import preprocessing
 from sklearn.pipeline import make_pipeline
 from support.recipes import DELAY, FLIGHTS, PARTS, ROWS, in_parts
 
-from workbench.ml import Bucketise, Impute, LogisticRegression, OneHot, Recipe, Scale, TargetMean
+from workbench.ml import Bucketize, Impute, LogisticRegression, OneHot, Recipe, Scale, TargetMean
 from workbench.ml.recipe.statistics import POINTS, Spread
 
 
@@ -20,7 +20,7 @@ from workbench.ml.recipe.statistics import POINTS, Spread
 def test_a_weight_of_two_is_a_row_twice(parts):
     steps = [
         ([Impute(), Scale()], ["distance"]),
-        ([Impute("median"), Bucketise(6)], ["distance"]),
+        ([Impute("median"), Bucketize(6)], ["distance"]),
         ([Impute("most_frequent"), OneHot()], ["carrier"]),
         (TargetMean(), ["carrier", "origin"]),
     ]

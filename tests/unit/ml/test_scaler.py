@@ -145,7 +145,7 @@ def test_sparse_rows_are_scaled_and_stay_sparse(weighted, dtype):
     np.testing.assert_allclose(ours.inverse_transform(scaled).toarray(), X.toarray(), rtol=1e-5)
 
 
-def test_sparse_rows_are_not_centred():
+def test_sparse_rows_are_not_centered():
     X = sparse.csr_array(np.eye(4))
     with pytest.raises(ValueError, match=r"Cannot center sparse matrices.*with_mean=False"):
         StandardScaler().fit(X)

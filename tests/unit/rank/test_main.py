@@ -37,7 +37,7 @@ def test_on_other_nodes_a_rank_ends_the_daemon_of_its_launcher_and_nobody_else(n
     assert not _is_launcher(os.getpid(), elsewhere), "who has adopted an orphan"
 
 
-def test_a_rank_that_has_closed_its_worker_is_not_cut_off_while_it_finalises_mpi(monkeypatch):
+def test_a_rank_that_has_closed_its_worker_is_not_cut_off_while_it_finalizes_mpi(monkeypatch):
     timer = threading.Timer(DEADLINE, lambda: None)
     monkeypatch.setattr(worker, "_timers", [timer])
     worker.has_closed()

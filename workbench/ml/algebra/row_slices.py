@@ -28,11 +28,11 @@ def rows_at_once(width: int) -> int:
 
 
 def is_copied(X: Any, middle: NDArray[np.float64] | None) -> bool:
-    """Return whether `centred` copies the rows, so that a slice has few rows."""
+    """Return whether `centered` copies the rows, so that a slice has few rows."""
     return middle is not None or sparse.issparse(X) or X.dtype != np.float64
 
 
-def centred(
+def centered(
     X: Any, middle: NDArray[np.float64] | None, rows: int | None = None
 ) -> Iterator[tuple[slice, NDArray[np.float64]]]:
     """Yield slices and their rows as float64, minus a middle.

@@ -19,7 +19,7 @@ from sklearn.utils.extmath import fast_logdet
 from sklearn.utils.validation import check_is_fitted
 
 from workbench.ml import memory_guard
-from workbench.ml.algebra.row_slices import centred
+from workbench.ml.algebra.row_slices import centered
 from workbench.ml.checks import FLOATS, Checks
 from workbench.ml.data import training
 from workbench.ml.decomposition import fit as decomposition_fit
@@ -47,7 +47,7 @@ class _Decomposition(ClassNamePrefixFeaturesOutMixin, Transformer, Estimator):  
     """The base class of `PCA` and `TruncatedSVD`."""
 
     _sparse = True
-    _centred: ClassVar[bool]
+    _centered: ClassVar[bool]
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **Estimator._parameter_constraints,
         "device": [str, None],
@@ -102,7 +102,7 @@ class _Decomposition(ClassNamePrefixFeaturesOutMixin, Transformer, Estimator):  
         self._check(rows, features)
         settings = decomposition_fit.Settings(
             n_components=self.n_components,
-            centred=self._centred,
+            centered=self._centered,
             solver=self._solver(),
             n_iter=self._iterations(),
             n_oversamples=self.n_oversamples,
@@ -297,7 +297,7 @@ class PCA(_Decomposition):
     vectors, and slices of its rows; blocks are never copied.
     """
 
-    _centred = True
+    _centered = True
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **_Decomposition._parameter_constraints,
         "n_components": [
@@ -412,7 +412,7 @@ class PCA(_Decomposition):
         precision = self.get_precision().astype(np.float64)
         constant = fast_logdet(precision) - len(precision) * np.log(2 * np.pi)
         likelihoods = np.empty(X.shape[0])
-        for part, rows in centred(X, self.mean_.astype(np.float64)):
+        for part, rows in centered(X, self.mean_.astype(np.float64)):
             likelihoods[part] = (constant - np.einsum("ij,ij->i", rows @ precision, rows)) / 2
         return likelihoods
 
@@ -482,7 +482,7 @@ class TruncatedSVD(_Decomposition):
     See `PCA`. The result is that of scikit-learn with ``algorithm="arpack"``: the true singular values.
     """
 
-    _centred = False
+    _centered = False
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **_Decomposition._parameter_constraints,
         "algorithm": [StrOptions({"arpack", "randomized"})],

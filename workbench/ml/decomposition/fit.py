@@ -35,7 +35,7 @@ class Settings:
 
     n_components: float | None
     """Number of components; a fraction of the variance, less than 1; or None for all."""
-    centred: bool
+    centered: bool
     """Whether the mean is subtracted from the rows."""
     solver: str
     n_iter: int
@@ -193,11 +193,11 @@ def _number(spectrum: _Spectrum, settings: Settings) -> int:
 def _mean(parts: Parts, settings: Settings) -> tuple[_Array, _Array | None]:
     """Return the mean, and the middle that is subtracted from the rows."""
     mean = parts.sum("sums") / settings.rows
-    return mean, mean if settings.centred else None
+    return mean, mean if settings.centered else None
 
 
 def _by_gram(parts: Parts, settings: Settings) -> _Spectrum:
-    gram, mean = _about_mean(parts, settings) if settings.centred else _about_zero(parts, settings)
+    gram, mean = _about_mean(parts, settings) if settings.centered else _about_zero(parts, settings)
     squares, vectors = eigh(gram, lower=False, overwrite_a=True, check_finite=False)
     squares, vectors = np.clip(squares[::-1], 0.0, None)[: settings.all], vectors.T[::-1][: settings.all]
     doubt = _rounding(settings) * squares.max(initial=0.0)

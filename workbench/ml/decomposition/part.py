@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from workbench.ml.algebra.row_slices import Products, centred, is_copied, rows_at_once, sample
+from workbench.ml.algebra.row_slices import Products, centered, is_copied, rows_at_once, sample
 from workbench.ml.algebra.triangles import triangle
 from workbench.ml.checks import FindsNonFinite
 
@@ -58,7 +58,7 @@ class DecompositionPart(FindsNonFinite):
     def squares(self, middle: _Middle) -> float:
         """Return the sum of the squares of all numbers."""
         if not sparse.issparse(self._X):
-            return sum(float(np.vdot(X, X)) for _, X in centred(self._X, middle))
+            return sum(float(np.vdot(X, X)) for _, X in centered(self._X, middle))
         numbers = self._X.data.astype(np.float64, copy=False)
         with np.errstate(over="ignore", invalid="ignore"):
             total = float(numbers @ numbers)
@@ -73,7 +73,7 @@ class DecompositionPart(FindsNonFinite):
         # BLAS itself blocks for the cache, so that slices that are not copied have many rows.
         rows = None if is_copied(self._X, middle) else _MANY * rows_at_once(width)
         with np.errstate(over="ignore", invalid="ignore"):
-            for _, X in centred(self._X, middle, rows):
+            for _, X in centered(self._X, middle, rows):
                 products.add(X)
                 sums += np.ones(len(X)) @ X
         return products.packed, self._finite(sums)
@@ -115,12 +115,12 @@ class DecompositionPart(FindsNonFinite):
             return triangle(products, basis.shape[1])
         width = self._X.shape[1]
         rows = max(rows_at_once(width), 4 * width)
-        return triangle((X for _, X in centred(self._X, middle, rows)), width)
+        return triangle((X for _, X in centered(self._X, middle, rows)), width)
 
     def _times(self, middle: _Middle, basis: _Array) -> Iterator[tuple[Any, _Array]]:
         """Yield rows, and their products with a basis; the middle is subtracted from products of sparse rows only."""
         if not sparse.issparse(self._X):
-            for _, X in centred(self._X, middle):
+            for _, X in centered(self._X, middle):
                 yield X, X @ basis
             return
         at_once = rows_at_once(basis.shape[1])

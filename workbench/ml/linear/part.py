@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from workbench.ml.algebra.row_slices import Products, centred, rows_at_once, sample
+from workbench.ml.algebra.row_slices import Products, centered, rows_at_once, sample
 from workbench.ml.algebra.triangles import triangle
 from workbench.ml.checks import FindsNonFinite
 
@@ -122,6 +122,6 @@ class LinearPart(FindsNonFinite):
         self, middle: _Array | None, target: _Array, rows: int | None = None
     ) -> Iterator[tuple[_Array, _Array, _Array]]:
         """Yield rows and targets, minus their middles, and weights."""
-        for part, X in centred(self._X, middle, rows):
+        for part, X in centered(self._X, middle, rows):
             weight = np.ones(len(X)) if self._weight is None else self._weight[part].astype(np.float64)
             yield X, self._y[part].astype(np.float64) - target, weight

@@ -97,7 +97,7 @@ def fit(parts: Parts, settings: Settings) -> Fitted:
         )
     total = weighed(parts.sum("encode", classes, _class_weights(parts, classes, settings.class_weight)))
     problem = _Problem(parts, len(classes), total, settings)
-    solution = problem.minimise()
+    solution = problem.minimize()
     message = "" if solution.success else solution.message
     return Fitted(classes, problem.weights(solution.x), min(solution.nit, settings.max_iter), message)
 
@@ -137,7 +137,7 @@ class _Problem:
         self._steps = 0
         self._gradient = np.empty(0)
 
-    def minimise(self) -> OptimizeResult:
+    def minimize(self) -> OptimizeResult:
         """Return the result of the solver."""
         # Only one rank runs the solver, and needs the import.
         from scipy.optimize import minimize

@@ -38,7 +38,7 @@ class Recipe(Transformer, Estimator):
     steps : list
         List of pairs ``(steps, columns)``. Steps are transformers of scikit-learn: ``SimpleImputer``,
         ``StandardScaler``, ``OneHotEncoder``, ``KBinsDiscretizer``, ``TargetEncoder``, ``"passthrough"``, or a
-        ``SimpleImputer`` and one of these in a list or a pipeline. `Impute`, `Scale`, `OneHot`, `Bucketise`,
+        ``SimpleImputer`` and one of these in a list or a pipeline. `Impute`, `Scale`, `OneHot`, `Bucketize`,
         `TargetMean` and `Keep` return them. Other valid steps are transformers without a fit, for example
         ``FunctionTransformer`` and ``PolynomialFeatures``, and fitted ones in a ``FrozenEstimator``; they are applied
         to all their columns together. Parameters without a meaning here raise an error. Columns are a name, a number
@@ -197,7 +197,7 @@ class Recipe(Transformer, Estimator):
     def get_feature_names_out(self, input_features: Any = None) -> _Array:
         """Return the names of the columns of `transform`.
 
-        A name that several steps return has the name of its step as a prefix, for example ``bucketise__distance``.
+        A name that several steps return has the name of its step as a prefix, for example ``bucketize__distance``.
 
         Parameters
         ----------

@@ -24,7 +24,7 @@ _STRATEGIES = ("mean", "median", "most_frequent", "constant")
 _NAMES = {
     StandardScaler: "scale",
     OneHotEncoder: "onehot",
-    KBinsDiscretizer: "bucketise",
+    KBinsDiscretizer: "bucketize",
     TargetEncoder: "targetmean",
     type(None): "keep",
 }
@@ -124,7 +124,7 @@ def OneHot(*, sparse_output: bool = False) -> Any:  # noqa: N802  (as `Impute`)
     return OneHotEncoder(handle_unknown="ignore", sparse_output=sparse_output)
 
 
-def Bucketise(  # noqa: N802  (as `Impute`)
+def Bucketize(  # noqa: N802  (as `Impute`)
     buckets: int = 5, edges: Sequence[float] | None = None, *, one_hot: bool = False
 ) -> Any:
     """Replace numbers by the numbers of their buckets, from 0.
@@ -152,12 +152,12 @@ def Bucketise(  # noqa: N802  (as `Impute`)
         If the number of buckets is less than two, or the edges are not in ascending order.
     """
     if buckets < 2:
-        raise ValueError(f"Bucketise(buckets={buckets}) is not valid. Choose at least 2 buckets.")
+        raise ValueError(f"Bucketize(buckets={buckets}) is not valid. Choose at least 2 buckets.")
     step = KBinsDiscretizer(buckets, encode="onehot-dense" if one_hot else "ordinal")
     if edges is None:
         return step
     if len(edges) < 3 or any(right <= left for left, right in itertools.pairwise(edges)):
-        raise ValueError(f"Bucketise(edges={list(edges)}) is not valid. Pass at least 3 numbers in ascending order.")
+        raise ValueError(f"Bucketize(edges={list(edges)}) is not valid. Pass at least 3 numbers in ascending order.")
     return FrozenEstimator(discretizer(step, np.asarray(edges, dtype=np.float64)))
 
 

@@ -23,7 +23,7 @@ from workbench.ml.engine.parts import weighed
 from workbench.ml.engine.rank_task import Task
 from workbench.ml.engine.verbose import Callback
 from workbench.ml.estimator import Estimator
-from workbench.ml.scaler.part import ScalerChecks, ScalerPart, moments, refuse_to_centre
+from workbench.ml.scaler.part import ScalerChecks, ScalerPart, moments, refuse_to_center
 from workbench.ml.transformer import Transformer
 
 _Array = NDArray[Any]
@@ -203,7 +203,7 @@ class StandardScaler(OneToOneFeatureMixin, Transformer, Estimator):  # type: ign
         if is_dask_collection(X):
             return self._lazily("transform", X)
         X = validate_data(self, X, reset=False, copy=self.copy, **_APPLIED)
-        refuse_to_centre(X, self.with_mean)
+        refuse_to_center(X, self.with_mean)
         if sparse.issparse(X):
             if self.scale_ is not None:
                 inplace_column_scale(X, 1 / self.scale_)
@@ -231,7 +231,7 @@ class StandardScaler(OneToOneFeatureMixin, Transformer, Estimator):  # type: ign
         if is_dask_collection(X):
             return self._lazily("inverse_transform", X)
         X = check_array(X, estimator=self, input_name="X", copy=self.copy, **_APPLIED)
-        refuse_to_centre(X, self.with_mean)
+        refuse_to_center(X, self.with_mean)
         if sparse.issparse(X):
             if self.scale_ is not None:
                 inplace_column_scale(X, self.scale_)

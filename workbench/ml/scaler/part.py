@@ -45,11 +45,11 @@ class ScalerChecks(Checks):
             estimator=self.estimator,
             input_name="X",
         )
-        refuse_to_centre(X, self.with_mean)
+        refuse_to_center(X, self.with_mean)
         return X, None, weights(weight, X)
 
 
-def refuse_to_centre(X: Any, with_mean: bool) -> None:
+def refuse_to_center(X: Any, with_mean: bool) -> None:
     """Raise ValueError for sparse rows with `with_mean`."""
     if with_mean and sparse.issparse(X):
         raise ValueError("Cannot center sparse matrices, which would be dense: pass with_mean=False.")

@@ -48,14 +48,14 @@ class _Normalized(torch.autograd.Function):
         tensor, weight, means, scale = ctx.saved_tensors
         dims = [axis for axis in range(tensor.dim()) if axis != 1]
         shape = [-1 if axis == 1 else 1 for axis in range(tensor.dim())]
-        centred = tensor - means.view(shape).to(tensor.dtype)
+        centered = tensor - means.view(shape).to(tensor.dtype)
         of_bias = gradient.sum(dims)
-        of_weight = _products(gradient, centred) * scale.to(tensor.dtype)
+        of_weight = _products(gradient, centered) * scale.to(tensor.dtype)
         sums = torch.stack([of_bias, of_weight])
         all_reduce(ctx.comm, [sums], dist.ReduceOp.SUM)
         factor = (scale if weight is None else scale * weight).to(tensor.dtype)
         first, second = sums * factor / ctx.count
-        of_tensor = centred.mul_((-second * scale.to(tensor.dtype)).view(shape)).sub_(first.view(shape))
+        of_tensor = centered.mul_((-second * scale.to(tensor.dtype)).view(shape)).sub_(first.view(shape))
         of_tensor.addcmul_(gradient, factor.view(shape))
         return None, None, None, of_tensor, None if weight is None else of_weight, of_bias if ctx.has_bias else None
 

@@ -17,7 +17,7 @@ NOTHING, FIRST, TOP, MISSING = 0, 1, 254, 255
 
 
 @dataclass(frozen=True)
-class ColourScale:
+class ColorScale:
     """Maps numbers to codes.
 
     Attributes
@@ -32,12 +32,12 @@ class ColourScale:
     high: float
 
     @classmethod
-    def even(cls, high: float) -> ColourScale:
+    def even(cls, high: float) -> ColorScale:
         """Return a linear scale from 0."""
         return cls(0.0, high if high > 0 else 1.0)
 
     @classmethod
-    def logarithms(cls, numbers: NDArray[np.float64]) -> ColourScale:
+    def logarithms(cls, numbers: NDArray[np.float64]) -> ColorScale:
         """Return a logarithmic scale from the smallest number above 0, over at least one decade and at most six."""
         above = numbers[np.isfinite(numbers) & (numbers > 0)]
         if not above.size:
