@@ -53,7 +53,7 @@ BANNED = {
     r"\b(?:speaks?|hears?|heard|believes?)\b": "send, receive, use, find",
     r"\bdaskified\b": "Dask version",
     r"\bwhat for what\b": "equivalents",
-    r"\b(?:color|center|behavior|neighbor|honor)\w*": "American spelling",
+    r"\b(?:colour|centre|behaviour|neighbour|honour|flavour|favour|licence)\w*": "American spelling",
     r"\b(?:serial|initial|final|normal|optim|standard|recogn|summar|author)is(?:e|es|ed|ing|ation)\b": "-ize",
     r"^#.*\?$": "a heading is a noun phrase or a task",
 }
