@@ -128,10 +128,10 @@ for (const text of ['four', '1e3', '2.5', '0x10', '9'.repeat(20)]) {
 
 test('the answer of the scheduler is taken from the end of the script', () => {
   const output =
-    '#!/bin/sh\n# slurm says: not this\nexec it\n# slurm says: would start at 12:00\nif lucky\n';
+    '#!/bin/sh\n# slurm reports: not this\nexec it\n# slurm reports: would start at 12:00\nif lucky\n';
 
   assert.deepEqual(parseScript(output), {
-    script: '#!/bin/sh\n# slurm says: not this\nexec it\n',
+    script: '#!/bin/sh\n# slurm reports: not this\nexec it\n',
     scheduler: 'slurm',
     verdict: 'would start at 12:00\nif lucky'
   });

@@ -209,7 +209,7 @@ def test_a_dry_run_shows_the_script_and_what_slurm_says_and_starts_nothing(slurm
     assert cli.main(["start", "8", "--nodes", "4", "--scheduler", "slurm", "--dry-run"]) == 0
     shown = capsys.readouterr().out
     assert "#SBATCH --nodes=4\n#SBATCH --ntasks=8\n" in shown
-    assert "# slurm says: would start at" in shown
+    assert "# slurm reports: would start at" in shown
     assert slurm.jobs() == before
 
 

@@ -48,7 +48,7 @@ def job(slurm, worker, before):
     worker.do("mpi-workbench:new-cluster")
     worker.fill(scheduler="slurm", ranks="2", nodes="2", walltime="20 minutes", name=NAME)
     worker.script("#SBATCH --nodes=2")
-    worker.form().locator(".wb-Verdict", has_text="slurm says: would").wait_for()
+    worker.form().locator(".wb-Verdict", has_text="slurm reports: would").wait_for()
     in_both_themes(worker, "form")
     worker.starter().click()
     worker.card(NAME).get_by_text("queued", exact=True).wait_for()
@@ -73,8 +73,8 @@ def in_both_themes(worker, name):
 
 
 def test_a_cluster_of_the_form_waits_in_the_queue_and_says_why(worker, job):
-    worker.form().get_by_text(f"Cluster {NAME}: queued · waits: ").wait_for()
-    worker.card(NAME).get_by_text("waits: ").wait_for()
+    worker.form().get_by_text(f"Cluster {NAME}: queued · reason: ").wait_for()
+    worker.card(NAME).get_by_text("reason: ").wait_for()
     worker.card(NAME).get_by_text(f"slurm · job {job} · 2 nodes").wait_for()
     in_both_themes(worker, "queued")
 

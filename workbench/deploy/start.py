@@ -340,7 +340,7 @@ def preview(options: ClusterOptions) -> str:
     lines.append(f"#   {shlex.join(command.argv)}")
     scheduler, spec = launcher(record.scheduler), job_spec(record)
     if verdict := scheduler.test_only(spec):
-        lines.append(f"# {scheduler.name} says: {verdict}")
+        lines.append(f"# {scheduler.name} reports: {verdict}")
     return scheduler.script(spec) + "\n".join(lines) + "\n"
 
 

@@ -242,7 +242,7 @@ function formatStage(cluster: ICluster | undefined, trans: TranslationBundle): s
   const { name, reason, up, ranks } = cluster;
   return [
     trans.__('Cluster %1: %2', name, formatState(cluster, trans)),
-    ...(reason === null ? [] : [trans.__('waits: %1', reason)]),
+    ...(reason === null ? [] : [trans.__('reason: %1', reason)]),
     ...(up > 0 ? [trans._n('%2 of %1 rank', '%2 of %1 ranks', ranks, up)] : [])
   ].join(' · ');
 }
@@ -275,7 +275,7 @@ export function ScriptPane(): React.JSX.Element {
       )}
       {verdict !== '' && (
         <p className={`wb-Verdict${isStale ? ' wb-mod-old' : ''}`} role="status">
-          <strong>{trans.__('%1 says:', scheduler)}</strong> {verdict}
+          <strong>{trans.__('%1 reports:', scheduler)}</strong> {verdict}
         </p>
       )}
     </section>

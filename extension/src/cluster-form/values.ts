@@ -131,9 +131,9 @@ export interface IScript {
   verdict: string;
 }
 
-/** Parse the output of a dry run, whose last comment is the verdict: `# slurm says: ...`. */
+/** Parse the output of a dry run, whose last comment is the verdict: `# slurm reports: ...`. */
 export function parseScript(output: string): IScript {
-  const last = [...output.matchAll(/^# (\S+) says: /gm)].at(-1);
+  const last = [...output.matchAll(/^# (\S+) reports: /gm)].at(-1);
   if (!last) {
     return { script: output, scheduler: '', verdict: '' };
   }

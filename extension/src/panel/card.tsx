@@ -116,7 +116,7 @@ export function Facts({ cluster }: { cluster: ICluster }): React.JSX.Element {
   return (
     <div className="wb-Facts">
       <p>{formatPlace(cluster, trans).join(' · ')}</p>
-      {reason !== null && <p>{trans.__('waits: %1', reason)}</p>}
+      {reason !== null && <p>{trans.__('reason: %1', reason)}</p>}
       {cluster.expected !== null && (
         <p>{trans.__('expected start: %1', formatTime(cluster.expected, now))}</p>
       )}
