@@ -259,7 +259,7 @@ class MPIProcessGroup(dist.ProcessGroup):
         if sent[self.rank()] != wanted[self.rank()]:
             raise InvalidRequest(
                 f"rank {self.rank()} sends {sent[self.rank()]} bytes to the same rank, and the output has "
-                f"{wanted[self.rank()]} for them: pass the same number of rows in the input and in the output"
+                f"{wanted[self.rank()]} for them. Pass the same number of rows in the input and in the output."
             )
         if output_splits or splits:
             self.comm.Alltoallv([array(row), sent, MPI.BYTE], [array(received), wanted, MPI.BYTE])
@@ -307,8 +307,8 @@ class _NoStore(dist.Store):
 
     def _refuse(self, *_: object) -> NoReturn:
         raise InvalidRequest(
-            "the groups of a distributed() block have no store, which other backends need: make groups without "
-            "backend=, new_group(ranks)"
+            "the groups of a distributed() block have no store, which other backends need. Make groups without "
+            "backend=: new_group(ranks)."
         )
 
     set = get = add = check = wait = compare_set = _refuse
@@ -339,13 +339,13 @@ def _bytes_of(tensor: torch.Tensor, splits: Sequence[int], ranks: int) -> list[i
     each = tensor.numel() // max(1, rows) * tensor.element_size()
     if splits and (len(splits) != ranks or sum(splits) != rows):
         raise InvalidRequest(
-            f"the split sizes {list(splits)} are not valid: pass a number of rows for each of the {ranks} ranks, "
-            f"{rows} together"
+            f"the split sizes {list(splits)} are not valid. Pass a number of rows for each of the {ranks} ranks, "
+            f"{rows} together."
         )
     if not splits and rows % ranks:
         raise InvalidRequest(
-            f"{rows} rows cannot be divided equally among {ranks} ranks: pass split sizes, the number of rows for each "
-            "rank"
+            f"{rows} rows cannot be divided equally among {ranks} ranks. Pass split sizes, the number of rows for each "
+            "rank."
         )
     return [its * each for its in splits or [rows // ranks] * ranks]
 
@@ -355,11 +355,11 @@ def _require_parts(ranks: int, **rows: torch.Tensor) -> None:
     (name, whole), (other, part) = rows.items()
     if whole.numel() != ranks * part.numel():
         raise InvalidRequest(
-            f"the {name} has {whole.numel()} elements, not {ranks} times the {part.numel()} of the {other}"
+            f"the {name} has {whole.numel()} elements, not {ranks} times the {part.numel()} of the {other}."
         )
     if whole.dtype != part.dtype:
         raise InvalidRequest(
-            f"the {name} is of {whole.dtype} and the {other} of {part.dtype}: pass tensors of one type"
+            f"the {name} is of {whole.dtype} and the {other} of {part.dtype}. Pass tensors of one type."
         )
 
 
@@ -369,6 +369,6 @@ def _require_list(name: str, tensors: Tensors, ranks: int, like: torch.Tensor, r
     if len(lengths) != ranks or {*(lengths if rank is None else [lengths[rank]])} != {like.numel()}:
         which = "each" if rank is None else f"that of rank {rank}"
         raise InvalidRequest(
-            f"the {name} have {lengths} elements: pass {count(ranks, 'tensor')}, {which} with "
-            f"{count(like.numel(), 'element')}"
+            f"the {name} have {lengths} elements. Pass {count(ranks, 'tensor')}, {which} with "
+            f"{count(like.numel(), 'element')}."
         )
