@@ -135,19 +135,19 @@ def test_what_cannot_be_is_refused_in_words_on_all_ranks(client4, what, said):
 def test_collectives_of_tensors_that_do_not_fit_are_refused(client4):
     for rank, said in enumerate(run_on_ranks(torched.unfitting, client=client4)):
         ends = {
-            "all_gather": f"have [3, 3, 3, 3] elements. Pass 4 tensors, that of rank {rank} with 2 elements",
-            "all_gather of more": f"have [2, 2, 2, 2, 2] elements. Pass 4 tensors, that of rank {rank} with 2 elements",
-            "all_gather_single": "output is of torch.float64 and the input of torch.float32. Pass tensors of one type",
-            "reduce_scatter_single": "is of torch.bfloat16 and the output of torch.float32. Pass tensors of one type",
-            "all_to_all": f"the inputs have [2, 2, 2, 2] elements. Pass 4 tensors, that of rank {rank} with 3 elements",
-            "equal": "divided equally among 4 ranks. Pass split sizes, the number of rows for each rank",
-            "sizes": "has 16 for them. Pass the same number of rows in the input and in the output",
-            "large splits": "[4, 4, 4, 4] are not valid. Pass a number of rows for each of the 4 ranks, 4 together",
-            "few splits": "sizes [4] are not valid. Pass a number of rows for each of the 4 ranks, 4 together",
-            "gather": "the outputs have [3] elements. Pass 1 tensor, each with 2 elements",
-            "gather of more": "the outputs have [1, 1] elements. Pass 1 tensor, each with 2 elements",
-            "scatter": "the inputs have [2] elements. Pass 1 tensor, each with 1 element",
-            "scatter of more": "the inputs have [1, 1] elements. Pass 1 tensor, each with 2 elements",
+            "all_gather": f"have [3, 3, 3, 3] elements. Pass 4 tensors, that of rank {rank} with 2 elements.",
+            "all_gather of more": f"2, 2] elements. Pass 4 tensors, that of rank {rank} with 2 elements.",
+            "all_gather_single": "output is of torch.float64 and the input of torch.float32. Pass tensors of one type.",
+            "reduce_scatter_single": "is of torch.bfloat16 and the output of torch.float32. Pass tensors of one type.",
+            "all_to_all": f"inputs have [2, 2, 2, 2] elements. Pass 4 tensors, that of rank {rank} with 3 elements.",
+            "equal": "divided equally among 4 ranks. Pass split sizes, the number of rows for each rank.",
+            "sizes": "has 16 for them. Pass the same number of rows in the input and in the output.",
+            "large splits": "[4, 4, 4, 4] are not valid. Pass a number of rows for each of the 4 ranks, 4 together.",
+            "few splits": "sizes [4] are not valid. Pass a number of rows for each of the 4 ranks, 4 together.",
+            "gather": "the outputs have [3] elements. Pass 1 tensor, each with 2 elements.",
+            "gather of more": "the outputs have [1, 1] elements. Pass 1 tensor, each with 2 elements.",
+            "scatter": "the inputs have [2] elements. Pass 1 tensor, each with 1 element.",
+            "scatter of more": "the inputs have [1, 1] elements. Pass 1 tensor, each with 2 elements.",
         }
         assert {name: words[-len(ends[name]) :] for name, words in said.items()} == ends
 
