@@ -40,7 +40,7 @@ TARGETS = {
 """How often ours is to be done while the peer fits once; None where that is only told."""
 _PACKAGES = {DASK_ML: "dask-ml", DAAL: "scikit-learn-intelex", HEAT: "heat"}
 _HOW = {
-    DASK_ML: "make bench-peers, or pip install 'mpi-workbench[mpich,bench,peers]' in an environment of its own",
+    DASK_ML: "make bench-peers, or pip install 'mpi-workbench[mpich,bench,peers]' in a separate environment",
     HEAT: "pip install 'mpi-workbench[bench,heat]', which brings PyTorch",
 }
 """What brings a peer; the first brings daal4py, too."""
