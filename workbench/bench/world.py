@@ -1,7 +1,7 @@
 """Runs a program on every rank of an MPI world of its own, and hands back what its rank 0 returns.
 
-A program is a module with ``measure(**options)``; options and result go as JSON. The ranks run this very module
-under mpi4py's runner, where an error on one rank ends all of them.
+A program is a module with ``measure(**options)``; options and result go as JSON. The ranks run this very module,
+where an error on one rank ends all of them.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from workbench.errors import LaunchError
 from workbench.launch.environment import scrub
 from workbench.launch.mpi_library import MPI
 from workbench.launch.mpiexec import Geometry, world_command
+from workbench.mpi.abort import abort_world
 
 _CALL, _RESULT, _LOG = "call.json", "result.json", "log"
 # Characters of a log that an error shows.
@@ -94,7 +96,7 @@ def started(found: MPI, ranks: int, program: str, options: Mapping[str, Any]) ->
     with tempfile.TemporaryDirectory(prefix="workbench-bench-") as name:
         folder = Path(name)
         (folder / _CALL).write_text(json.dumps({"program": program, "options": options}), encoding="utf-8")
-        words = [sys.executable, "-m", "mpi4py", "-m", "workbench.bench.world", str(folder)]
+        words = [sys.executable, "-m", "workbench.bench.world", str(folder)]
         line = world_command(found, Geometry.here(ranks, 1), words)
         environment, _ = scrub(os.environ)
         with open(folder / _LOG, "wb") as log:
@@ -128,13 +130,18 @@ def end(process: subprocess.Popen[bytes]) -> None:
 
 def main() -> None:
     """Be one rank: measure, and on rank 0 write the result."""
-    from mpi4py import MPI
-
+    launcher = os.getppid()
     folder = Path(sys.argv[1])
-    call = json.loads((folder / _CALL).read_text(encoding="utf-8"))
-    result = import_module(call["program"]).measure(**call["options"])
-    if MPI.COMM_WORLD.rank == 0:
-        (folder / _RESULT).write_text(json.dumps(result), encoding="utf-8")
+    try:
+        from mpi4py import MPI
+
+        call = json.loads((folder / _CALL).read_text(encoding="utf-8"))
+        result = import_module(call["program"]).measure(**call["options"])
+        if MPI.COMM_WORLD.rank == 0:
+            (folder / _RESULT).write_text(json.dumps(result), encoding="utf-8")
+    except BaseException:  # noqa: BLE001  (whatever it is, it ends the world)
+        traceback.print_exc()
+        abort_world(launcher)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,6 @@ import gc
 import os
 import signal
 import sys
-import threading
 import time
 import traceback
 from typing import NoReturn
@@ -24,6 +23,7 @@ from workbench.deploy import logs
 from workbench.deploy.record import Record
 from workbench.deploy.registry import await_record
 from workbench.files import node_dirs
+from workbench.mpi.abort import abort_world
 from workbench.mpi.context import current
 from workbench.processes import open_files, parent_death
 from workbench.processes.process_id import ProcessId
@@ -33,8 +33,6 @@ from workbench.rank import world
 _FINALIZE_TIMEOUT_S = 3.0
 # Seconds before that, for frames that MPI still transports.
 _DRAIN_TIMEOUT_S = 1.0
-# Seconds for MPI to end the world.
-_ABORT_TIMEOUT_S = 5.0
 # Prefixes of the names of launcher daemons on other nodes: of Open MPI 5 and 4, MPICH and Intel MPI, Slurm.
 _DAEMONS = ("prte", "orte", "mpirun", "mpiexec", "hydra_", "slurmstepd")
 
@@ -112,23 +110,9 @@ def _abort(error: BaseException, stderr_fd: int, record: Record, index: int, dae
         os.write(os.open(logs.of_world(record, index), os.O_WRONLY | os.O_APPEND), reason)
     except OSError:
         os.write(stderr_fd, reason)
-    from mpi4py import rc
-
-    rc.initialize = False
-    from mpi4py import MPI
-
     if not record.process.is_local:
         node_dirs.release_node(record.id)
-    if MPI.Is_initialized() and not MPI.Is_finalized():
-        aborting = threading.Thread(target=MPI.COMM_WORLD.Abort, args=(1,), daemon=True)
-        aborting.start()
-        aborting.join(_ABORT_TIMEOUT_S)
-    # MPI does not notice the loss of a process that is not a rank yet, and Abort() of two ranks at the same time can
-    # fail to end the world: the launcher's daemon has to end the world.
-    if _is_launcher(daemon, record.process):
-        with contextlib.suppress(OSError):  # the daemon has ended meanwhile, or belongs to root
-            os.kill(daemon, signal.SIGTERM)
-    os._exit(1)
+    abort_world(daemon if _is_launcher(daemon, record.process) else None)
 
 
 def _is_launcher(daemon: int, head: ProcessId) -> bool:
