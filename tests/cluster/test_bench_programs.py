@@ -161,6 +161,20 @@ def test_transport_measures_other_kinds_of_buffers(kind):
     assert all(row["mpi_us"] > 0 < row["raw_us"] for row in report.rows)
 
 
+def test_collectives_of_mpi_on_a_device_are_refused():
+    with pytest.raises(InvalidRequest, match=r"--device cuda is for tensors of torch\.distributed\. Pass --torch"):
+        _run(collectives, "--device=cuda")
+
+
+@pytest.mark.gpu
+def test_collectives_measures_torch_on_a_gpu_against_copies():
+    report = _run(collectives, "--torch", "--device=cuda", "--sizes=8,1MiB", "--seconds=0.01")
+
+    assert len(report.rows) == 2 * len(torched.OPERATIONS)
+    assert min(row[f"{kind}_us"] for row in report.rows for kind in ("mpi", "torch", "copied")) > 0
+    assert report.summary["all_reduce_large_of_copied"] > 0
+
+
 def test_collectives_of_one_rank_are_refused():
     with pytest.raises(InvalidRequest, match="--ranks 1: messages need two ranks at least"):
         _run(collectives, "--ranks=1")

@@ -92,6 +92,18 @@ def test_numbers_on_a_device_are_checked_as_those_of_the_host(client4, device):
         np.testing.assert_allclose(getattr(found, name), getattr(expected, name), rtol=1e-8, atol=1e-9)
 
 
+def test_dask_moves_tensors_of_a_device_between_ranks_and_to_the_notebook(client4, device):
+    import torch
+
+    first, last = list(client4.scheduler_info()["workers"])[:2]
+    there = client4.submit(torch.arange, 1 << 20, device=device, requires_grad=False, workers=first, pure=False)
+    moved = client4.submit(lambda tensor: (tensor.device.type, int(tensor.sum())), there, workers=last)
+
+    assert moved.result(DEADLINE) == (device, (1 << 20) * ((1 << 20) - 1) // 2)
+    found = there.result(DEADLINE)
+    assert (found.device.type, found.shape, int(found[-1])) == (device, (1 << 20,), (1 << 20) - 1)
+
+
 @pytest.mark.parametrize("engine", ["mpi", "dask"])
 def test_a_device_that_ranks_do_not_have_is_an_error_with_a_remedy(client4, engine):
     with pytest.raises(InvalidRequest, match=r"device='cuda:99' cannot be used: .*Pass device=None"):

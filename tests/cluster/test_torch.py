@@ -33,9 +33,9 @@ BACK_WITHIN = 2 * FACTOR if "WORKBENCH_CYCLES" in os.environ else DEADLINE
 SIZES = pytest.mark.parametrize("size", [1, 2, 4])
 
 
-def on_parts(client, size, function, *args):
+def on_parts(client, size, function, *args, device="cpu"):
     """Return what a function returned on parts of this many ranks."""
-    return run_on_ranks(torched.of_part, size, function, *args, client=client, timeout=4 * DEADLINE)
+    return run_on_ranks(torched.of_part, size, function, *args, device=device, client=client, timeout=4 * DEADLINE)
 
 
 def works(client):
@@ -44,21 +44,25 @@ def works(client):
 
 @SIZES
 @pytest.mark.parametrize("dtype", torched.DTYPES)
-def test_every_collective_of_torch_does_what_numpy_does(client4, size, dtype):
-    assert len({tuple(names) for names in on_parts(client4, size, torched.reductions, dtype)}) == 1
-    on_parts(client4, size, torched.collectives, dtype)
+def test_every_collective_of_torch_does_what_numpy_does(client4, size, dtype, device):
+    assert len({tuple(names) for names in on_parts(client4, size, torched.reductions, dtype, device=device)}) == 1
+    on_parts(client4, size, torched.collectives, dtype, device=device)
+
+
+def test_large_tensors_are_reduced_by_pieces(client4, device):
+    on_parts(client4, 4, torched.large, device=device)
 
 
 @SIZES
-def test_messages_objects_groups_and_coalesced_calls_work(client4, size):
-    versions = on_parts(client4, size, torched.others)
+def test_messages_objects_groups_and_coalesced_calls_work(client4, size, device):
+    versions = on_parts(client4, size, torched.others, device=device)
     assert len(set(versions)) == 1
 
 
 @SIZES
 @pytest.mark.parametrize(("dtype", "apart"), [("float64", 1e-12), ("float32", 1e-5)])
-def test_losses_of_data_parallel_training_are_those_of_one_process(client4, size, dtype, apart):
-    for many, one in on_parts(client4, size, torched.ddp, dtype):
+def test_losses_of_data_parallel_training_are_those_of_one_process(client4, size, dtype, apart, device):
+    for many, one in on_parts(client4, size, torched.ddp, dtype, device=device):
         np.testing.assert_allclose(many, one, atol=apart, rtol=0)
         assert one[-1] < one[0] / 2
 
@@ -117,7 +121,10 @@ def test_gradients_are_in_the_traffic_of_the_cluster(cluster4, client4):
             "InvalidRequest: .* cannot reduce torch.complex32. Convert the tensor to complex64",
         ),
         ("bits of real numbers", "InvalidRequest: .* has no ReduceOp.BAND for torch.float32"),
-        ("another memory", "InvalidRequest: a tensor is on meta, and a process group .* Pass tensor.cpu"),
+        (
+            "another memory",
+            "InvalidRequest: a tensor is on meta, .* of the host or of a GPU .cuda.. Pass tensor.cpu",
+        ),
         ("sizes", "InvalidRequest: the output has 12 elements, not 4 times the 2 of the input"),
         ("monitored", "ValueError: monitored_barrier is only implemented for GLOO"),
         ("gloo", "InvalidRequest: the groups of .* have no store, .* Make groups without backend="),
@@ -318,23 +325,38 @@ def test_batches_that_cannot_be_are_refused(client4, options, said):
         run_on_ranks(torched.batched, X, y, 1, **options)
 
 
-def test_a_fit_has_the_losses_of_one_process_and_its_module_predicts(client4):
+def test_a_fit_has_the_losses_of_one_process_and_its_module_predicts(client4, device):
     import torch
 
     X, y = place(*torched.blobs())
     model = torched.net()
     held_out = place(X[:50].compute(), y[:50].compute())
-    history = fit(model, torched.cross_entropy, X, y, epochs=3, size=24, validation=held_out)
+    history = fit(model, torched.cross_entropy, X, y, epochs=3, size=24, validation=held_out, device=device)
 
     np.testing.assert_allclose(
         [record["loss"] for record in history], torched.losses_of_one_process(3, 24), atol=1e-12, rtol=0
     )
-    predicted = predict(model, X, size=50)
+    predicted = predict(model, X, size=50, device=device)
     assert predicted.chunks[0] == X.chunks[0]
     expected = model(torch.from_numpy(X.compute())).detach()
     np.testing.assert_allclose(predicted.compute(), expected.numpy(), atol=1e-12)
     loss = torched.cross_entropy(expected[:50], torch.from_numpy(y[:50].compute())).item()
     assert history[-1]["validation_loss"] == pytest.approx(loss, abs=1e-12)
+
+
+def test_a_fit_takes_blocks_on_a_device(client4, device):
+    X, y = place(*torched.blobs(), device=device)
+    history = fit(torched.net(), torched.cross_entropy, X, y, epochs=3, size=24, device=device)
+
+    np.testing.assert_allclose(
+        [record["loss"] for record in history], torched.losses_of_one_process(3, 24), atol=1e-12, rtol=0
+    )
+
+
+def test_a_device_that_a_rank_does_not_have_is_refused(client4):
+    X, y = place(*torched.blobs())
+    with pytest.raises(InvalidRequest, match=r"device='cuda:99' cannot be used: .* Pass device=None"):
+        fit(torched.net(), torched.cross_entropy, X, y, device="cuda:99")
 
 
 def test_a_validation_loss_is_that_of_the_module_with_running_means_too(client4):
@@ -363,11 +385,11 @@ def test_a_validation_loss_is_that_of_all_rows_when_ranks_have_none(client4):
     assert history[0]["validation_loss"] == pytest.approx(loss, abs=1e-12)
 
 
-def test_a_fit_goes_on_from_its_checkpoint_with_another_number_of_ranks(client4, tmp_path):
+def test_a_fit_goes_on_from_its_checkpoint_with_another_number_of_ranks(client4, tmp_path, device):
     X, y = place(*torched.blobs())
-    whole = fit(torched.net(), torched.cross_entropy, X, y, epochs=3, size=24)
+    whole = fit(torched.net(), torched.cross_entropy, X, y, epochs=3, size=24, device=device)
     file = tmp_path / "checkpoint.pt"
-    first = fit(torched.net(), torched.cross_entropy, X, y, epochs=1, size=24, checkpoint=str(file))
+    first = fit(torched.net(), torched.cross_entropy, X, y, epochs=1, size=24, checkpoint=str(file), device=device)
     resumed = run_on_ranks(torched.resumed, str(file), 3, client=client4)[0]
 
     assert [first[0], *resumed] == [pytest.approx(record, abs=1e-12) for record in (whole[0], *whole)]

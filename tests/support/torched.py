@@ -18,10 +18,13 @@ DTYPES = ["float64", "float32", "int64", "int32", "int16", "int8", "uint8", "bfl
 OPERATIONS = ("all_reduce", "broadcast", "all_gather", "reduce_scatter", "all_to_all")
 
 
-def of_part(comm, size, function, *args):
-    """Call a function on parts of the ranks, of this size each."""
+def of_part(comm, size, function, *args, device="cpu"):
+    """Call a function on parts of the ranks, of this size each; what the function makes is on the device."""
+    import torch
+
     part = comm.Split(comm.rank // size)
-    return function(part, *args)
+    with torch.device(device):
+        return function(part, *args)
 
 
 def _values(rank, dtype, shape=(5, 3)):
@@ -29,13 +32,13 @@ def _values(rank, dtype, shape=(5, 3)):
     import torch
 
     numbers = np.random.default_rng(rank).integers(0, 2 if dtype == "bool" else 4, size=shape)
-    return torch.from_numpy(numbers).to(getattr(torch, dtype)), numbers
+    return torch.from_numpy(numbers).to(torch.get_default_device(), getattr(torch, dtype)), numbers
 
 
 def _same(tensor, expected):
     import torch
 
-    found = tensor.to(torch.complex128 if tensor.is_complex() else torch.float64).numpy()
+    found = tensor.to(torch.complex128 if tensor.is_complex() else torch.float64).cpu().numpy()
     np.testing.assert_array_equal(found, np.asarray(expected, found.dtype))
 
 
@@ -75,7 +78,7 @@ def reductions(comm, dtype):
         if mine.is_floating_point():
             mine = _values(me, dtype)[0]
             dist.all_reduce(mine, op=dist.ReduceOp.AVG)
-            np.testing.assert_allclose(mine.double().numpy(), sum(parts) / n, rtol=1e-2)
+            np.testing.assert_allclose(mine.double().cpu().numpy(), sum(parts) / n, rtol=1e-2)
     return [*ops]
 
 
@@ -117,6 +120,24 @@ def collectives(comm, dtype):
         dist.all_to_all_single(out, rows, [rank + 1 for rank in range(n)], [me + 1] * n)
         whole = [_values(rank, dtype, (n * (rank + 1), 2))[1].reshape(n, rank + 1, 2)[me] for rank in range(n)]
         _same(out, np.concatenate(whole))
+
+
+def large(comm):
+    """Return sums of a tensor of several pieces that is in a row and of one that is not, and of a sum that follows."""
+    import torch
+    import torch.distributed as dist
+
+    with distributed(comm):
+        row, columns = torch.arange(3 << 20) % 1000 + comm.rank, torch.ones(1300, 1024).T
+        work = dist.all_reduce(row, async_op=True)
+        dist.all_reduce(columns)
+        work.wait()
+        doubled = 2 * row
+        row.zero_()
+        n = comm.size
+        expected = (torch.arange(3 << 20) % 1000 * n + n * (n - 1) // 2) * 2
+        assert torch.equal(doubled, expected)
+        assert columns.eq(n).all()
 
 
 def others(comm):
@@ -240,8 +261,9 @@ def _rows(dtype):
     import torch
 
     source = np.random.default_rng(5)
-    X = torch.from_numpy(source.normal(size=(32, 6))).to(getattr(torch, dtype))
-    return X, torch.from_numpy(source.integers(0, 3, size=32))
+    device = torch.get_default_device()
+    X = torch.from_numpy(source.normal(size=(32, 6))).to(device, getattr(torch, dtype))
+    return X, torch.from_numpy(source.integers(0, 3, size=32)).to(device)
 
 
 def train(model, part, steps, *, each=lambda _: None):

@@ -27,7 +27,11 @@ TORCH_SIZES = (KIB, 16 * KIB, 256 * KIB, MIB, 4 * MIB, 25 * MIB, 100 * MIB)
 """The same for torch.distributed; DDP sends gradients by 25 MiB."""
 POINT_TO_POINT = ("latency", "bandwidth")
 """Operations that two ranks of the world do."""
-_TORCH_LINES = (("mpi", "plain MPI", plotting.LIMIT), ("torch", "torch.distributed", plotting.OURS))
+_TORCH_LINES = (
+    ("mpi", "plain MPI", plotting.LIMIT),
+    ("torch", "torch.distributed", plotting.OURS),
+    ("copied", "copies and plain MPI", plotting.THEIRS),
+)
 # Seconds for all of it, and about how long for one operation at one size.
 _DEADLINE, _EACH = 900.0, 0.25
 
@@ -38,6 +42,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     measured = parser.add_mutually_exclusive_group()
     measured.add_argument("--torch", action="store_true", help="measure torch.distributed against plain MPI")
     buffers.add_option(measured.add_argument, buffers.WRITABLE)
+    parser.add_argument("--device", default="cpu", help="of the tensors of --torch, as cuda (default: cpu)")
     parser.add_argument("--sizes", type=sizes, help="as 8,64KiB (default: 8 B to 16 MiB; of torch 1 KiB to 100 MiB)")
     parser.add_argument("--seconds", type=above_zero, default=_EACH, help=f"of each figure, about (default: {_EACH})")
 
@@ -54,6 +59,8 @@ def run(options: argparse.Namespace) -> Report:
     """
     if options.ranks < 2:
         raise InvalidRequest(f"--ranks {options.ranks}: messages need two ranks at least")
+    if options.device != "cpu" and not options.torch:
+        raise InvalidRequest(f"--device {options.device} is for tensors of torch.distributed. Pass --torch, too.")
     found = mpi_library.find()
     facts = machine(found) | {"ranks": options.ranks}
     if options.torch or options.buffers == "torch":
@@ -61,6 +68,8 @@ def run(options: argparse.Namespace) -> Report:
         facts |= {"torch": version("torch")}
     given = {"sizes": options.sizes or (TORCH_SIZES if options.torch else SIZES), "seconds": options.seconds}
     if options.torch:
+        facts |= {"device": options.device}
+        given |= {"device": options.device}
         rows = world.run(found, options.ranks, "workbench.bench.torch_operations", given, _DEADLINE)
         return Report("collectives", facts, rows, summarize_torch(rows))
     facts |= {"buffers": options.buffers}
@@ -89,13 +98,19 @@ def summarize_torch(rows: list[dict[str, Any]]) -> dict[str, Any]:
     """Return what torch.distributed takes beyond plain MPI below 1 MiB, in µs, and its time over that of MPI above.
 
     Of all operations together the largest and the geometric mean, each with its target; and both of ``all_reduce``
-    alone. None where no such size was measured.
+    alone. None where no such size was measured. With tensors on a GPU also the time over that of a program that copies
+    them to the host and back, above 1 MiB.
     """
     summary: dict[str, Any] = {}
     for name, its in (("torch", rows), ("all_reduce", [row for row in rows if row["operation"] == "all_reduce"])):
         extra = [row["torch_us"] - row["mpi_us"] for row in its if row["nbytes"] < MIB]
         summary[f"{name}_small_extra_us"] = max(extra) if extra else None
         summary[f"{name}_large_ratio"] = mean_ratio(its, "torch_us", "mpi_us", lambda nbytes: nbytes >= MIB)
+        if its and "copied_us" in its[0]:
+            summary[f"{name}_large_of_copied"] = mean_ratio(its, "torch_us", "copied_us", lambda nbytes: nbytes >= MIB)
+    if "torch_large_of_copied" in summary:
+        # The targets are those of tensors in the memory of the host.
+        return summary
     return summary | {"small_extra_target_us": 40.0, "large_target": 1.1}
 
 
@@ -115,6 +130,8 @@ def plot(report: Report) -> Figure:
         column, unit = ("gb_s", "bandwidth (GB/s)") if name == "bandwidth" else ("us", "time (µs)")
         nbytes = [row["nbytes"] for row in rows]
         for kind, label, look in _TORCH_LINES if of_torch else lines:
+            if f"{kind}_{column}" not in rows[0]:
+                continue  # on the CPU nothing is copied
             panel.plot(nbytes, [row[f"{kind}_{column}"] for row in rows], label=label, **look)
         plotting.size_axis(panel, nbytes)
         panel.set(yscale="log", title=f"{name} between two ranks" if name in POINT_TO_POINT else name, ylabel=unit)

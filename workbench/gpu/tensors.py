@@ -29,6 +29,35 @@ def register_size(sizeof: Any) -> None:
     sizeof.register(torch.Tensor, lambda tensor: tensor.nelement() * tensor.element_size())
 
 
+def register_messages() -> None:
+    """Have Dask send tensors on a GPU as bytes, by memory of the host; where there is no GPU, they arrive there.
+
+    Without this Dask pickles these tensors, and a process without a GPU cannot load them.
+    """
+    import torch
+    from distributed.protocol import torch as plain
+    from distributed.protocol.serialize import dask_deserialize, dask_serialize
+
+    def pack(tensor: torch.Tensor) -> tuple[dict[str, Any], list[Any]]:
+        copy = tensor
+        if tensor.is_cuda:
+            copy = to_host(tensor).requires_grad_(tensor.requires_grad)
+            copy.grad = None if tensor.grad is None else to_host(tensor.grad)
+        header, frames = plain.serialize_torch_Tensor(copy)
+        return header | {"gpu": tensor.is_cuda}, frames
+
+    def unpack(header: dict[str, Any], frames: list[Any]) -> torch.Tensor:
+        tensor: torch.Tensor = plain.deserialize_torch_Tensor(header, frames)
+        if not header["gpu"] or not torch.cuda.is_available():
+            return tensor
+        copy = tensor.detach().cuda().requires_grad_(tensor.requires_grad)
+        copy.grad = None if tensor.grad is None else tensor.grad.cuda()
+        return copy
+
+    dask_serialize.register(torch.Tensor, pack)
+    dask_deserialize.register(torch.Tensor, unpack)
+
+
 def on_device(value: Any, device: str) -> Any:
     """Return an array or a tensor as a tensor on a device: the same memory if the value is there, else a copy.
 
@@ -64,6 +93,14 @@ def on_device(value: Any, device: str) -> Any:
             f"device={device!r} cannot be used: {reason}. Pass device=None, which computes on the CPU, or use "
             "ranks with a GPU (--gpus-per-rank 1)."
         ) from error
+
+
+def to_host(tensor: Any) -> Any:
+    """Return a copy of a tensor on a GPU in page-locked memory of the host, which the GPU reads and writes fastest."""
+    import torch
+
+    copy = torch.empty_like(tensor, device="cpu", pin_memory=True)
+    return copy.copy_(tensor.detach())
 
 
 def on_host(value: Any) -> Any:

@@ -8,12 +8,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from dask.sizeof import sizeof
+from distributed.protocol.serialize import dask_deserialize, dask_serialize
 
 from workbench.gpu import tensors
 from workbench.placement.alignment import Array, aligned, alignment_of, join_arrays, ready
 
 # Without the bytes of tensors, Dask would move a block on a device to another rank as if the block were small.
 sizeof.register_lazy("torch", functools.partial(tensors.register_size, sizeof))
+dask_serialize.register_lazy("torch", tensors.register_messages)
+dask_deserialize.register_lazy("torch", tensors.register_messages)
 
 
 class Cut(NamedTuple):

@@ -28,8 +28,8 @@ def average(comm: MPI.Intracomm, arrays: Any) -> Any:
     comm : mpi4py.MPI.Intracomm
         Communicator of the call.
     arrays : array, sequence of arrays or mapping of arrays
-        Real or complex arrays of any shapes in the memory of the host: of NumPy or PyTorch, or of any library with
-        DLPack, as JAX. All ranks pass the same shapes and types in the same order.
+        Real or complex arrays of any shapes: of NumPy; of PyTorch, also on a GPU; or of any library with DLPack in the
+        memory of the host, as JAX. All ranks pass the same shapes and types in the same order.
 
     Returns
     -------
@@ -41,7 +41,7 @@ def average(comm: MPI.Intracomm, arrays: Any) -> Any:
     ------
     InvalidRequest
         On all ranks, if the shapes or types differ between ranks; on the rank alone, if an array has other
-        elements, or lies in the memory of a GPU.
+        elements, or lies in the memory of a GPU and is not a tensor of PyTorch.
 
     Notes
     -----
@@ -89,6 +89,7 @@ def _numpy(array: Any) -> npt.NDArray[Any]:
     if _is_tensor(array):
         # DLPack has no conjugate or negative views, and passes their memory as it is.
         array = array.detach().resolve_conj().resolve_neg()
+        array = array.cpu() if array.is_cuda else array
         if array.is_floating_point() and str(array.dtype).partition(".")[2] not in _WIDE:
             array = array.float()
     try:
@@ -136,7 +137,7 @@ def _like(mean: npt.NDArray[Any], given: Any) -> Any:
     if isinstance(given, np.ndarray):
         return mean.astype(given.dtype, copy=False)
     if _is_tensor(given):
-        return sys.modules["torch"].from_numpy(mean).to(given.dtype)
+        return sys.modules["torch"].from_numpy(mean).to(given.device, given.dtype)
     if hasattr(given, "__array_namespace__"):
         library = given.__array_namespace__()
         return library.astype(library.from_dlpack(mean), given.dtype)

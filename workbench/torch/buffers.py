@@ -1,4 +1,4 @@
-"""Memory of tensors, as mpi4py takes it."""
+"""Memory of tensors, as mpi4py takes it; MPI gets a copy in the memory of the host of a tensor on a GPU."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import torch
 from mpi4py import MPI
 
 from workbench.errors import InvalidRequest
+from workbench.gpu.tensors import to_host
 
 if TYPE_CHECKING:
     import numpy as np
@@ -15,21 +16,38 @@ if TYPE_CHECKING:
 
 
 def flat(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the elements of a tensor in one row: its own memory where that is contiguous, else a copy.
+    """Return the elements of a tensor in one row: its own memory where the host has it in a row, else a copy.
 
     Raises
     ------
     InvalidRequest
-        If the tensor is not in the memory of the host.
+        If the tensor is neither in the memory of the host nor in that of a GPU.
     """
-    if not tensor.is_cpu:
+    row = row_of(tensor)
+    return row if row.is_cpu else to_host(row)
+
+
+def row_of(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the elements of a tensor in one row, where the tensor is: its own memory if contiguous, else a copy.
+
+    Raises
+    ------
+    InvalidRequest
+        If the tensor is neither in the memory of the host nor in that of a GPU.
+    """
+    if not (tensor.is_cpu or tensor.is_cuda):
         raise InvalidRequest(
-            f"a tensor is on {tensor.device}, and a process group of the workbench takes only tensors in the memory of "
-            "the host. Pass tensor.cpu(), or use torch's NCCL backend with one GPU per rank."
+            f"a tensor is on {tensor.device}, and a process group of the workbench takes tensors in the memory of the "
+            "host or of a GPU (cuda). Pass tensor.cpu()."
         )
     row = tensor.detach().resolve_conj().resolve_neg()
     # A row without `reshape`, because small messages take a few microseconds.
     return row if row.dim() == 1 and row.is_contiguous() else row.reshape(-1).contiguous()
+
+
+def to_write(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a row for all elements that a tensor will get: its own memory where the host has it in a row."""
+    return flat(tensor) if tensor.is_cpu else torch.empty_like(row_of(tensor), device="cpu", pin_memory=True)
 
 
 def array(row: torch.Tensor) -> npt.NDArray[Any]:

@@ -43,7 +43,7 @@ def restored(comm: MPI.Intracomm | Any, path: str | None, kept: Mapping[str, Any
         return []
     try:
         # Only tensors and plain values are loaded: a file cannot run code.
-        states = torch.load(file, weights_only=True)
+        states = torch.load(file, map_location="cpu", weights_only=True)
     except FileNotFoundError as error:
         raise InvalidRequest(
             f"{_NAME} {path}: rank 0 finds the file, and rank {comm.rank} does not. Choose a file on a file system "

@@ -42,8 +42,8 @@ def distributed(comm: MPI.Intracomm) -> Iterator[Any]:
     A process group in Python (torch's extension ``Backend.register_backend``) translates torch's collectives into
     operations of the communicator, so these are counted, and end with the call. The context opens no port, and needs
     no list of hosts and no shared store. The number of torch's threads becomes that of the rank (``--threads`` of the
-    cluster). Tensors in GPU memory are refused; torch itself refuses `monitored_barrier`, `split_group` and
-    `shrink_group` for all groups except those of gloo or NCCL.
+    cluster). Tensors in GPU memory are sent by copies in the memory of the host. Torch itself refuses
+    `monitored_barrier`, `split_group` and `shrink_group` for all groups except those of gloo or NCCL.
 
     Examples
     --------
@@ -66,7 +66,7 @@ def distributed(comm: MPI.Intracomm) -> Iterator[Any]:
         )
     threads = torch.get_num_threads()
     if not hasattr(dist.Backend, BACKEND.upper()):
-        dist.Backend.register_backend(BACKEND, MPIProcessGroup.create, extended_api=True, devices=["cpu"])
+        dist.Backend.register_backend(BACKEND, MPIProcessGroup.create, extended_api=True, devices=["cpu", "cuda"])
     try:
         torch.set_num_threads(rank_threads())
         with MPIProcessGroup.parent(comm.Dup()):

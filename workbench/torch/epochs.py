@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
+from workbench.gpu.tensors import on_device
 from workbench.metrics.report import report
 from workbench.torch import checkpoints
 from workbench.torch.context import distributed
@@ -41,6 +42,8 @@ class Plan:
     seed: int
     shuffle: str | None
     name: str
+    device: str | None = None
+    """Device of PyTorch; None: where the module is."""
 
     def order(self, epoch: int) -> dict[str, Any]:
         """Return the options of the batches of an epoch."""
@@ -82,8 +85,8 @@ def train(
 
 
 def state(module: Any) -> dict[str, Any]:
-    """Return the state of a module without gradients."""
-    return {name: value.detach() for name, value in module.state_dict().items()}
+    """Return the state of a module without gradients, in the memory of the host."""
+    return {name: value.detach().cpu() for name, value in module.state_dict().items()}
 
 
 def run(
@@ -108,6 +111,7 @@ def run(
     tell
         Called on rank 0 with the number of each epoch and its record; the training ends if it returns True.
     """
+    _move(module, plan.device)
     # DDP refuses a module without weights to train, with an error of torch.
     model = module if isinstance(comm, Alone) else DistributedDataParallel(module, gradient_as_bucket_view=True)
     weights = list(model.parameters())
@@ -118,7 +122,7 @@ def run(
     while len(history) < plan.epochs and not _is_over(history, plan.patience):
         epoch = len(history)
         # Dropout draws different numbers on each rank, and the same numbers after a resume.
-        with torch.random.fork_rng(devices=[]):
+        with torch.random.fork_rng(devices=_gpus(module)):
             torch.manual_seed(hash((plan.seed, epoch, comm.rank)))
             parts = batches(comm, *rows, **plan.order(epoch))  # type: ignore[arg-type]  # `Alone` has the methods that it calls
             record = {"loss": _epoch(comm, model, optimizer, plan, parts)}
@@ -142,7 +146,8 @@ def run(
 def _epoch(comm: MPI.Intracomm | Alone, model: Any, optimizer: Any, plan: Plan, parts: Iterator[Any]) -> float:
     """Take a step for each batch; return the mean of their losses."""
     model.train()
-    total, steps = torch.zeros(1, dtype=torch.float64), 0
+    total: Any = 0.0
+    steps = 0
     for batch in parts:
         rows, *others = (_fitting(part, model) for part in batch)
         optimizer.zero_grad()
@@ -152,7 +157,8 @@ def _epoch(comm: MPI.Intracomm | Alone, model: Any, optimizer: Any, plan: Plan, 
             loss = loss * (len(rows) * comm.size / plan.size)
         loss.backward()
         optimizer.step()
-        total += loss.detach()
+        # On a GPU, the sum does not wait for each step.
+        total = total + loss.detach().double()
         steps += 1
     mean: float = comm.allreduce(float(total)) / comm.size / steps
     return mean
@@ -180,9 +186,21 @@ def _mean_loss(comm: MPI.Intracomm | Alone, module: Any, plan: Plan, *blocks: An
 
 
 def _fitting(part: Any, module: Any) -> Any:
-    """Return real numbers in the precision of the module, and other values unchanged."""
+    """Return numbers on the device of the module, and real numbers in its precision."""
     first = next(iter(module.parameters()), None)
-    return part if first is None or not part.is_floating_point() else part.to(first.dtype)
+    return part if first is None else part.to(first.device, first.dtype if part.is_floating_point() else None)
+
+
+def _move(module: Any, device: str | None) -> None:
+    """Move a module to a device of PyTorch, if one is named."""
+    if device is not None:
+        on_device(torch.empty(0), device)  # raises the error of a device that cannot be used
+        module.to(device)
+
+
+def _gpus(module: Any) -> list[torch.device]:
+    """Return the GPUs with weights of a module, which have generators of random numbers."""
+    return list({weight.device for weight in module.parameters() if weight.is_cuda})
 
 
 def _is_over(history: list[Record], patience: int | None) -> bool:
@@ -199,10 +217,11 @@ def _watched(record: Record) -> float:
     return record.get("validation_loss", record["loss"])
 
 
-def outputs(_: Any, module: Any, size: int, X: Any) -> npt.NDArray[Any]:
+def outputs(_: Any, module: Any, size: int, X: Any, device: str | None = None) -> npt.NDArray[Any]:
     """Return the outputs of a module for the rows of a block."""
+    _move(module, device)
     module.eval()
     with torch.no_grad():
         parts = [module(_fitting(rows, module)) for rows in tensor(X).split(size)]
-    result: npt.NDArray[Any] = torch.cat(parts).numpy()
+    result: npt.NDArray[Any] = torch.cat(parts).cpu().numpy()
     return result

@@ -51,6 +51,7 @@ class _NeuralNet(Estimator):
         "seed": [Interval(Integral, 0, None, closed="left")],
         "shuffle": [StrOptions(set(SHUFFLES)), None],
         "engine": [StrOptions({"auto", "mpi", "local"})],
+        "device": [str, None],
     }
 
     def __init__(
@@ -67,6 +68,7 @@ class _NeuralNet(Estimator):
         seed: int = 0,
         shuffle: str | None = "exchange",
         engine: str = "auto",
+        device: str | None = None,
         verbose: int = 0,
         callback: Callback | None = None,
     ) -> None:
@@ -81,6 +83,7 @@ class _NeuralNet(Estimator):
         self.seed = seed
         self.shuffle = shuffle
         self.engine = engine
+        self.device = device
         self.verbose = verbose
         self.callback = callback
 
@@ -106,7 +109,8 @@ class _NeuralNet(Estimator):
         ValueError, TypeError
             If rows, targets or weights are not valid; with messages of scikit-learn.
         InvalidRequest
-            If PyTorch is not installed, the outputs of the module do not fit the targets, or the workers have no MPI.
+            If PyTorch is not installed, the outputs of the module do not fit the targets, the workers have no MPI, or
+            the device cannot be used.
         """
         require_torch()
         import torch
@@ -129,6 +133,7 @@ class _NeuralNet(Estimator):
             seed=self.seed,
             shuffle=self.shuffle,
             name="",
+            device=self.device,
         )
         settings = net_part.Settings(self.module, plan, self.validation, classify=self._target == "labels")
         trained: Trained = self._fit(
@@ -191,6 +196,9 @@ class NeuralNetClassifier(ClassifierMixin, _NeuralNet):
     engine : {"auto", "mpi", "local"}, default="auto"
         ``"mpi"``: on the ranks of an MPI world, which have the rows. ``"local"``: in this process, for arrays.
         ``"auto"``: arrays in this process, Dask collections on the ranks.
+    device : str, default=None
+        Device of PyTorch that trains, for example ``"cuda"``: that of each rank, or of this process. None: the CPU. The
+        trained module is in the memory of the host, and predicts there.
     verbose : int, default=0
         1: a progress bar; 2: a line for each epoch.
     callback : callable, default=None
@@ -278,7 +286,7 @@ class NeuralNetRegressor(MultiOutputMixin, RegressorMixin, _NeuralNet):
     loss : callable, default=None
         Function of outputs and targets that returns the mean over the rows. With weights of rows it must accept
         ``reduction="none"``. None: ``torch.nn.functional.mse_loss``.
-    optimizer, epochs, size, schedule, validation, patience, seed, shuffle, engine, verbose, callback
+    optimizer, epochs, size, schedule, validation, patience, seed, shuffle, engine, device, verbose, callback
         See `NeuralNetClassifier`.
 
     Attributes

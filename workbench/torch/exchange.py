@@ -44,6 +44,8 @@ def exchange(comm: MPI.Intracomm, parts: list[Any], lengths: Sequence[int], rows
     import torch
     from mpi4py import MPI
 
+    from workbench.torch.buffers import array, flat, to_write, write
+
     if comm.size == 1:
         return [select(part, torch.from_numpy(rows)) for part in parts]
     starts = np.concatenate([[0], np.cumsum(lengths)])
@@ -62,11 +64,9 @@ def exchange(comm: MPI.Intracomm, parts: list[Any], lengths: Sequence[int], rows
         sent = select(part, places)
         received = part.new_empty((len(rows), *part.shape[1:]))
         each = math.prod(part.shape[1:]) * received.element_size()
-        messages = [
-            [block.reshape(-1).view(torch.uint8).numpy(), counts * each, MPI.BYTE]
-            for block, counts in ((sent, theirs), (received, mine))
-        ]
-        comm.Alltoallv(*messages)
+        row = to_write(received)
+        comm.Alltoallv([array(flat(sent)), theirs * each, MPI.BYTE], [array(row), mine * each, MPI.BYTE])
+        write(row, received)
         exchanged.append(select(received, back))
     return exchanged
 
@@ -85,4 +85,4 @@ def cut(parts: Sequence[Any], lengths: Sequence[int]) -> Iterator[tuple[Any, ...
 def select(part: Any, places: Any) -> Any:
     """Return ``part[places]``, which takes several times as long."""
     # `index_select` has some types of elements only for two dimensions.
-    return part[:, None].flatten(1).index_select(0, places).view(len(places), *part.shape[1:])
+    return part[:, None].flatten(1).index_select(0, places.to(part.device)).view(len(places), *part.shape[1:])

@@ -32,6 +32,7 @@ def fit(
     seed: int = 0,
     shuffle: str | None = "exchange",
     name: str = "training",
+    device: str | None = None,
     client: Client | None = None,
     limit: str = "1 GiB",
 ) -> list[dict[str, float]]:
@@ -70,6 +71,9 @@ def fit(
         See `batches`.
     name : str, default="training"
         Name of the curves on the dashboard's page *Training*.
+    device : str, default=None
+        Device of PyTorch on each rank, for example ``"cuda"``, where the module and each batch are copied to. None: the
+        CPU, or the device of the module.
     client : distributed.Client, default=None
         Client of the cluster. None: the current client.
     limit : str, default="1 GiB"
@@ -84,7 +88,7 @@ def fit(
     ------
     InvalidRequest
         If PyTorch is not installed in this process, rows have no labels, an option is not valid, or the file of
-        `checkpoint` is damaged or has the state of another module or other options.
+        `checkpoint` is damaged or has the state of another module or other options, or a rank cannot use the device.
     PlacementError
         If `X` and `y` are not placed, or have different layouts.
 
@@ -107,7 +111,7 @@ def fit(
         _require_labels("validation", validation.empty if isinstance(validation, Stream) else validation)
     from workbench.torch.epochs import Plan, train
 
-    plan = Plan(loss, epochs, size, optimizer, schedule, patience, callback, checkpoint, seed, shuffle, name)
+    plan = Plan(loss, epochs, size, optimizer, schedule, patience, callback, checkpoint, seed, shuffle, name, device)
     rows = [validation] if isinstance(validation, Stream) else map(AlignedBlocks, validation or ())
     state, history = run_on_ranks(train, module, plan, X, y, *rows, result="root", client=client, limit=limit)
     module.load_state_dict(state)
@@ -121,7 +125,7 @@ def _require_labels(name: str, columns: Sequence[Any]) -> None:
         )
 
 
-def predict(module: Any, X: Any, *, size: int = 1024, client: Client | None = None) -> Any:
+def predict(module: Any, X: Any, *, size: int = 1024, device: str | None = None, client: Client | None = None) -> Any:
     """Apply a module to the rows of a placed collection, on the ranks that have the rows.
 
     Parameters
@@ -132,6 +136,8 @@ def predict(module: Any, X: Any, *, size: int = 1024, client: Client | None = No
         Result of `place`.
     size : int, default=1024
         Rows that a rank passes to the module in one call.
+    device : str, default=None
+        Device of PyTorch on each rank, as for `fit`.
     client : distributed.Client, default=None
         Client of the cluster. None: the current client.
 
@@ -143,7 +149,7 @@ def predict(module: Any, X: Any, *, size: int = 1024, client: Client | None = No
     Raises
     ------
     InvalidRequest
-        If PyTorch is not installed in this process.
+        If PyTorch is not installed in this process, or a rank cannot use the device.
     PlacementError
         If `X` is not placed.
 
@@ -154,4 +160,4 @@ def predict(module: Any, X: Any, *, size: int = 1024, client: Client | None = No
     require_torch()
     from workbench.torch.epochs import outputs
 
-    return run_on_ranks(outputs, module, size, X, result="blocks", client=client)
+    return run_on_ranks(outputs, module, size, X, device, result="blocks", client=client)

@@ -14,7 +14,7 @@ from mpi4py import MPI
 
 from workbench.errors import InvalidRequest
 from workbench.text import count
-from workbench.torch.buffers import array, flat, message, write
+from workbench.torch.buffers import array, flat, message, to_write, write
 from workbench.torch.reductions import all_reduce, reduction
 from workbench.torch.work import PostedMessage, completed
 
@@ -37,7 +37,8 @@ class MPIProcessGroup(dist.ProcessGroup):
     Notes
     -----
     A collective operation is over when its method returns, also with ``async_op=True``: on the cores of a rank nothing
-    goes on beside it. Messages between two ranks are posted.
+    goes on beside it. Messages between two ranks are posted. MPI gets copies of tensors on a GPU in the memory of
+    the host, also where MPI could read the memory of the GPU.
 
     Torch names the operations on one tensor anew from release to release: `all_gather_single` of 2.13 was
     `_allgather_base`, and so on. Both names are there.
@@ -159,7 +160,7 @@ class MPIProcessGroup(dist.ProcessGroup):
         return completed(tensors, opts)
 
     def reduce_scatter_single(self, output: torch.Tensor, tensor: torch.Tensor, opts: Any = None) -> Any:
-        row, part = flat(tensor), flat(output)
+        row, part = flat(tensor), to_write(output)
         _require_parts(self.size(), input=row, output=part)
         reduction(_op(opts), tensor.dtype).scattered(self.comm, _apart(row, part), part)
         write(part, output)
@@ -195,7 +196,7 @@ class MPIProcessGroup(dist.ProcessGroup):
         return completed(tensors, opts)
 
     def all_gather_single(self, output: torch.Tensor, tensor: torch.Tensor, opts: Any = None) -> Any:
-        row, gathered = flat(tensor), flat(output)
+        row, gathered = flat(tensor), to_write(output)
         _require_parts(self.size(), output=gathered, input=row)
         self.comm.Allgather(array(_apart(row, gathered)), array(gathered))
         write(gathered, output)
@@ -237,7 +238,7 @@ class MPIProcessGroup(dist.ProcessGroup):
         return completed(lists, opts)
 
     def scatter(self, outputs: Tensors, lists: list[Tensors], opts: Any) -> Any:
-        row, here = flat(outputs[0]), self.rank() == opts.rootRank
+        row, here = to_write(outputs[0]), self.rank() == opts.rootRank
         if here:
             _require_list("inputs", lists[0], self.size(), row)
         whole = torch.cat([flat(tensor) for tensor in lists[0]]) if here else None
@@ -253,7 +254,7 @@ class MPIProcessGroup(dist.ProcessGroup):
         splits: Sequence[int],
         opts: Any = None,
     ) -> Any:
-        received = flat(output)
+        received = to_write(output)
         row = _apart(flat(tensor), received)
         sent, wanted = _bytes_of(tensor, splits, self.size()), _bytes_of(output, output_splits, self.size())
         if sent[self.rank()] != wanted[self.rank()]:

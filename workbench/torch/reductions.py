@@ -7,7 +7,7 @@ reduces in float32, rounds once, and sends the part to all.
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import torch
@@ -15,7 +15,8 @@ import torch.distributed as dist
 from mpi4py import MPI
 
 from workbench.errors import InvalidRequest
-from workbench.torch.buffers import array, flat, message, write
+from workbench.torch.buffers import array, flat, message, row_of, write
+from workbench.torch.staging import by_host
 
 _KIND = dist.ReduceOp.RedOpType
 _OPS = {
@@ -132,8 +133,12 @@ def all_reduce(comm: MPI.Intracomm, tensors: list[torch.Tensor], op: Any) -> Non
     """Reduce tensors in place, on all ranks; those of one type travel together."""
     if len(tensors) == 1 and not tensors[0].is_sparse:
         # A bucket of DDP: what several tensors need takes as long as the rest of a small reduction.
-        row = flat(tensors[0])
-        reduction(op, row.dtype).to_all(comm, row)
+        row = row_of(tensors[0])
+        reduce = reduction(op, row.dtype)
+        if row.is_cpu:
+            reduce.to_all(comm, row)
+        else:
+            by_host(row, partial(reduce.to_all, comm))
         write(row, tensors[0])
         return
     by_type: dict[torch.dtype, list[torch.Tensor]] = {}
@@ -155,8 +160,9 @@ def _all_reduce_sparse(comm: MPI.Intracomm, tensor: torch.Tensor, op: Any) -> No
     if getattr(op, "op", op) != _KIND.SUM:
         raise InvalidRequest("sparse tensors can only be added. Use ReduceOp.SUM, or tensor.to_dense().")
     mine = tensor.detach().coalesce()
-    parts = comm.allgather((mine.indices().numpy(), mine.values().numpy()))
+    parts = comm.allgather((mine.indices().cpu().numpy(), mine.values().cpu().numpy()))
     indices = torch.cat([torch.from_numpy(part) for part, _ in parts], dim=1)
     values = torch.cat([torch.from_numpy(part) for _, part in parts])
     with torch.no_grad():
-        tensor.copy_(torch.sparse_coo_tensor(indices, values, tensor.shape).coalesce())
+        total = torch.sparse_coo_tensor(indices, values, tensor.shape, device="cpu")
+        tensor.copy_(total.to(tensor.device).coalesce())

@@ -77,9 +77,13 @@ def save_sharded(path: str | os.PathLike[str], model: Any, optimizer: Any = (), 
     with _initialized(optimizers) as stepped:
         state = _state(model, optimizers)
     with _worded(folder, *_UNWRITTEN):
-        saved: Any = dcp.save(state, checkpoint_id=shards, no_dist=isinstance(comm, Alone))
-        # The list of a folder may be out of date on another node.
-        names = sorted({manifest.METADATA, *(its.relative_path for its in saved.storage_data.values())})
+        dcp.save(state, checkpoint_id=shards, no_dist=isinstance(comm, Alone))
+        names: list[str] = []
+        if comm.rank == 0:
+            # Only new releases of torch return the names, and the list of a folder may be out of date on another node.
+            stored: Any = dcp.FileSystemReader(shards).read_metadata().storage_data
+            names = sorted({manifest.METADATA, *(its.relative_path for its in stored.values())})
+        names = comm.bcast(names)
         mine = [shards / name for name in names[comm.rank :: comm.size]]
         for file in mine:
             # DCP creates files with the umask, which may let a group write, and load_sharded() would refuse them.

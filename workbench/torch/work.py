@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -24,10 +24,19 @@ def completed(result: list[Any], opts: Any = None) -> Any:
 
 
 def _completed(result: list[Any]) -> Any:
-    future: Any = torch.futures.Future()
+    # Whoever waits for the future waits for the copies to these GPUs, too.
+    future: Any = torch.futures.Future(devices=list({tensor.device for tensor in _tensors(result) if tensor.is_cuda}))
     future.set_result(result)
     c10d: Any = torch._C._distributed_c10d  # noqa: SLF001  (what torch's own groups in Python call)
     return c10d._create_work_from_future(future)  # noqa: SLF001
+
+
+def _tensors(result: list[Any]) -> Iterator[torch.Tensor]:
+    for part in result:
+        if isinstance(part, torch.Tensor):
+            yield part
+        else:
+            yield from _tensors(part)
 
 
 _OVER = _completed([])
