@@ -23,15 +23,15 @@ from workbench.errors import RankLost
 pytestmark = pytest.mark.mpi_flavor
 
 
-def on_parts(client, size, function, *args):
+def on_parts(client, size, function, *args, device="cpu"):
     """Return what a function returned on parts of this many ranks."""
-    return run_on_ranks(torched.of_part, size, function, *args, client=client, timeout=4 * DEADLINE)
+    return run_on_ranks(torched.of_part, size, function, *args, device=device, client=client, timeout=4 * DEADLINE)
 
 
 @pytest.mark.parametrize("kind", ["resnet", "transformer", "in place"])
 @pytest.mark.parametrize("size", [2, 4])
-def test_losses_and_weights_of_every_layout_and_schedule_are_those_of_one_process(client4, size, kind):
-    found = on_parts(client4, size, pipelined.compared, kind)
+def test_losses_and_weights_of_every_layout_and_schedule_are_those_of_one_process(client4, size, kind, device):
+    found = on_parts(client4, size, pipelined.compared, kind, device=device)
 
     assert set(found[0]) == set(pipelined.layouts(size))
     for layouts in found:

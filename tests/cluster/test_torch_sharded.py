@@ -22,9 +22,13 @@ pytestmark = pytest.mark.mpi_flavor
 
 
 @pytest.mark.parametrize("way", ["fsdp", "tp", "both"])
-def test_a_divided_model_has_the_losses_of_ddp_and_a_quarter_of_its_bytes_on_each_rank(client4, way):
-    [(expected, of_ddp), *_] = run_on_ranks(divided.trained, "ddp", client=client4, timeout=4 * DEADLINE)
-    for losses, of_rank in run_on_ranks(divided.trained, way, client=client4, timeout=4 * DEADLINE):
+def test_a_divided_model_has_the_losses_of_ddp_and_a_quarter_of_its_bytes_on_each_rank(client4, way, device):
+    def trained(way):
+        options = {"device": device, "client": client4, "timeout": 4 * DEADLINE}
+        return run_on_ranks(torched.of_part, 4, divided.trained, way, **options)
+
+    [(expected, of_ddp), *_] = trained("ddp")
+    for losses, of_rank in trained(way):
         np.testing.assert_allclose(losses, expected, rtol=1e-5)
         np.testing.assert_allclose(of_rank, np.divide(of_ddp, 4), rtol=0.1)
 
@@ -45,9 +49,10 @@ def test_a_weight_that_layers_share_is_divided_and_remains_one(client4):
 
 
 @pytest.mark.parametrize(("way", "ways"), [("fsdp", ("fsdp", "fsdp")), ("both", ("tp", "ddp"))], ids=["fsdp", "both"])
-def test_weights_divided_among_four_ranks_are_loaded_by_two_by_one_and_here(client4, tmp_path, way, ways):
+def test_weights_divided_among_four_ranks_are_loaded_by_two_by_one_and_here(client4, tmp_path, way, ways, device):
     def trained(ranks, how, folder, steps):
-        return run_on_ranks(divided.continued, ranks, how, tmp_path / folder, steps, client=client4)[0]
+        call = torched.of_part, 4, divided.continued, ranks, how, tmp_path / folder, steps
+        return run_on_ranks(*call, device=device, client=client4)[0]
 
     _, straight = trained(4, way, "straight", 5)
     assert trained(4, way, "run", 3) == ({"steps": 0}, pytest.approx(straight[:3], rel=1e-6))

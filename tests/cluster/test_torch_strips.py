@@ -26,9 +26,9 @@ EXACT = 1e-10
 SIZES = pytest.mark.parametrize("size", [1, 2, 4])
 
 
-def on_parts(client, size, function, *args):
+def on_parts(client, size, function, *args, device="cpu"):
     """Return what a function returned on parts of this many ranks."""
-    return run_on_ranks(torched.of_part, size, function, *args, client=client, timeout=8 * DEADLINE)
+    return run_on_ranks(torched.of_part, size, function, *args, device=device, client=client, timeout=8 * DEADLINE)
 
 
 @pytest.mark.parametrize(
@@ -41,14 +41,14 @@ def on_parts(client, size, function, *args):
         pytest.param(4, range(2_000, 2_400), marks=pytest.mark.long),
     ],
 )
-def test_random_nets_on_strips_have_the_results_and_gradients_of_one_process(client4, size, seeds):
-    for of_rank in on_parts(client4, size, stripped.random_nets, list(seeds)):
+def test_random_nets_on_strips_have_the_results_and_gradients_of_one_process(client4, size, seeds, device):
+    for of_rank in on_parts(client4, size, stripped.random_nets, list(seeds), device=device):
         assert [net for apart, net in of_rank if not apart <= EXACT] == []
 
 
 @SIZES
-def test_functions_of_strips_have_the_results_and_gradients_of_whole_images(client4, size):
-    for of_rank in on_parts(client4, size, stripped.compared_functions):
+def test_functions_of_strips_have_the_results_and_gradients_of_whole_images(client4, size, device):
+    for of_rank in on_parts(client4, size, stripped.compared_functions, device=device):
         assert {name: apart for name, apart in of_rank.items() if not apart <= EXACT} == {}
 
 
@@ -63,8 +63,8 @@ def test_a_result_that_is_changed_in_place_leaves_the_input_as_it_is(client4):
 
 @SIZES
 @pytest.mark.parametrize("image", [16, 20])
-def test_a_unet_on_strips_has_the_losses_of_one_process(client4, size, image):
-    for many, one in on_parts(client4, size, stripped.losses, image, 2):
+def test_a_unet_on_strips_has_the_losses_of_one_process(client4, size, image, device):
+    for many, one in on_parts(client4, size, stripped.losses, image, 2, device=device):
         assert many == pytest.approx(one, abs=EXACT)
         assert one[-1] < one[0]
 

@@ -22,6 +22,7 @@ def net(width=WIDTH, blocks=BLOCKS):
 
 def divide(model, way, ranks):
     """Divide a model among ranks; return the module to train."""
+    import torch
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
     from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
@@ -30,7 +31,7 @@ def divide(model, way, ranks):
     if way == "ddp":
         return DistributedDataParallel(model)
     sizes = {"fsdp": (ranks, 1), "tp": (1, ranks), "both": (ranks // 2, 2)}[way]
-    mesh = init_device_mesh("cpu", sizes, mesh_dim_names=("fsdp", "tp"))
+    mesh = init_device_mesh(torch.get_default_device().type, sizes, mesh_dim_names=("fsdp", "tp"))
     for block in model:
         if way != "fsdp":
             parallelize_module(block, mesh["tp"], {"0": ColwiseParallel(), "2": RowwiseParallel()})
@@ -43,8 +44,9 @@ def rows_of(comm, way, width=WIDTH):
     """Return the rows of this rank: ranks that divide the layers train on the same rows."""
     import torch
 
-    source = torch.Generator().manual_seed(3)
-    rows, labels = torch.randn(32, width, generator=source), torch.randint(0, width, (32,), generator=source)
+    source = torch.Generator("cpu").manual_seed(3)
+    rows = torch.randn(32, width, generator=source, device="cpu").to(torch.get_default_device())
+    labels = torch.randint(0, width, (32,), generator=source, device="cpu").to(rows.device)
     parts, part = {"tp": (1, 0), "both": (comm.size // 2, comm.rank // 2)}.get(way, (comm.size, comm.rank))
     return rows.chunk(parts)[part], labels.chunk(parts)[part]
 
@@ -77,7 +79,9 @@ def trained(comm, way):
     with distributed(comm):
         if way == "ddp":
             torch.manual_seed(0)
-            model = divide(net(), way, comm.size)
+            with torch.device("cpu"):  # a GPU draws other numbers
+                model = net()
+            model = divide(model.to(torch.get_default_device()), way, comm.size)
         else:
             with torch.device("meta"):
                 model = net()

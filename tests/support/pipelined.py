@@ -21,11 +21,12 @@ def make(kind, dtype="float64"):
     import torch
 
     torch.manual_seed(0)
-    source = np.random.default_rng(1)
-    labels = torch.from_numpy(source.integers(0, 10, SIZE))
+    source, device = np.random.default_rng(1), torch.get_default_device()
+    labels = torch.from_numpy(source.integers(0, 10, SIZE)).to(device)
     if kind == "transformer":
-        return transformer().to(getattr(torch, dtype)), torch.from_numpy(source.integers(0, 64, (SIZE, 16))), labels
-    images = torch.from_numpy(source.normal(size=(SIZE, 3, 8, 8))).to(getattr(torch, dtype))
+        words = torch.from_numpy(source.integers(0, 64, (SIZE, 16))).to(device)
+        return transformer().to(getattr(torch, dtype)), words, labels
+    images = torch.from_numpy(source.normal(size=(SIZE, 3, 8, 8))).to(device, getattr(torch, dtype))
     net = in_place() if kind == "in place" else resnet(20, 4)
     return net.to(getattr(torch, dtype)), images, labels
 
@@ -83,7 +84,7 @@ def train(comm, net, rows, labels, steps=STEPS, **options):
     """Return the losses of a pipeline, and the pipeline."""
     import torch
 
-    its = pipeline(net, rows, cross_entropy, size=SIZE, **options)
+    its = pipeline(net, rows, cross_entropy, size=SIZE, device=torch.get_default_device().type, **options)
     optimizer, losses = torch.optim.SGD(its.parameters(), RATE, momentum=0.9), []
     for _ in range(steps):
         losses.append(its.step(part(comm, rows), part(comm, labels)))
@@ -108,7 +109,7 @@ def compared(comm, kind):
         apart = max(abs(one - other) for one, other in zip(losses, expected, strict=True))
         if comm.rank == 0:
             assert list(state) == list(make(kind)[0].state_dict())
-            apart = max(apart, *((state[name] - weight).abs().max().item() for name, weight in weights.items()))
+            apart = max(apart, *((state[name] - weight.cpu()).abs().max().item() for name, weight in weights.items()))
         else:
             assert state == {}
         found[stages, schedule] = apart, its.plan.firsts

@@ -134,8 +134,9 @@ def compared_functions(comm):
             super().__init__()
             self.forward = function
 
-    x = torch.randn(2, 4, 11, 6, dtype=torch.float64)
+    x = torch.randn(2, 4, 11, 6, dtype=torch.float64, device="cpu")
     comm.Bcast(x.numpy())
+    x = x.to(torch.get_default_device())
     return {name: compared(comm, Net(function), x, squares) for name, function in functions().items()}
 
 
@@ -247,7 +248,7 @@ def losses(comm, size, steps, *, checkpointed=False, dtype="float64"):
     """Return the losses of a U-Net on strips, and those of one process."""
     import torch
 
-    pixels, labels = images.image(slice(0, size), size, dtype)
+    pixels, labels = (part.to(torch.get_default_device()) for part in images.image(slice(0, size), size, dtype))
     curves = []
     for alone in (False, True):
         net = images.unet(3, 2, 2, checkpointed=checkpointed and not alone).to(getattr(torch, dtype))

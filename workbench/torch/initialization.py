@@ -125,7 +125,8 @@ def draw(module: Any, reset: Callable[[], None], made: dict[torch.Tensor, torch.
 
 
 def _memory(weight: torch.Tensor) -> torch.Tensor:
-    return _alike(weight, torch.empty_like(weight, device="cpu"), weight.requires_grad)
+    device = weight.device_mesh.device_type if isinstance(weight, DTensor) else "cpu"
+    return _alike(weight, torch.empty_like(weight, device=device), weight.requires_grad)
 
 
 def _whole(weight: torch.Tensor, *, kept: bool) -> torch.Tensor:

@@ -55,7 +55,7 @@ def measured(layers: Layers, rows: torch.Tensor) -> list[Cost]:
     layers
         The layers; copies of them run, so that running means of batches do not change.
     rows
-        A microbatch.
+        A microbatch, on the device that runs the layers.
 
     Raises
     ------
@@ -67,7 +67,7 @@ def measured(layers: Layers, rows: torch.Tensor) -> list[Cost]:
     with torch.random.fork_rng(devices=[]):
         for number in range(len(layers)):
             name = layers[number].name
-            part = initialize(copy.deepcopy(layers.part(number, number + 1)), 0)
+            part = initialize(copy.deepcopy(layers.part(number, number + 1)), 0).to(rows.device)
             try:
                 cost, passed = _measured(name, part, passed)
             except Exception as error:
@@ -96,6 +96,9 @@ def _measured(name: str, part: nn.Module, given: Any) -> tuple[Cost, Any]:
         ends = [each for each in tree.tree_leaves(output) if isinstance(each, torch.Tensor) and each.requires_grad]
         if ends:
             torch.autograd.backward(ends, [torch.ones_like(each) for each in ends])
+        for each in ends:
+            if each.is_cuda:
+                torch.cuda.synchronize(each.device)
         times.append(time.perf_counter() - begin)
         part.zero_grad(set_to_none=True)
     own = [*part.parameters(), *part.buffers()]

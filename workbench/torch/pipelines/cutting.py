@@ -9,6 +9,7 @@ import torch.distributed as dist
 from torch import nn
 
 from workbench.errors import InvalidRequest
+from workbench.gpu.tensors import on_device
 from workbench.torch.pipelines.costs import measured
 from workbench.torch.pipelines.layers import Layers
 from workbench.torch.pipelines.plan import Layout, Plan
@@ -28,6 +29,7 @@ def pipeline(
     microbatches: int = 8,
     schedule: str = "1f1b",
     seed: int = 0,
+    device: str = "cpu",
 ) -> Pipeline:
     """Cut a module into stages that train on different ranks; collective, in a `distributed` block.
 
@@ -57,6 +59,9 @@ def pipeline(
         (GEMS-MAST: Jain et al., 2020).
     seed : int, default=0
         Seed of weights on the meta device, which ``reset_parameters`` of their modules initializes.
+    device : str, default="cpu"
+        Device of PyTorch of each rank, for example ``"cuda"``, to which its stages and its rows are copied. The layers
+        are measured on that of rank 0, one after the other.
 
     Returns
     -------
@@ -67,7 +72,7 @@ def pipeline(
     ------
     InvalidRequest
         On all ranks, if torch.distributed is not initialized, the ranks, rows or microbatches cannot be shared evenly,
-        or the module cannot be cut into so many stages.
+        or the module cannot be cut into so many stages. On a rank that cannot use the device.
 
     Notes
     -----
@@ -95,20 +100,21 @@ def pipeline(
         microbatches=microbatches,
         schedule=schedule,
     )
+    on_device(torch.empty(0), device)  # raises the error of a device that cannot be used
     layers = Layers(module, 1 / stages)
-    found: list[Any] = [_plan(layout, layers, module, sample) if dist.get_rank() == 0 else None]
+    found: list[Any] = [_plan(layout, layers, module, sample, device) if dist.get_rank() == 0 else None]
     # The times are those of one rank, so that all ranks cut at the same layers.
     dist.broadcast_object_list(found)
     if isinstance(found[0], InvalidRequest):
         raise found[0]
-    return Pipeline(module, layers, found[0], loss, seed=seed)
+    return Pipeline(module, layers, found[0], loss, seed=seed, device=device)
 
 
-def _plan(layout: Layout, layers: Layers, module: nn.Module, sample: Any) -> Plan | InvalidRequest:
+def _plan(layout: Layout, layers: Layers, module: nn.Module, sample: Any, device: str) -> Plan | InvalidRequest:
     """Return the plan, or the error that all ranks raise."""
     try:
         rows = _microbatch(tensor(sample), layout.rows, module)
-        return Plan.of(layout, rows.to("meta"), measured(layers, rows), [*layers.shared()])
+        return Plan.of(layout, rows.to("meta"), measured(layers, rows.to(device)), [*layers.shared()])
     except InvalidRequest as error:
         return error
 

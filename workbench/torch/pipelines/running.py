@@ -39,8 +39,10 @@ class Pipeline:
         loss: Loss,
         *,
         seed: int,
+        device: str,
     ) -> None:
         self.plan = plan
+        self._device = torch.device(device)
         layout = plan.layout
         self._replica, self._place = divmod(dist.get_rank(), layout.stages)
         self._loss = loss
@@ -48,7 +50,7 @@ class Pipeline:
         indices = [layout.place(self._place, way) for way in range(layout.directions)]
         # The middle rank of an odd number has one stage of both directions.
         self._parts = {
-            index: initialize(layers.part(*plan.layers(index), cloned=plan.clones(index)), seed)
+            index: initialize(layers.part(*plan.layers(index), cloned=plan.clones(index)), seed).to(self._device)
             for index in sorted(indices)
         }
         used = layers.part(0, len(layers)).state_dict()
@@ -72,6 +74,7 @@ class Pipeline:
                 made=plan.passed(index + 1),
                 loss=loss,
                 group=self._group,
+                device=self._device,
             )
             for number, index in enumerate(indices)
         ]
@@ -162,14 +165,15 @@ class Pipeline:
         return self._mean(total)
 
     def _received(self) -> torch.Tensor:
-        passed = torch.empty_like(self.plan.passed(self._place), device="cpu", requires_grad=False)
+        passed = torch.empty_like(self.plan.passed(self._place), device=self._device, requires_grad=False)
         dist.recv(passed, group=self._group, group_src=self._place - 1)
         return passed
 
     def state_dict(self) -> dict[str, torch.Tensor]:
         """Return the state of the whole module on rank 0, and nothing on other ranks; collective."""
         stages, state = self.plan.layout.stages, {}
-        mine = {name: value.detach() for name, value in self._parts.get(self._place, nn.Module()).state_dict().items()}
+        own = self._parts.get(self._place, nn.Module()).state_dict()
+        mine = {name: value.detach().cpu() for name, value in own.items()}
         if dist.get_rank() == 0:
             state = self._unused | mine
             for source in range(1, stages):
@@ -220,7 +224,8 @@ class Pipeline:
         rows = rows.to(self.plan.dtype)
         places = self.plan.layout.place
         firsts, lasts = ([places(stage, way) for way in range(ways)] for stage in (0, self.plan.layout.stages - 1))
-        return deliver(rows, firsts, self._group), deliver(labels, lasts, self._group)
+        delivered = deliver(rows, firsts, self._group), deliver(labels, lasts, self._group)
+        return delivered[0].to(self._device), delivered[1].to(self._device)
 
     def _add_gradients(self) -> None:
         """Make the gradients those of the mean loss of the batch: the sum over microbatches of all copies."""

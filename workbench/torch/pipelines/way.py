@@ -33,6 +33,8 @@ class Way:
         Of the last stage.
     group
         Process group of the ranks of the pipeline.
+    device
+        Where the part is.
     """
 
     def __init__(
@@ -46,8 +48,9 @@ class Way:
         made: torch.Tensor,
         loss: Loss,
         group: Any,
+        device: torch.device,
     ) -> None:
-        self._stage = PipelineStage(part, index, layout.stages, torch.device("cpu"), taken, made, group=group)
+        self._stage = PipelineStage(part, index, layout.stages, device, taken, made, group=group)
         self._stage.stage_index_to_group_rank = {stage: layout.place(stage, number) for stage in range(layout.stages)}
         kind = ScheduleGPipe if layout.schedule == "gpipe" else Schedule1F1B
         # The pipeline divides the gradients, after it has added those of all copies.

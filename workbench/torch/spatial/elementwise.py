@@ -39,8 +39,11 @@ def random(function: Any, *args: Any, **options: Any) -> Any:
         return elementwise(function, *args, **options)
     # Ranks draw different numbers, as many as they have, and the generators of all ranks stay alike.
     seed = int(torch.randint(2**62, ())) + strip.comm.rank
-    with torch.random.fork_rng(devices=[]):
+    rows = strip.to_local()
+    with torch.random.fork_rng(devices=[rows.device] if rows.is_cuda else []):
         torch.default_generator.manual_seed(seed)
+        if rows.is_cuda:
+            torch.cuda.manual_seed(seed)
         return elementwise(function, *args, **options)
 
 

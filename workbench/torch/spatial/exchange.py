@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from workbench.torch.buffers import flat, message, write
+from workbench.torch.buffers import flat, message, to_write, write
 from workbench.torch.spatial.layout import Window
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ class Exchange:
         return whole
 
     def _swap(self, gives: list[tuple[int, torch.Tensor]], gets: list[tuple[int, torch.Tensor]]) -> None:
-        arriving = [(rows, flat(rows), rank) for rank, rows in gets]
+        arriving = [(rows, to_write(rows), rank) for rank, rows in gets]
         leaving = [(flat(rows), rank) for rank, rows in gives]
         requests = [self._comm.Irecv(message(row), rank, _TAG) for _, row, rank in arriving]
         requests += [self._comm.Isend(message(row), rank, _TAG) for row, rank in leaving]

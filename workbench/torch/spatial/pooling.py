@@ -67,7 +67,7 @@ def average_pooling(
         return found
     # ... and then of the rows that count.
     margin = kernel.padding if count_include_pad else 0
-    begins = torch.arange(plan.height)[found.rows] * kernel.stride - kernel.padding
+    begins = torch.arange(plan.height, device=found.device)[found.rows] * kernel.stride - kernel.padding
     counted = (begins + kernel.size).clamp(max=strip.height + margin) - begins.clamp(min=-margin)
     factors = kernel.size / counted.to(found.dtype)
     return found * factors.view(-1, *[1] * (count - 1)) if bool((counted != kernel.size).any()) else found
@@ -95,7 +95,7 @@ def _means(tensor: torch.Tensor, axis: int, windows: list[tuple[int, int]], star
     """Return the part of a tensor in the means of windows along an axis, whose element 0 has the number `start`."""
     if windows == [(number, number + 1) for number in range(tensor.shape[axis])]:
         return tensor
-    places = torch.arange(start, start + tensor.shape[axis])
+    places = torch.arange(start, start + tensor.shape[axis], device=tensor.device)
     matrix = torch.stack(
         [((places >= first) & (places < end)).to(tensor.dtype) / (end - first) for first, end in windows]
     )

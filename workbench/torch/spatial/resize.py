@@ -65,8 +65,8 @@ def blended(strip: Strip, position: torch.Tensor) -> Strip:
 
     plan = Plan.of(len(position), strip.comm.size, part)
     rows, start = strip.like(strip.to_local(), height=plan.height).rows, plan.parts[strip.comm.rank].window.start
-    low, high = lower[rows] - start, upper[rows] - start
-    share = (position[rows] - lower[rows]).view(-1, *[1] * (strip.dim() - AXIS - 1))
+    low, high = ((end[rows] - start).to(strip.device) for end in (lower, upper))
+    share = (position[rows] - lower[rows]).view(-1, *[1] * (strip.dim() - AXIS - 1)).to(strip.device)
     # All ranks have whole numbers, or none: `equal` of all rows.
     return applied(strip, Blend(low, low if torch.equal(lower, upper) else high, share), plan)
 
@@ -100,10 +100,10 @@ def interpolate(
         found: torch.Tensor = function(tensor, sizes, factors, **options)
         return found
 
-    # PyTorch resizes the numbers of the rows, so that the positions are its own.
+    # PyTorch resizes the numbers of the rows on the device of the strip, so that the positions are its own there.
     precise = torch.float64 if strip.dtype == torch.float64 or mode in _LINEAR else torch.float32
-    probe = torch.arange(strip.height, dtype=precise).view(1, 1, -1, *[1] * (count - 1))
-    rows = blended(strip, resized(probe, None, [1] * (count - 1)).view(-1).double())
+    probe = torch.arange(strip.height, dtype=precise, device=strip.device).view(1, 1, -1, *[1] * (count - 1))
+    rows = blended(strip, resized(probe, None, [1] * (count - 1)).view(-1).double().cpu())
     if count == 1:
         return rows
     tensor = rows.to_local()
@@ -152,7 +152,7 @@ def _padded_rows(strip: Strip, before: int, after: int, mode: str, fill: float) 
         raise CannotSplitError(
             f"mode={mode!r} of {before} and {after} rows has no rule", "Use mode 'constant', 'replicate' or 'reflect'"
         )
-    source = torch.arange(-before, strip.height + after)
+    source = torch.arange(-before, strip.height + after, device="cpu")
     if mode == "reflect":
         source = last - (last - source.abs()).abs()
     return blended(strip, source.clamp(0, last))

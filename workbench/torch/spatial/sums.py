@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 from torch.autograd.function import once_differentiable
 
-from workbench.torch.buffers import array, flat
+from workbench.torch.buffers import array, flat, to_write, write
 from workbench.torch.reductions import all_reduce
 
 if TYPE_CHECKING:
@@ -49,7 +49,9 @@ class _Stack(torch.autograd.Function):
     def forward(ctx: Any, comm: MPI.Intracomm, part: Any) -> Any:
         ctx.comm = comm
         stack = part.new_empty((comm.size, *part.shape))
-        comm.Allgather(array(flat(part)), array(flat(stack)))
+        row = to_write(stack)
+        comm.Allgather(array(flat(part)), array(row))
+        write(row, stack)
         return stack
 
     @staticmethod
