@@ -272,8 +272,8 @@ losses[0], losses[-1], model.module.weight.sum().item()
     assert len({weights for _, _, weights in found}) == 1
 
 
-def test_the_mean_of_arrays_of_several_libraries_takes_a_message_for_each_type(client4):
-    for means, calls in run_on_ranks(torched.averaged, client=client4):
+def test_the_mean_of_arrays_of_several_libraries_takes_a_message_for_each_type(client4, device):
+    for means, calls in on_parts(client4, 4, torched.averaged, device=device):
         assert (means, calls) == ({1.5}, 3)  # the first makes sure that all ranks have the same arrays
 
 

@@ -44,7 +44,7 @@ def assert_same(ours, theirs, apart=1e-12):
 
 
 @pytest.mark.parametrize("weighted", [False, True])
-def test_a_classifier_on_ranks_is_that_of_one_process(client4, weighted):
+def test_a_classifier_on_ranks_is_that_of_one_process(client4, weighted, device):
     X, numbers = torched.blobs()
     y, weight = NAMES[numbers], np.random.default_rng(1).uniform(0.1, 2.0, len(X)) if weighted else None
     # Neither 46 rows of a batch nor the rows for validation are the same number on each rank.
@@ -52,7 +52,7 @@ def test_a_classifier_on_ranks_is_that_of_one_process(client4, weighted):
     here = model.fit(X, y, weight)
     assert here.engine_ == "local"
     blocks = place(X, y, *([weight] if weighted else []), client=client4)
-    there = NeuralNetClassifier(**model.get_params()).fit(*blocks)
+    there = NeuralNetClassifier(**model.get_params() | {"device": device}).fit(*blocks)
 
     assert there.engine_ == "mpi"
     assert_same(there, here)

@@ -113,6 +113,21 @@ async def test_a_websocket_passes_text_and_bytes_both_ways_and_tells_its_end(ser
 
 
 @pytest.mark.parametrize("kind", KINDS)
+async def test_an_open_page_is_no_activity_of_the_user(server, dask_cluster, kind):
+    async def active():
+        return json.loads((await server.get(f"{BASE}api/status")).body)["last_activity"]
+
+    before = await active()
+    assert (await server.get(page(kind, "asked"))).code == 200
+    async with server.join(page(kind, "ws")) as socket:
+        await socket.read_message()
+        await socket.write_message("text")
+        assert await socket.read_message() == "text"
+
+    assert await active() == before
+
+
+@pytest.mark.parametrize("kind", KINDS)
 async def test_an_answer_that_breaks_off_is_not_taken_for_whole(server, dask_cluster, kind):
     with pytest.raises(HTTPStreamClosedError):
         await server.get(page(kind, "breaks"))

@@ -24,7 +24,10 @@ from workbench.session.notebook import SERVER
 
 
 class ClusterHandler(ClusterPages, JupyterHandler):
-    """Pages of clusters under Jupyter's login and authorizer, with its rules for other origins."""
+    """Pages of clusters under Jupyter's login and authorizer, with its rules for other origins.
+
+    Requests are no activity of the user: an open dashboard would keep a hub's server from being culled.
+    """
 
     auth_resource = "workbench"
 

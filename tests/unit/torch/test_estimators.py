@@ -54,6 +54,19 @@ def test_a_module_of_the_user_stays_what_it_is_and_each_fit_begins_with_its_weig
     np.testing.assert_array_equal(pickle.loads(pickle.dumps(model)).predict_proba(X), first)  # noqa: S301
 
 
+def test_a_device_computes_the_same_and_the_module_is_on_the_host(device):
+    model = NeuralNetClassifier(**QUICK)
+    there = clone(model).set_params(device=device).fit(X, Y)
+
+    assert {weights.device.type for weights in there.module_.parameters()} == {"cpu"}
+    np.testing.assert_allclose(there.predict_proba(X), model.fit(X, Y).predict_proba(X), atol=1e-9)
+
+
+def test_a_device_that_this_process_does_not_have_is_refused():
+    with pytest.raises(InvalidRequest, match=r"device='cuda:99' cannot be used: .* Pass device=None"):
+        NeuralNetClassifier(**QUICK, device="cuda:99").fit(X, Y)
+
+
 def test_an_optimizer_may_pass_through_the_weights_several_times():
     def in_groups(weights):
         matrices, others = ([each for each in weights if (each.dim() > 1) is side] for side in (True, False))
