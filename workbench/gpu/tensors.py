@@ -48,7 +48,8 @@ def register_messages() -> None:
 
     def unpack(header: dict[str, Any], frames: list[Any]) -> torch.Tensor:
         tensor: torch.Tensor = plain.deserialize_torch_Tensor(header, frames)
-        if not header["gpu"] or not torch.cuda.is_available():
+        # A process that has not imported the workbench sends Dask's own header.
+        if not header.get("gpu") or not torch.cuda.is_available():
             return tensor
         copy = tensor.detach().cuda().requires_grad_(tensor.requires_grad)
         copy.grad = None if tensor.grad is None else tensor.grad.cuda()
