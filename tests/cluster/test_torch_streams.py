@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from concurrent.futures import CancelledError
 
 import dask.array as da
@@ -95,11 +96,15 @@ def test_the_memory_of_a_rank_has_no_more_than_some_chunks(client4, shuffle):
     # 64 chunks of 4 MiB, of which a rank reads 16, and one in each window.
     rows, columns = 64 * 64, 8192
     lazy = stream(da.random.default_rng(0).random((rows, columns), chunks=(64, columns)), window=4)
-    # Other threads of a rank add to a measurement, so the smaller one of two counts.
-    epochs = [run_on_ranks(streamed.growth, lazy, 64, shuffle=shuffle, client=client4) for _ in range(2)]
-    for rank in zip(*epochs, strict=True):
-        assert [count for count, _ in rank] == [rows // 4] * 2
-        assert min(nbytes for _, nbytes in rank) < 10 * (4 << 20)
+    smallest = [math.inf] * 4
+    # Other threads of a rank add to a measurement, more on a busy machine, so the smallest one of up to five counts.
+    for _ in range(5):
+        found = run_on_ranks(streamed.growth, lazy, 64, shuffle=shuffle, client=client4)
+        assert [count for count, _ in found] == [rows // 4] * 4
+        smallest = [min(before, nbytes) for before, (_, nbytes) in zip(smallest, found, strict=True)]
+        if max(smallest) < 10 * (4 << 20):
+            break
+    assert max(smallest) < 10 * (4 << 20)
 
 
 def test_an_error_in_a_chunk_ends_the_call_with_the_chunk_and_the_next_call_works(client4):
