@@ -92,14 +92,14 @@ def test_every_row_of_a_stream_is_in_a_batch_of_each_epoch(client4, shuffle, win
 
 
 @pytest.mark.parametrize("shuffle", ["exchange", "local"])
-def test_the_memory_of_a_rank_has_no_more_than_some_chunks(client4, shuffle):
+def test_the_memory_of_a_rank_has_no_more_than_some_chunks(fresh4, shuffle):
     # 64 chunks of 4 MiB, of which a rank reads 16, and one in each window.
     rows, columns = 64 * 64, 8192
     lazy = stream(da.random.default_rng(0).random((rows, columns), chunks=(64, columns)), window=4)
     smallest = [math.inf] * 4
     # Other threads of a rank add to a measurement, more on a busy machine, so the smallest one of up to five counts.
     for _ in range(5):
-        found = run_on_ranks(streamed.growth, lazy, 64, shuffle=shuffle, client=client4)
+        found = run_on_ranks(streamed.growth, lazy, 64, shuffle=shuffle, client=fresh4)
         assert [count for count, _ in found] == [rows // 4] * 4
         smallest = [min(before, nbytes) for before, (_, nbytes) in zip(smallest, found, strict=True)]
         if max(smallest) < 10 * (4 << 20):

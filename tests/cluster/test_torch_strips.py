@@ -129,12 +129,12 @@ def test_tensors_that_do_not_fit_a_strip_are_refused(client4):
     assert "the function works along axis 2" in rows
 
 
-def test_four_ranks_train_within_half_of_the_memory_in_which_one_process_does_not(client4, tmp_path):
+def test_four_ranks_train_within_half_of_the_memory_in_which_one_process_does_not(fresh4, tmp_path):
     stripped.written(tmp_path, size := 384)
-    [(loss, needed)] = from_zarr(client4, tmp_path, None, alone=True)
-    small = from_zarr(client4, tmp_path, needed // 2, alone=False)
+    [(loss, needed)] = from_zarr(fresh4, tmp_path, None, alone=True)
+    small = from_zarr(fresh4, tmp_path, needed // 2, alone=False)
 
-    assert from_zarr(client4, tmp_path, needed // 2, alone=True)[0][0] == "out of memory"
+    assert from_zarr(fresh4, tmp_path, needed // 2, alone=True)[0][0] == "out of memory"
     assert [found for found, _ in small] == [pytest.approx(loss, abs=1e-5)] * 4
     assert max(nbytes for _, nbytes in small) < needed // 2
     assert needed > 20 * 12 * size**2
@@ -147,8 +147,8 @@ def from_zarr(client, path, nbytes, *, alone):
     return [answer for answer in answers if answer is not None]
 
 
-def test_the_strips_bench_has_the_same_gradients_in_less_memory(client4):
-    measured = Bench(client4, 384, 8)
+def test_the_strips_bench_has_the_same_gradients_in_less_memory(fresh4):
+    measured = Bench(fresh4, 384, 8)
     assert measured.check() <= EXACT
     rows = list(measured.measure(1))
     summary = bench.summarize(rows) | measured.limited(rows)
