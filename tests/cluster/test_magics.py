@@ -181,9 +181,11 @@ def kernel(bare_kernel, monkeypatch, request):
     monkeypatch.setenv("JUPYTER_DATA_DIR", bare_kernel.run("import os; print(os.environ['JUPYTER_DATA_DIR'])").strip())
     # A task follows the subscription to events on the same connection: with its result the head has both.
     started = "%mpicluster start 2 --name mine\nkept = cluster, client\nassert client.submit(int).result() == 0"
-    assert bare_kernel.run(started) == ""
-    yield bare_kernel
-    bare_kernel.run("%mpicluster stop --all")
+    try:
+        assert bare_kernel.run(started) == ""
+        yield bare_kernel
+    finally:
+        bare_kernel.run("%mpicluster stop --all")
 
 
 def _kill_the_head(record):

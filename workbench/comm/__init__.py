@@ -47,10 +47,14 @@ def configure_memory(budget: int) -> None:
 
 
 def guard() -> None:
-    """Limit the time and the files of connections to this process that do not present the cluster's certificate."""
-    from workbench.comm import listener
+    """Limit the time and the files of connections to this process that do not present the cluster's certificate.
+
+    This process also tries again to connect to a peer that ends during the attempt.
+    """
+    from workbench.comm import connector, listener
 
     listener.guard()
+    connector.use()
 
 
 def leave(timeout: float) -> bool:

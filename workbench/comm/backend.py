@@ -9,9 +9,10 @@ import ssl
 from typing import Any
 
 from distributed.comm.core import Connector
-from distributed.comm.tcp import TCPBackend, TCPConnector, TCPListener, TLSConnector
+from distributed.comm.tcp import TCPBackend, TCPConnector, TCPListener
 
 from workbench.comm.comm import MPIComm, MPITLSComm
+from workbench.comm.connector import RetryingTLSConnector
 from workbench.comm.listener import GuardedTLSListener
 
 _PREFIX = "mpi://"
@@ -21,7 +22,7 @@ class _PlainConnector(TCPConnector):
     prefix, comm_class = _PREFIX, MPIComm
 
 
-class _TLSConnector(TLSConnector):
+class _TLSConnector(RetryingTLSConnector):
     prefix, comm_class = _PREFIX, MPITLSComm
 
 

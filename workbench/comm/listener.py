@@ -14,7 +14,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from distributed.comm.registry import backends
 from distributed.comm.tcp import TLSBackend, TLSListener
 from tornado.ioloop import IOLoop
 from tornado.netutil import add_accept_handler
@@ -145,13 +144,9 @@ class _Accepting:
             IOLoop.current().update_handler(self.fileno(), IOLoop.READ)
 
 
-class _GuardedTLSBackend(TLSBackend):
-    _listener_class = GuardedTLSListener
-
-
 def guard() -> None:
     """Make this listener the one of all later ``tls://`` servers in this process."""
-    backends["tls"] = _GuardedTLSBackend()
+    TLSBackend._listener_class = GuardedTLSListener  # noqa: SLF001
     # Tornado logs each failed handshake, which `Warnings` logs already.
     logging.getLogger("tornado.general").addFilter(_is_not_of_a_handshake)
 

@@ -8,7 +8,7 @@ import errno
 
 import pytest
 from distributed.comm import connect, listen
-from distributed.comm.registry import backends
+from distributed.comm.tcp import TLSBackend
 from support.patience import DEADLINE
 
 from workbench.comm import guard, listener
@@ -26,7 +26,8 @@ def security(tmp_path_factory):
 @pytest.fixture(autouse=True)
 def _guarded(monkeypatch):
     monkeypatch.setattr(listener, "_warnings", listener.Warnings())
-    monkeypatch.setitem(backends, "tls", backends["tls"])
+    monkeypatch.setattr(TLSBackend, "_listener_class", TLSBackend._listener_class)
+    monkeypatch.setattr(TLSBackend, "_connector_class", TLSBackend._connector_class)
     guard()
 
 
