@@ -2,7 +2,7 @@ import type { NotebookPanel } from '@jupyterlab/notebook';
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 
-import { refusalReason } from '../src/notebooks/clientCode';
+import { failureReason, refusalReason } from '../src/notebooks/clientCode';
 import { trans } from './support/trans';
 
 interface IFacts {
@@ -14,7 +14,7 @@ interface IFacts {
   defaultKernelLanguage?: string;
 }
 
-function refused({ writable = true, kernel, ...file }: IFacts): string {
+function notebook({ writable = true, kernel, ...file }: IFacts): NotebookPanel {
   const kernelspecs = { python3: { language: 'python' }, ir: { language: 'R' } };
   const panel = {
     title: { label: 'one.ipynb' },
@@ -25,7 +25,11 @@ function refused({ writable = true, kernel, ...file }: IFacts): string {
       specsManager: { specs: { kernelspecs } }
     }
   };
-  return refusalReason(panel as unknown as NotebookPanel, trans);
+  return panel as unknown as NotebookPanel;
+}
+
+function refused(facts: IFacts): string {
+  return refusalReason(notebook(facts), trans);
 }
 
 test('a notebook whose kernel runs Python takes the code', () => {
@@ -49,4 +53,20 @@ test('a new notebook, of which no language is known, takes the code', () => {
 
 test('a read-only notebook is refused', () => {
   assert.match(refused({ kernel: 'python3', writable: false }), /one\.ipynb is read-only/);
+});
+
+test('a kernel without the workbench is named with the command that installs it', () => {
+  const kernels = [
+    { name: 'python3', display_name: 'Python 3', version: '0.1.0', hint: null },
+    { name: 'bare', display_name: 'Bare', version: null, hint: 'pip install mpi-workbench' }
+  ];
+  const fails = (facts: IFacts) => failureReason(notebook(facts), kernels, trans);
+
+  assert.match(
+    fails({ kernel: 'bare' }),
+    /one\.ipynb: its kernel Bare .*: pip install mpi-workbench$/
+  );
+  assert.match(fails({ defaultKernelName: 'bare' }), /Bare/);
+  assert.equal(fails({ kernel: 'python3' }), '');
+  assert.equal(fails({ kernel: 'of another server' }), '');
 });

@@ -6,6 +6,7 @@ import json
 import shutil
 import sys
 import time
+import venv
 from pathlib import Path
 
 import pytest
@@ -55,7 +56,25 @@ def stranger(lab):
 
 
 @pytest.fixture(scope="module")
-def worker(lab, chromium, clusters, stranger):
+def bare(lab, tmp_path_factory):
+    """Return notebooks whose kernel has an environment without the workbench."""
+    environment = tmp_path_factory.mktemp("bare")
+    venv.create(environment, with_pip=False)
+    command = [sys.executable, "-m", "ipykernel_launcher", "-f"]
+    start = f"import os, sys; os.execv({sys.executable!r}, {command} + sys.argv[1:])"
+    folder = Path(jupyter_data_dir(), "kernels", "bare")
+    folder.mkdir(parents=True)
+    argv = [str(environment / "bin/python"), "-c", start, "{connection_file}"]
+    (folder / "kernel.json").write_text(json.dumps({"argv": argv, "display_name": "Bare", "language": "python"}))
+    names = ["inserted.ipynb", "dropped.ipynb"]
+    for name in names:
+        lab.write(name, [""], kernel="bare")
+    yield names
+    shutil.rmtree(folder)
+
+
+@pytest.fixture(scope="module")
+def worker(lab, chromium, clusters, stranger, bare):
     lab.write("python.ipynb", [""])
     worker = Worker.at(lab, chromium)
     worker.show_clusters()
@@ -134,21 +153,39 @@ def test_a_notebook_of_another_language_takes_no_code(worker, stranger):
     assert worker.source(0) == ""
 
 
-def test_a_card_cannot_be_dropped_on_a_notebook_of_another_language(worker, stranger):
+def _drop(worker, name):
+    """Drop the card of a cluster on the notebook in front."""
     page = worker.page
-    worker.open_notebook(stranger)
     place = page.locator(".jp-NotebookPanel:not(.lm-mod-hidden) .jp-CodeCell").first
-    worker.card("first").get_by_role("heading").hover()
-
+    worker.card(name).get_by_role("heading").hover()
     page.mouse.down()
     box = place.bounding_box()
     page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2, steps=10)
     page.locator(".wb-Dragged").wait_for()
     page.mouse.up()
-
     page.locator(".wb-Dragged").wait_for(state="detached")
+
+
+def test_a_card_cannot_be_dropped_on_a_notebook_of_another_language(worker, stranger):
+    worker.open_notebook(stranger)
+
+    _drop(worker, "first")
+
     worker.sees(f"The kernel of {stranger} runs R")
-    assert page.evaluate("() => notebook.widgets.length") == 1
+    assert worker.page.evaluate("() => notebook.widgets.length") == 1
+
+
+def test_whoever_puts_code_where_no_workbench_is_installed_is_warned(worker, bare):
+    inserted, dropped = bare
+    worker.open_notebook(inserted)
+    worker.press("first", "insert-code")
+    worker.sees(f"The code fails in {inserted}: its kernel Bare has no workbench that can be used")
+    assert "MPICluster" in worker.source(0)
+
+    worker.open_notebook(dropped)
+    _drop(worker, "first")
+    worker.sees(f"The code fails in {dropped}: its kernel Bare has no workbench that can be used")
+    assert worker.page.evaluate("() => notebook.widgets.length") == 2
 
 
 def test_who_inserts_code_is_told_into_which_notebook(worker):

@@ -1,21 +1,31 @@
 import type { NotebookPanel } from '@jupyterlab/notebook';
 import type { TranslationBundle } from '@jupyterlab/translation';
 
+import type { IKernel } from '../contract';
+
+function kernelName({ model, sessionContext: { session } }: NotebookPanel): string {
+  // without a kernel, the metadata of the file
+  return session?.kernel?.name ?? model?.defaultKernelName ?? '';
+}
+
 /** Return why a notebook does not take Python code; empty: the notebook does. */
-export function refusalReason(
-  { title, context, model, sessionContext: { session, specsManager } }: NotebookPanel,
-  trans: TranslationBundle
-): string {
+export function refusalReason(panel: NotebookPanel, trans: TranslationBundle): string {
+  const {
+    title,
+    context,
+    model,
+    sessionContext: { specsManager }
+  } = panel;
   if (context.contentsModel?.writable === false) {
     return trans.__(
       '%1 is read-only: choose another notebook, or save this one under another name.',
       title.label
     );
   }
-  // without a kernel, the metadata of the file
-  const kernel = session?.kernel?.name ?? model?.defaultKernelName ?? '';
   const language =
-    specsManager.specs?.kernelspecs[kernel]?.language ?? model?.defaultKernelLanguage ?? '';
+    specsManager.specs?.kernelspecs[kernelName(panel)]?.language ??
+    model?.defaultKernelLanguage ??
+    '';
   return language === '' || /python/i.test(language)
     ? ''
     : trans.__(
@@ -23,6 +33,23 @@ export function refusalReason(
         title.label,
         language
       );
+}
+
+/** Return why the code fails in the kernel of a notebook; empty: the kernel is not known to lack the workbench. */
+export function failureReason(
+  panel: NotebookPanel,
+  kernels: readonly IKernel[],
+  trans: TranslationBundle
+): string {
+  const kernel = kernels.find(({ name }) => name === kernelName(panel));
+  return kernel?.version === null
+    ? trans.__(
+        'The code fails in %1: its kernel %2 has no workbench that can be used: %3',
+        panel.title.label,
+        kernel.display_name,
+        kernel.hint ?? ''
+      )
+    : '';
 }
 
 /** Return the Python code that makes a notebook a client of a cluster. */

@@ -15,11 +15,13 @@ const DRAG_THRESHOLD = 5;
  * Drag the code that connects to a cluster, as soon as the pointer has moved far enough.
  *
  * @param refusal - Returns why an element does not take the code; empty: it may.
+ * @param onDrop - Called with the element that has taken the code.
  */
 export function startDrag(
   cluster: ICluster,
   press: React.PointerEvent,
-  refusal: (over: Node) => string
+  refusal: (over: Node) => string,
+  onDrop: (target: Node) => void
 ): void {
   // a finger scrolls the list
   if (press.button !== 0 || press.pointerType === 'touch') {
@@ -39,7 +41,7 @@ export function startDrag(
     }
     if (Math.hypot(event.clientX - clientX, event.clientY - clientY) >= DRAG_THRESHOLD) {
       stop();
-      void runDrag(cluster.name, event, refusal);
+      void runDrag(cluster.name, event, refusal, onDrop);
     }
   };
   document.addEventListener('pointermove', move, true);
@@ -50,7 +52,8 @@ export function startDrag(
 async function runDrag(
   name: string,
   { clientX, clientY }: PointerEvent,
-  refusal: (over: Node) => string
+  refusal: (over: Node) => string,
+  onDrop: (target: Node) => void
 ): Promise<void> {
   const code = clientCode(name);
   const mimeData = new MimeData();
@@ -66,21 +69,25 @@ async function runDrag(
     proposedAction: 'copy'
   });
   let reason = '';
+  let entered: Node = document.body;
   const enter = (event: Event) => {
     const { target } = event;
     // the body gets this event, too, for each element that has not taken it
     if (target instanceof Node && target !== document.body) {
       reason = refusal(target);
+      entered = target;
       if (reason !== '') {
         event.stopPropagation();
       }
     }
   };
   document.addEventListener('lm-dragenter', enter, true);
-  await drag.start(clientX, clientY);
+  const action = await drag.start(clientX, clientY);
   document.removeEventListener('lm-dragenter', enter, true);
   drag.dispose();
   if (reason !== '') {
     notifyInfo(reason);
+  } else if (action !== 'none') {
+    onDrop(entered);
   }
 }

@@ -1,12 +1,17 @@
 import type { JupyterFrontEnd, JupyterFrontEndPlugin } from '@jupyterlab/application';
 import { ICommandPalette } from '@jupyterlab/apputils';
-import { INotebookTracker, type Notebook, NotebookActions } from '@jupyterlab/notebook';
+import {
+  INotebookTracker,
+  type Notebook,
+  NotebookActions,
+  type NotebookPanel
+} from '@jupyterlab/notebook';
 import { codeIcon } from '@jupyterlab/ui-components';
 
 import { isUp, resolveCluster } from '../model/permissions';
-import { notifyInfo } from '../notify';
+import { detailsActions, notifyInfo } from '../notify';
 import { CLUSTER_ARGS, CommandIDs, describeArgs, IWorkbench } from '../tokens';
-import { clientCode, refusalReason } from './clientCode';
+import { clientCode, failureReason, refusalReason } from './clientCode';
 
 /** The code that connects a notebook to a cluster. */
 export const notebooksPlugin: JupyterFrontEndPlugin<void> = {
@@ -50,12 +55,25 @@ export const notebooksPlugin: JupyterFrontEndPlugin<void> = {
           notifyInfo(
             trans.__('The code that connects to %1 is in %2.', cluster.name, panel.title.label)
           );
+          void warnOfKernel(workbench, panel);
         }
       }
     });
     palette?.addItem({ command: CommandIDs.insertCode, category: trans.__('MPI Clusters') });
   }
 };
+
+/** Notify the user if the kernel of a notebook has no workbench. */
+export async function warnOfKernel(
+  { api, trans }: IWorkbench,
+  panel: NotebookPanel
+): Promise<void> {
+  // without an answer of the server, the kernel reports what it lacks when the code runs
+  const reason = failureReason(panel, await api.kernels().catch(() => []), trans);
+  if (reason !== '') {
+    notifyInfo(reason, detailsActions(trans.__('Kernel'), reason, trans));
+  }
+}
 
 /** Write code into the active cell, or into a new one below it unless that is an empty code cell; nothing is run. */
 export function insertCode(notebook: Notebook, code: string): void {

@@ -14,6 +14,7 @@ import * as React from 'react';
 import { clustersIcon } from '../components';
 import { refusalReason } from '../notebooks/clientCode';
 import { startDrag } from '../notebooks/drag';
+import { warnOfKernel } from '../notebooks/plugin';
 import { CommandIDs, describeArgs, IWorkbench, PANEL_ID } from '../tokens';
 import { watchWhileVisible } from '../visibility';
 import type { IPanelContext } from './context';
@@ -41,10 +42,21 @@ export const panelPlugin: JupyterFrontEndPlugin<void> = {
       ...workbench,
       commands,
       drag: (cluster, event) => {
-        startDrag(cluster, event, target => {
-          const panel = notebooks?.find(notebook => notebook.node.contains(target));
-          return panel ? refusalReason(panel, trans) : '';
-        });
+        const notebook = (target: Node) => notebooks?.find(({ node }) => node.contains(target));
+        startDrag(
+          cluster,
+          event,
+          target => {
+            const panel = notebook(target);
+            return panel ? refusalReason(panel, trans) : '';
+          },
+          target => {
+            const panel = notebook(target);
+            if (panel) {
+              void warnOfKernel(workbench, panel);
+            }
+          }
+        );
       }
     });
     panel.id = PANEL_ID;
