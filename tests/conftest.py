@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
+import secrets
 import shutil
 import signal
 import sys
-import tempfile
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +17,10 @@ import pytest
 from support.patience import DEADLINE
 
 # Unix sockets are made below it, and their paths may have 107 characters: $TMPDIR is too long at many places.
-SESSION = Path(tempfile.mkdtemp(prefix="wbtest-", dir="/tmp"))
+# The name is hexadecimal, because Dask parses DASK_CONFIG as Python: 7is in a name would cause a SyntaxWarning, which
+# tests of an output would find there.
+SESSION = Path("/tmp", f"wbtest-{secrets.token_hex(4)}")  # noqa: S108
+SESSION.mkdir(mode=0o700)
 # Inherited by every process that a test starts, also by those that leave the process tree. A process of `pytest -n` has
 # one of its own, too; that of the whole run finds what it leaves behind if it crashes.
 MARKER = ("WORKBENCH_TEST_PROCESS" if "PYTEST_XDIST_WORKER" in os.environ else "WORKBENCH_TEST_RUN", uuid.uuid4().hex)
