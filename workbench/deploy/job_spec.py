@@ -124,9 +124,10 @@ def template_modules(record: Record) -> str:
 def _spread(
     record: Record, ranks: int, shared_memory: Path, allocation: Allocation, guard: str | None
 ) -> NodePlacement:
-    counts = even_counts(ranks, len(allocation.nodes))
-    if record.scheduler == "here" and min(allocation.slots) and ranks <= sum(allocation.slots):
-        # An existing allocation may have different slots per node, so each node is filled in turn.
+    counts, slots = even_counts(ranks, len(allocation.nodes)), sum(allocation.slots)
+    # The slots of a job count its ranks, except in Torque, and each rank has its cores and memory there. An existing
+    # allocation may have more slots, of which each node is filled in turn.
+    if min(allocation.slots) and (ranks == slots or (record.scheduler == "here" and ranks < slots)):
         counts = packed_counts(ranks, allocation.slots)
     return NodePlacement(
         ranks=ranks,

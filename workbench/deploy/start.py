@@ -33,6 +33,7 @@ from workbench.launch import mpi_library
 from workbench.launch.allocation import Allocation, allocation_hint
 from workbench.launch.interface import UNKNOWN, JobState, Launcher
 from workbench.launch.launchers import launcher
+from workbench.launch.multinode import requested_counts
 from workbench.launch.options import ClusterOptions
 from workbench.launch.poller import poller
 
@@ -349,5 +350,5 @@ def _expected_allocation(record: Record) -> Allocation | None:
     if not launcher(record.scheduler).batch:
         return allocation_of(record)
     nodes = record.resources.nodes or 1
-    slots = record.resources.ranks_per_node or record.ranks
-    return Allocation(record.scheduler, "JOB", tuple(f"NODE{i}" for i in range(nodes)), (slots,) * nodes)
+    slots = requested_counts(record.ranks, nodes, record.resources.ranks_per_node or record.ranks)
+    return Allocation(record.scheduler, "JOB", tuple(f"NODE{i}" for i in range(nodes)), slots)

@@ -68,8 +68,8 @@ class NodePlacement:
 
     @property
     def even(self) -> bool:
-        """Whether all nodes except the last have the same number of ranks."""
-        return len(set(self.counts[:-1])) <= 1
+        """Whether all nodes except the last have `per_node` ranks."""
+        return set(self.counts[:-1]) <= {self.per_node}
 
     @property
     def hosts(self) -> str:
@@ -109,6 +109,19 @@ def packed_counts(ranks: int, slots: Sequence[int]) -> tuple[int, ...]:
     """
     placed = [0, *itertools.accumulate(slots)]
     return tuple(min(n, ranks - used) for n, used in zip(slots, placed, strict=False) if used < ranks)
+
+
+def requested_counts(ranks: int, nodes: int, per_node: int) -> tuple[int, ...]:
+    """Return the number of ranks per node that a job requests, with at most `per_node` ranks on a node.
+
+    Examples
+    --------
+    >>> requested_counts(10, 3, 4), requested_counts(9, 4, 3)
+    ((4, 4, 2), (3, 2, 2, 2))
+    """
+    packed = packed_counts(ranks, (per_node,) * nodes)
+    # If each node were filled before the next, the last nodes could stay empty.
+    return packed if len(packed) == nodes else even_counts(ranks, nodes)
 
 
 def interface_of(mpi: MPI, supported: Sequence[str]) -> str | None:

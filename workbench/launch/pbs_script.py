@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import enum
+import itertools
 import re
 import shlex
 from dataclasses import replace
-from itertools import pairwise
 
 from workbench.errors import InvalidRequest
 from workbench.launch.interface import JobSpec
 from workbench.launch.jobqueue import Site, header
+from workbench.launch.multinode import requested_counts
 from workbench.launch.pbs_parse import CODE_NO_COMMAND, CODE_NO_OUTPUT
 from workbench.launch.walltime import pbs_clock
 
@@ -47,7 +48,7 @@ def directives(text: str) -> set[str]:
     except ValueError as error:
         raise InvalidRequest(f"the directive {text!r} cannot be read: {error}.") from error
     options = set()
-    for word, following in pairwise([*words, ""]):
+    for word, following in itertools.pairwise([*words, ""]):
         if not re.match(r"-[A-Za-z]", word):
             continue
         option, value = word[:2], word[2:].lstrip("=") or following
@@ -167,13 +168,8 @@ def _shares(ranks: int, nodes: int | None, per_node: int | None) -> list[tuple[i
     """Return pairs of a number of nodes and the ranks on each; without `nodes`, each rank is a chunk."""
     if nodes is None:
         return [(ranks, 1)]
-    most = per_node or -(-ranks // nodes)
-    full, rest = divmod(ranks, most)
-    if full + bool(rest) < nodes:
-        # If each node were filled before the next, the last nodes would stay empty.
-        fewest, more = divmod(ranks, nodes)
-        return [(count, size) for count, size in ((more, fewest + 1), (nodes - more, fewest)) if count]
-    return [(count, size) for count, size in ((full, most), (1, rest)) if count and size]
+    counts = requested_counts(ranks, nodes, per_node or -(-ranks // nodes))
+    return [(len(list(group)), size) for size, group in itertools.groupby(counts)]
 
 
 def _torque_ends(spec: JobSpec, ranks: int) -> str:
