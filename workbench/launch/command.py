@@ -181,8 +181,9 @@ def settled(receipt: Path) -> bool:
 
 
 def _with_plain_output(environment: Mapping[str, str] | None) -> dict[str, str]:
-    # The parsers read English and standard times. `submit` does not set these variables, since jobs would inherit them.
-    return {**(os.environ if environment is None else environment), "LC_ALL": "C", "SLURM_TIME_FORMAT": "standard"}
+    # The parsers read English, and times with their offset from UTC: at the end of summer time, an hour occurs twice.
+    # `submit` does not set these variables, since jobs would inherit them.
+    return {**(os.environ if environment is None else environment), "LC_ALL": "C", "SLURM_TIME_FORMAT": "%FT%T%z"}
 
 
 def _timed_out(argv: Sequence[str], timeout: float) -> SchedulerTimeout:

@@ -35,7 +35,7 @@ def test_an_answer_has_code_output_and_errors():
 def test_times_and_words_are_in_the_form_that_can_be_read(monkeypatch):
     monkeypatch.setenv("LC_ALL", "de_DE.UTF-8")
     monkeypatch.setenv("SLURM_TIME_FORMAT", "relative")
-    assert ask(["/bin/sh", "-c", "echo $LC_ALL $SLURM_TIME_FORMAT"]).out == "C standard\n"
+    assert ask(["/bin/sh", "-c", "echo $LC_ALL $SLURM_TIME_FORMAT"]).out == "C %FT%T%z\n"
 
 
 def test_bytes_that_are_no_text_are_an_answer_too():

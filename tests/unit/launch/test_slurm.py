@@ -484,6 +484,21 @@ def test_filters_that_the_user_has_set_for_the_queue_hide_no_job(answers, monkey
     assert Slurm.statuses(["1"])["1"].state is JobState.RUNNING
 
 
+def test_the_second_of_the_two_hours_at_the_end_of_summer_time_is_not_the_first(answers, monkeypatch):
+    first = 1792888200  # 2026-10-25 02:30 in Berlin, and again one hour later
+    line = SEPARATOR.join(["{job}", "RUNNING", "None", "N/A", "$(date -d @{end} +$format)", "n1", "mpi", "(null)"])
+    lines = "".join(f"\n{line.format(job=job, end=first + 3600 * (job - 1))}" for job in (1, 2))
+    answers("squeue", f'format=$SLURM_TIME_FORMAT; test "$format" != standard || format=%FT%T; cat <<.{lines}\n.')
+    monkeypatch.setenv("TZ", "CET-1CEST,M3.5.0,M10.5.0/3")
+    time.tzset()
+    try:
+        found = Slurm.statuses(["1", "2"])
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+    assert [found[job].end for job in ("1", "2")] == [first, first + 3600]
+
+
 GONE = "echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1"
 
 
