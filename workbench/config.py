@@ -92,6 +92,35 @@ def fraction(key: str) -> float:
     return float(given)
 
 
+def whole(key: str) -> int:
+    """Return the setting ``workbench.<key>``, a whole number.
+
+    Raises
+    ------
+    InvalidRequest
+        If the user has set it to something else than a whole number from 0 on.
+    """
+    given = get(key)
+    if not str(given).isdecimal():
+        raise InvalidRequest(option=f"workbench.{key}", given=given, allowed="a whole number from 0 on, e.g. 3")
+    return int(given)
+
+
+def arguments(key: str) -> list[str]:
+    """Return the setting ``workbench.<key>``, arguments of a command.
+
+    Raises
+    ------
+    InvalidRequest
+        If the user has set it to something else than a list of texts.
+    """
+    given = get(key)
+    if not isinstance(given, list | tuple) or not all(isinstance(item, str) for item in given):
+        allowed = "a list of texts with one argument per item, e.g. ['--verbose', '--report-bindings']"
+        raise InvalidRequest(option=f"workbench.{key}", given=given, allowed=allowed)
+    return list(given)
+
+
 def time_span(option: str, given: Any) -> float:
     """Return the time span that was given for an option, in seconds.
 

@@ -66,6 +66,24 @@ def test_a_setting_that_is_no_time_is_named_with_what_it_is(given):
     assert repr(given) in str(caught.value)
 
 
+@pytest.mark.parametrize("given", ["--mca btl tcp", "--verbose", None, [["--mca", "btl"]], [1], {"--mca": "btl"}])
+def test_arguments_of_a_command_are_a_list_and_a_text_is_not_taken_apart(given):
+    with (
+        dask.config.set({"workbench.mpi.extra-args": given}),
+        pytest.raises(InvalidRequest, match=r"workbench\.mpi\.extra-args .* is not valid. Choose a list of texts"),
+    ):
+        config.arguments("mpi.extra-args")
+
+
+@pytest.mark.parametrize("given", ["three", "", None, -1, 1.5, True, []])
+def test_a_number_of_restarts_that_is_no_number_is_named(given):
+    with (
+        dask.config.set({"workbench.world.restarts": given}),
+        pytest.raises(InvalidRequest, match=r"workbench\.world\.restarts .* is not valid. Choose a whole number"),
+    ):
+        config.whole("world.restarts")
+
+
 def test_the_defaults_outlive_a_setting_that_surrounded_their_first_use(monkeypatch):
     monkeypatch.delitem(dask.config.config, "workbench", raising=False)
     config._register_defaults.cache_clear()

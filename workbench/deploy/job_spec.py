@@ -104,7 +104,7 @@ def world_line(
     rank += ["--world", str(index), "--ranks", str(ranks), "--timeout", f"{timeout:.1f}"]
     if allocation is None or not allocation.leaves_this_host:
         geometry = Geometry.here(ranks, record.threads, shared_memory)
-        command = world_command(mpi, geometry, rank, config.get("mpi.extra-args"))
+        command = world_command(mpi, geometry, rank, config.arguments("mpi.extra-args"))
         return dataclasses.replace(command, guard="" if config.get("mpi.guard") else None)
     hosts = str(record.folder / f"hosts-{index}") if config.get("mpi.guard") else None
     return spread_command(mpi, _spread(record, ranks, shared_memory, allocation, hosts), rank)

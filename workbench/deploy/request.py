@@ -46,6 +46,9 @@ def record_of(given: ClusterOptions) -> Record:
     # These settings would otherwise fail later, in head and ranks.
     config.size("comm.threshold")
     config.fraction("comm.pool")
+    config.whole("world.restarts")
+    for key in ("mpi.extra-args", "mpi.srun-args"):
+        config.arguments(key)
     process_manager.check(fault_tolerant=values["fault_tolerant"])
     chosen = launcher(choose(given.scheduler))
     requested = Resources(**{each.name: values[each.name] for each in options(Resources)})

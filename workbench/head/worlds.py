@@ -91,7 +91,7 @@ class Worlds:
     async def _keep(
         self, world: MPIWorld, timeout: float, *, spawned: bool = False, ready: asyncio.Future[None] | None = None
     ) -> None:
-        restarts = int(config.get("world.restarts"))
+        restarts = config.whole("world.restarts")
         # `timeout` is shorter for the first start, which is already in progress.
         full_timeout = self._record.ready_within
         while True:

@@ -75,8 +75,8 @@ def spread_command(mpi: MPI, placement: NodePlacement, command: Sequence[str]) -
             hint="Set workbench.mpi.launcher to mpiexec.",
         )
     if srun and interface:
-        return srun_command(srun, interface, mpi, placement, command, extra=config.get("mpi.srun-args"))
-    return mpiexec_command(mpi, placement, command, extra=config.get("mpi.extra-args"))
+        return srun_command(srun, interface, mpi, placement, command, extra=config.arguments("mpi.srun-args"))
+    return mpiexec_command(mpi, placement, command, extra=config.arguments("mpi.extra-args"))
 
 
 @cache

@@ -314,6 +314,15 @@ def test_who_starts_the_ranks_is_checked_ahead_of_any_queue():
         request(2, name="a")
 
 
+@pytest.mark.parametrize("key", ["mpi.extra-args", "mpi.srun-args", "world.restarts"])
+def test_a_setting_of_the_head_is_checked_ahead_of_any_start(key):
+    with (
+        dask.config.set({f"workbench.{key}": "--mca btl tcp"}),
+        pytest.raises(InvalidRequest, match=rf"workbench\.{key} .* is not valid"),
+    ):
+        request(2, name="a")
+
+
 # the template, and other things that are a matter of where the start is made
 
 
