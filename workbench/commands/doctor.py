@@ -327,17 +327,10 @@ def oversubscription(ranks: int | None, cores: int, machine: int) -> CheckResult
     machine
         Cores of the machine.
     """
-    from dask.system import CPU_COUNT
-
     detail = f"{cores} of {machine} cores may be used"
     if ranks is not None and ranks > cores:
         remedy = f"Start at most {cores} ranks on this host for speed. More ranks work, but share the cores."
         return CheckResult("cores", "warning", f"{ranks} ranks, but {detail}", remedy)
-    if cores > CPU_COUNT:
-        remedy = f"Start {CPU_COUNT} ranks, or request more CPU time."
-        return CheckResult(
-            "cores", "warning", f"{detail}, but the control group limits the CPU time to {CPU_COUNT}", remedy
-        )
     return CheckResult("cores", "ok", detail)
 
 

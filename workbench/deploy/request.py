@@ -172,18 +172,17 @@ def rank_count(given: Any, *, here: bool = True) -> int:
     InvalidRequest
         If `given` is not a whole number from 1, or with `here` if this host has not enough memory.
     """
-    import psutil
+    from distributed.system import MEMORY_LIMIT
 
     ranks = count("ranks", given)
-    memory = psutil.virtual_memory().total
-    if here and ranks * RANK_MEMORY > memory:
+    if here and ranks * RANK_MEMORY > MEMORY_LIMIT:
         raise InvalidRequest(
             f"ranks {ranks} is not valid: each rank needs about {RANK_MEMORY / 1e6:.0f} MB without data, and this host "
-            f"has {memory / 1e9:.1f} GB.",
+            f"has {MEMORY_LIMIT / 1e9:.1f} GB.",
             option="ranks",
             given=ranks,
-            allowed=f"up to {memory // RANK_MEMORY}",
-            hint=f"Choose at most {memory // RANK_MEMORY}.",
+            allowed=f"up to {MEMORY_LIMIT // RANK_MEMORY}",
+            hint=f"Choose at most {MEMORY_LIMIT // RANK_MEMORY}.",
         )
     return ranks
 

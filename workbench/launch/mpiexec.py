@@ -67,11 +67,10 @@ class WorldCommand:
 
 
 def available_cores() -> int:
-    """Return the number of cores that this process may use."""
-    try:
-        return len(os.sched_getaffinity(0))
-    except AttributeError:
-        return os.cpu_count() or 1
+    """Return the number of cores that this process may use, by its affinity and the CPU time of its control group."""
+    from dask.system import cpu_count
+
+    return cpu_count()
 
 
 def has_ulfm(mpi: MPI) -> bool:

@@ -162,13 +162,6 @@ def test_more_ranks_than_cores_are_a_warning():
     assert (finding.verdict, finding.detail) == ("warning", "9 ranks, but 1 of 4 cores may be used")
 
 
-def test_a_control_group_that_gives_less_time_than_cores_is_a_warning():
-    finding = doctor.oversubscription(None, 10_000, 10_000)
-
-    assert finding.verdict == "warning"
-    assert "control group" in finding.detail
-
-
 def test_a_folder_of_keys_that_others_may_read_fails_and_the_remedy_repairs_it(tmp_path):
     folder = tmp_path / "a folder"
     folder.mkdir(mode=0o755)

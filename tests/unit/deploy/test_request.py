@@ -306,6 +306,12 @@ def test_more_ranks_than_the_host_has_memory_for_are_refused():
         request(90_000)
 
 
+def test_a_container_has_no_more_memory_than_its_limit(monkeypatch):
+    monkeypatch.setattr("distributed.system.MEMORY_LIMIT", 10**9)
+    with pytest.raises(InvalidRequest, match=r"ranks 21 is not valid: .* host has 1\.0 GB\. Choose at most 20\."):
+        request(21)
+
+
 def test_who_starts_the_ranks_is_checked_ahead_of_any_queue():
     with (
         dask.config.set({"workbench.mpi.launcher": "mpirun"}),

@@ -154,6 +154,12 @@ def test_the_geometry_of_this_host_counts_the_cores_that_this_process_may_use(mo
     assert not Geometry.here(2, 1).root
 
 
+def test_a_container_has_as_many_cores_as_it_gets_time_of(monkeypatch):
+    monkeypatch.setattr("dask.system._try_extract_cgroup_cpu_quota", lambda: (50_000, 100_000))
+    assert available_cores() == 1
+    assert Geometry.here(2, 1).oversubscribed
+
+
 def test_where_nobody_binds_processes_all_cores_count(monkeypatch):
     monkeypatch.delattr(os, "sched_getaffinity")
     assert available_cores() == os.cpu_count()
