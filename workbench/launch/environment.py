@@ -10,16 +10,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 _JOB_PREFIXES = (
-    # Slurm: of the job
+    # Slurm: of the job, of the task of a job array, and of the component of a heterogeneous job
     "SLURM_JOB",
+    "SLURM_ARRAY_",
+    "SLURM_HET_",
     "SLURM_MEM_PER_",
     "SLURM_NTASKS",
     "SLURM_TASKS_PER_",
     "SLURM_CPUS_",
     "SLURM_GPUS",
     "SLURM_TRES_PER_",
-    # PBS: of the job
+    # PBS: of the job, and of the task of a job array
     "PBS_JOB",
+    "PBS_ARRAY",
 )
 _JOB_NAMES = frozenset(
     {
