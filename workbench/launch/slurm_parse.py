@@ -9,13 +9,14 @@ from datetime import UTC, datetime
 
 from workbench.errors import InvalidRequest, did_you_mean
 from workbench.launch.interface import JobSpec, JobState, JobStatus
+from workbench.launch.slurm_script import comment
 from workbench.launch.walltime import clock, site_walltime
 from workbench.text import count
 
 SEPARATOR = "\x1f"
 """Separator of fields in a line: reasons and names of nodes have spaces, commas and bars."""
-QUEUE_FORMAT = SEPARATOR.join(("%i", "%T", "%r", "%S", "%e", "%N", "%j", "%k"))
-"""Format for `parse_queue`: job, state, reason, start, end, nodes, name and comment."""
+QUEUE_FORMAT = SEPARATOR.join(("%A", "%T", "%r", "%S", "%e", "%N", "%j", "%k"))
+"""Format for `parse_queue`: job (as in ``SLURM_JOB_ID``), state, reason, start, end, nodes, name and comment."""
 ACCOUNT_FORMAT = "JobIDRaw,State,Reason,Start,End,NodeList,JobName,Comment"
 """Format for `parse_accounting`."""
 PARTITION_FORMAT = SEPARATOR.join(("%P", "%l", "%D", "%c", "%m", "%f"))
@@ -97,7 +98,7 @@ def parse_accounting(text: str) -> dict[str, JobStatus]:
 
 
 def _parse(fields: list[str]) -> tuple[str, JobStatus]:
-    job, state, reason, start, end, nodes, name, comment = (field.strip() for field in fields)
+    job, state, reason, start, end, nodes, name, note = (field.strip() for field in fields)
     # sacct: CANCELLED by 1000
     code = (state.split() or [""])[0].rstrip("+")
     job_state = _STATES.get(code, JobState.UNKNOWN)
@@ -112,8 +113,8 @@ def _parse(fields: list[str]) -> tuple[str, JobStatus]:
         start=None if job_state.ended and not nodes else _time(start),
         end=_time(end),
         nodes="" if nodes in ("(null)", "None assigned") else nodes,
-        # Sites may remove comments.
-        label=name if comment in ("", "(null)") else comment,
+        # Sites may remove comments, or write another text.
+        label=note if note.startswith(comment("")) else name,
     )
 
 

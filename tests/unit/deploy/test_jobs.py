@@ -103,13 +103,14 @@ def test_no_job_of_the_same_number_is_cancelled(system, written):
     assert "scancel" not in system.called
 
 
-def test_a_job_of_the_cluster_is_cancelled_by_comment_or_where_the_site_takes_that_away_by_name(system):
+def test_a_job_of_the_cluster_is_cancelled_by_comment_or_where_the_site_changes_that_by_name(system):
     record = training(system=B)
     system.queue("RUNNING", "training", f"workbench:{record.id}:job")
     jobs.cancel(record)
-    system.queue("RUNNING", "training", "(null)")
-    jobs.cancel(record)
-    assert system.called.count("scancel") == 2
+    for comment in ("(null)", "billed to physics"):
+        system.queue("RUNNING", "training", comment)
+        jobs.cancel(record)
+    assert system.called.count("scancel") == 3
 
 
 def test_a_running_job_of_an_earlier_version_is_believed_and_cancelled(system):

@@ -478,6 +478,13 @@ def test_the_status_of_all_jobs_takes_one_question(tmp_path, answers):
     assert (found["1"].state, found["2"].state, found["../x"]) == (JobState.RUNNING, JobState.QUEUED, UNKNOWN)
 
 
+def test_a_task_of_a_job_array_is_found_by_the_number_in_its_variables(answers):
+    fields = "s/%i/100_3/; s/%A/103/; s/%T/RUNNING/; s/%e/2026-11-21T19:03:14/"
+    answers("squeue", f'for word; do case $word in --format=*) echo "${{word#*=}}" | sed "{fields}";; esac; done')
+    status = Slurm.statuses(["103"])["103"]
+    assert (status.state, status.end is None) == (JobState.RUNNING, False)
+
+
 def test_filters_that_the_user_has_set_for_the_queue_hide_no_job(answers, monkeypatch):
     monkeypatch.setenv("SQUEUE_USERS", "nobody")
     answers("squeue", f'test -z "$SQUEUE_USERS" && cat <<.\n{jobs(QUEUE)}.')
