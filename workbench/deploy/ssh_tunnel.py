@@ -65,12 +65,15 @@ class Tunnel:
         """Start ``ssh``, and return a task that ends with the process."""
         routes = [f"{_LOOPBACK}:{port}:{target}" for port, target in targets.items()]
         # `cat` ends when this process ends, for any reason, and ssh with it: no port stays open.
-        self._process = process = await asyncio.create_subprocess_exec(
-            "ssh", "-T", "-o", "BatchMode=yes", "-o", "ExitOnForwardFailure=yes", "-o", "ServerAliveInterval=15",
-            *(argument for route in routes for argument in ("-L", route)), self.host, "cat",
-            stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE,
-            start_new_session=True,
-        )  # fmt: skip
+        try:
+            self._process = process = await asyncio.create_subprocess_exec(
+                "ssh", "-T", "-o", "BatchMode=yes", "-o", "ExitOnForwardFailure=yes", "-o", "ServerAliveInterval=15",
+                *(argument for route in routes for argument in ("-L", route)), self.host, "cat",
+                stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE,
+                start_new_session=True,
+            )  # fmt: skip
+        except OSError as error:
+            raise self._failure(str(error)) from None
         debug_log.started(process.pid, _NAME, self.host)
         ended = asyncio.create_task(self._drain(process))
         try:
@@ -102,7 +105,7 @@ class Tunnel:
             started = time.monotonic()
             try:
                 ended = await self._start(targets, timeout)
-            except (HeadUnreachable, OSError) as error:
+            except HeadUnreachable as error:
                 debug_log.write("process", "%s", error)
                 await self._end()
 

@@ -17,6 +17,7 @@ from support.patience import DEADLINE
 from workbench.deploy import connection
 from workbench.deploy.connection import HeadConnection
 from workbench.deploy.record import Record
+from workbench.deploy.ssh_tunnel import Tunnel
 from workbench.deploy.start import ClusterStarter
 from workbench.errors import HeadUnreachable
 from workbench.processes.process_id import ProcessId
@@ -104,6 +105,12 @@ async def test_an_answer_of_the_head_does_not_wait_for_a_file_server_that_hangs(
                 assert await connected.refresh() == its
     finally:
         over.set()
+
+
+async def test_a_host_without_ssh_has_no_tunnel_and_learns_why(monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(HeadUnreachable, match=r"tunnel through 'gate' could not be opened: .*'ssh'"):
+        await Tunnel("gate").open(["tls://10.0.0.1:4000"], DEADLINE)
 
 
 async def test_a_head_that_has_ended_is_not_waited_for(listening, monkeypatch):
