@@ -177,7 +177,7 @@ def _spill(cluster_id: str, node: str) -> Path:
     import dask
 
     base = os.path.expandvars(dask.config.get("temporary-directory") or tempfile.gettempdir())
-    return Path(base) / f"{stub.folder_name(cluster_id)}-{node}-data"
+    return Path(base).expanduser() / f"{stub.folder_name(cluster_id)}-{node}-data"
 
 
 def _shared_memory(cluster_id: str, _: str) -> Path:

@@ -124,8 +124,12 @@ def test_a_path_of_a_socket_is_never_too_long(cluster_id, tmp_path, monkeypatch)
         assert len(str(node_dirs.sockets(cluster_id) / LONGEST)) <= 107
 
 
-def test_spilled_data_is_where_dask_is_told(cluster_id, tmp_path):
-    with dask.config.set({"temporary-directory": str(tmp_path / "new")}):
+@pytest.mark.parametrize("place", ["{folder}/new", "~/new", "$PLACE/new"])
+def test_spilled_data_is_where_dask_is_told(cluster_id, tmp_path, monkeypatch, place):
+    monkeypatch.chdir(tmp_path)
+    for name in ("HOME", "PLACE"):
+        monkeypatch.setenv(name, str(tmp_path))
+    with dask.config.set({"temporary-directory": place.format(folder=tmp_path)}):
         assert node_dirs.spill(cluster_id).is_relative_to(tmp_path / "new")
         node_dirs.remove(cluster_id)
 
