@@ -170,15 +170,21 @@ class ClusterStarter:
         return self.record
 
     def _read(self) -> None:
-        with contextlib.suppress(ClusterNotFound):  # a network file system may show the record late
+        try:
             record = registry.read(self.record.name)
-            if record.id != self.record.id:
-                raise StartError(
-                    f"cluster {self.record.name!r} did not start: the cluster was stopped, and another cluster now has "
-                    f"its name. The logs are in {self.record.logs}.",
-                    hint=("Use the other cluster with ", Command("attach", self.record.name), "."),
-                )
-            self.record = record
+        except ClusterNotFound:
+            record = self.record  # a network file system may show the record late
+        except RecordError as error:
+            if not isinstance(error.__cause__, OSError):
+                raise
+            record = self.record  # the file server does not answer, and the job may have waited for days
+        if record.id != self.record.id:
+            raise StartError(
+                f"cluster {self.record.name!r} did not start: the cluster was stopped, and another cluster now has "
+                f"its name. The logs are in {self.record.logs}.",
+                hint=("Use the other cluster with ", Command("attach", self.record.name), "."),
+            )
+        self.record = record
         if self._id is None and self._launcher.batch:
             self._id = jobs.job_id(self.record)  # another process has submitted it
 

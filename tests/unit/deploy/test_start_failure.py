@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import errno
+import time
+
 import pytest
+from support.patience import DEADLINE
 
 from workbench.deploy import ended, jobs, logs, registry
 from workbench.deploy.record import Record
 from workbench.deploy.start import ClusterStarter
 from workbench.errors import StartError, StartTimeout
+from workbench.files import atomic_file
 from workbench.hints import Option
 from workbench.launch.interface import JobState, JobStatus
 
@@ -47,6 +52,17 @@ def test_the_log_of_a_world_tells_more_than_its_head(failed):
 
     assert (type(raised.value), raised.value.message) == (StartError, "cluster 'a' did not start: words")
     assert raised.value.log.splitlines()[1:] == ["    rank 1: no disk"]
+
+
+def test_a_file_server_that_fails_does_not_end_the_start_of_a_job_that_may_have_waited_for_days(failed, monkeypatch):
+    job = failed(scheduler="slurm")
+    before = job.record = job.record.replace(state="submitted", deadline=time.time() + DEADLINE)
+
+    def fail(path):
+        raise OSError(errno.EIO, "Input/output error", str(path))
+
+    monkeypatch.setattr(atomic_file, "read", fail)
+    assert job.look() == before
 
 
 def test_a_world_that_starts_is_called_so(failed):
