@@ -16,7 +16,7 @@ from workbench.launch.interface import JobSpec
 from workbench.launch.launchers import launcher
 from workbench.launch.mpi_library import MPI
 from workbench.launch.mpiexec import Geometry, WorldCommand, has_ulfm, world_command
-from workbench.launch.multinode import NodePlacement, even_counts, packed_counts
+from workbench.launch.multinode import NodePlacement, even_counts, packed_counts, unused
 from workbench.launch.network import has_fabric
 from workbench.launch.process_manager import remote_shell, spread_command
 from workbench.log import debug_log
@@ -82,6 +82,7 @@ def world_line(
     shared_memory: Path,
     log: Path,
     allocation: Allocation | None = None,
+    before: int = 0,
 ) -> WorldCommand:
     """Return the command line that starts one world of the cluster of `record`.
 
@@ -99,6 +100,8 @@ def world_line(
         The world's log, for the output of templates of other nodes.
     allocation
         The allocation with the nodes of the world; None: only this host.
+    before
+        Ranks of earlier worlds in the same allocation.
     """
     rank = [sys.executable, *_rank_program(record, log), record.name, record.id]
     rank += ["--world", str(index), "--ranks", str(ranks), "--timeout", f"{timeout:.1f}"]
@@ -107,7 +110,8 @@ def world_line(
         command = world_command(mpi, geometry, rank, config.arguments("mpi.extra-args"))
         return dataclasses.replace(command, guard="" if config.get("mpi.guard") else None)
     hosts = str(record.folder / f"hosts-{index}") if config.get("mpi.guard") else None
-    return spread_command(mpi, _spread(record, ranks, shared_memory, allocation, hosts), rank)
+    placement = _spread(record, ranks, allocation, before=before, shared_memory=shared_memory, guard=hosts)
+    return spread_command(mpi, placement, rank)
 
 
 def _rank_program(record: Record, log: Path) -> list[str]:
@@ -122,18 +126,20 @@ def template_modules(record: Record) -> str:
 
 
 def _spread(
-    record: Record, ranks: int, shared_memory: Path, allocation: Allocation, guard: str | None
+    record: Record, ranks: int, allocation: Allocation, *, before: int, shared_memory: Path, guard: str | None
 ) -> NodePlacement:
-    counts, slots = even_counts(ranks, len(allocation.nodes)), sum(allocation.slots)
+    counts, around = even_counts(ranks, len(allocation.nodes)), allocation
     # The slots of a job count its ranks, except in Torque, and each rank has its cores and memory there. An existing
     # allocation may have more slots, of which each node is filled in turn.
-    if min(allocation.slots) and (ranks == slots or (record.scheduler == "here" and ranks < slots)):
-        counts = packed_counts(ranks, allocation.slots)
+    left = unused(allocation, before)
+    if ranks == sum(left.slots) or (record.scheduler == "here" and ranks < sum(left.slots)):
+        counts, around = packed_counts(ranks, left.slots), left
     return NodePlacement(
         ranks=ranks,
         threads=record.threads,
-        around=allocation,
+        around=around,
         counts=counts,
+        first=around.nodes[0] == allocation.nodes[0],
         root=os.geteuid() == 0,
         fault_tolerant=record.fault_tolerant,
         interface=record.interface or config.get("interface"),

@@ -225,7 +225,7 @@ class Worlds:
             )
         # An index is not used again, because the job of an abandoned world may still exist.
         index, mpi = next(self._indices), self._first.mpi
-        world: MPIWorld = WorldProcess(self._record, mpi, index, ranks)
+        world: MPIWorld = WorldProcess(self._record, mpi, index, ranks, sum(world.ranks for world in self))
         if launcher(self._record.scheduler).batch:
             # World 0 uses the nodes of the first job, so more ranks need another job.
             world = JobWorld(self._record, mpi, index, ranks, report=self._report)

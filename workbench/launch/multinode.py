@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from workbench.errors import LaunchError
 from workbench.launch.allocation import Allocation
@@ -42,6 +42,8 @@ class NodePlacement:
     """The allocation."""
     counts: tuple[int, ...]
     """Ranks of each node, in the order of the allocation; nodes at the end may have none."""
+    first: bool = True
+    """Whether the nodes are the first ones of the job."""
     root: bool = False
     """Whether the user is root."""
     fault_tolerant: bool = False
@@ -68,8 +70,8 @@ class NodePlacement:
 
     @property
     def even(self) -> bool:
-        """Whether all nodes except the last have `per_node` ranks."""
-        return set(self.counts[:-1]) <= {self.per_node}
+        """Whether the first nodes of the job have `per_node` ranks each, except the last one."""
+        return self.first and set(self.counts[:-1]) <= {self.per_node}
 
     @property
     def hosts(self) -> str:
@@ -124,6 +126,14 @@ def requested_counts(ranks: int, nodes: int, per_node: int) -> tuple[int, ...]:
     return packed if len(packed) == nodes else even_counts(ranks, nodes)
 
 
+def unused(allocation: Allocation, ranks: int) -> Allocation:
+    """Return the nodes and slots of an allocation that are left if `ranks` ranks fill each node before the next."""
+    used = itertools.chain(packed_counts(ranks, allocation.slots), itertools.repeat(0))
+    free = [(node, slots - n) for node, slots, n in zip(allocation.nodes, allocation.slots, used, strict=False)]
+    left = [(node, slots) for node, slots in free if slots]
+    return replace(allocation, nodes=tuple(node for node, _ in left), slots=tuple(slots for _, slots in left))
+
+
 def interface_of(mpi: MPI, supported: Sequence[str]) -> str | None:
     """Return the process management interface with which ``srun`` can start ranks of an MPI, or None.
 
@@ -159,6 +169,7 @@ def srun_command(
     options = [
         f"--mpi={interface}",
         f"--nodes={len(placement.counts)}",
+        *([] if placement.first else [f"--nodelist={','.join(placement.around.nodes[: len(placement.counts)])}"]),
         f"--ntasks={placement.ranks}",
         *([f"--ntasks-per-node={placement.per_node}"] if placement.even else []),
         f"--cpus-per-task={placement.threads}",

@@ -19,8 +19,9 @@ OPENMPI = MPI("openmpi", (5, 0), "", "mpiexec")
 class World(MPIWorld):
     """A world without processes, whose ranks register at once in its first start, and never in a later one."""
 
-    def __init__(self, record, mpi, index, ranks):
+    def __init__(self, record, mpi, index, ranks, before=0):
         super().__init__(record, mpi, index, ranks)
+        self.before = before
         self.started = asyncio.Event()
         self._end = None
 
@@ -104,6 +105,13 @@ async def test_a_world_that_is_lost_and_removed_while_it_starts_again_is_not_cal
     assert [each.index for each in cluster.worlds] == [0]
     assert cluster.messages[-1] == "world 1 was removed, and its results were moved to the other worlds"
     assert not [message for message in cluster.messages if "abandoned" in message]
+
+
+async def test_a_later_world_leaves_the_earlier_ones_their_cores(cluster):
+    async with asyncio.timeout(DEADLINE):
+        for ranks in (5, 9):
+            await cluster.worlds.scale(ranks)
+    assert [world.before for world in cluster.worlds] == [0, 2, 5]
 
 
 async def test_a_world_that_is_lost_just_before_its_removal_does_not_start_again_after_it(cluster, monkeypatch):

@@ -59,6 +59,12 @@ def test_srun_puts_ranks_node_by_node_and_gives_rank_0_the_input():
     assert command.environment["OMP_NUM_THREADS"] == "3"
 
 
+def test_srun_gets_the_names_of_nodes_that_are_not_the_first_ones():
+    later = changed(first=False, ranks=4, counts=(2, 2))
+    assert "--nodelist=n1,n2" in srun_command("srun", "pmi2", MPICH, later, ["x"]).argv
+    assert not any(word.startswith("--nodelist") for word in srun_command("srun", "pmi2", MPICH, SPREAD, ["x"]).argv)
+
+
 @pytest.mark.parametrize("slots", [(1, 1, 1, 1), (0, 0, 0, 0)])
 def test_more_ranks_than_a_node_is_meant_for_are_asked_for_loudly(slots):
     around = dataclasses.replace(AROUND, slots=slots)
