@@ -130,8 +130,12 @@ def _spread(
 ) -> NodePlacement:
     counts, around = even_counts(ranks, len(allocation.nodes)), allocation
     # The slots of a job count its ranks, except in Torque, and each rank has its cores and memory there. An existing
-    # allocation may have more slots, of which each node is filled in turn.
+    # allocation may have more slots, of which each node is filled in turn, and its slots may be single cores.
     left = unused(allocation, before)
+    if record.scheduler == "here":
+        cores = tuple(slots // record.threads for slots in allocation.slots)
+        by_cores = unused(dataclasses.replace(allocation, slots=cores), before)
+        left = by_cores if ranks <= sum(by_cores.slots) else left
     if ranks == sum(left.slots) or (record.scheduler == "here" and ranks < sum(left.slots)):
         counts, around = packed_counts(ranks, left.slots), left
     return NodePlacement(

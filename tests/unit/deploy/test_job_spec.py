@@ -71,3 +71,10 @@ def test_fewer_ranks_than_an_existing_allocation_has_slots_fill_its_first_nodes(
 )
 def test_a_later_world_in_an_existing_allocation_uses_the_cores_that_earlier_ones_have_left(tmp_path, before, placed):
     assert hosts(tmp_path, "here", 3, (3, 3, 3), before=before) == {"-n": "3", **placed}
+
+
+@pytest.mark.parametrize(("ranks", "slots", "per_node"), [(4, (8, 8), "2"), (4, (2, 2), "2"), (16, (8, 8), "8")])
+def test_a_rank_of_several_threads_uses_as_many_slots_if_an_existing_allocation_has_them(
+    tmp_path, ranks, slots, per_node
+):
+    assert hosts(tmp_path, "here", ranks, slots, threads=4) == {"-n": str(ranks), "-ppn": per_node}
