@@ -14,7 +14,6 @@ from distributed.deploy.cluster import Cluster
 from tornado.ioloop import PeriodicCallback
 
 from workbench.collective.broadcast import broadcast
-from workbench.comm import connector
 from workbench.deploy import display, ended, logs, registry
 from workbench.deploy.connection import HeadConnection
 from workbench.deploy.progress import Progress
@@ -86,7 +85,6 @@ class MPICluster(Cluster):
     @takes(_Arguments)
     def __init__(self, options: _Arguments) -> None:
         debug_log.set_up()
-        connector.use()
         # `__del__` and `__repr__` read these attributes, also of an object whose `__init__` has failed.
         self.status = Status.closed
         self.security: Any = None

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from distributed.core import rpc
 
 from workbench import config
+from workbench.comm import connector
 from workbench.deploy import certificates
 from workbench.deploy.jobs import is_batch
 from workbench.deploy.progress import Progress
@@ -43,6 +44,7 @@ class HeadConnection(HeadClient):
     """
 
     def __init__(self, job: ClusterStarter, ssh_tunnel: str | None = None) -> None:
+        connector.use()
         self._job = job
         self._tunnel = Tunnel(ssh_tunnel) if ssh_tunnel else None
         self._forwarded: dict[str, tuple[Tunnel, list[str], list[str]]] = {}

@@ -62,6 +62,10 @@ def _ask(record: Record) -> bool:
     """Ask the head to stop the cluster; return False if it does not answer."""
     from distributed.core import rpc
 
+    from workbench.comm import connector
+
+    connector.use()
+
     async def ask() -> None:
         if record.address is None:
             raise OSError("the head does not listen yet")

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import signal
+import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
+import dask
 import psutil
 import pytest
+from distributed.comm.tcp import TLSBackend, TLSConnector
 from support.processes import DEADLINE, until
+from tornado.iostream import IOStream
 
 from workbench.commands import actions
-from workbench.deploy import jobs, registry
+from workbench.deploy import certificates, jobs, registry
 from workbench.deploy import stop as stop_module
 from workbench.deploy.record import Record
 from workbench.deploy.request import request
@@ -102,6 +107,24 @@ def test_a_stop_of_a_cluster_whose_head_never_speaks_names_no_innocent(monkeypat
     registry.create(record)
     stop(record)
     assert registry.names() == []
+
+
+def test_a_stop_of_a_head_that_ends_before_the_handshake_goes_on_without_its_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    start_tls = IOStream.start_tls
+    monkeypatch.setattr(TLSBackend, "_connector_class", TLSConnector)
+
+    def closed_first(stream: IOStream, *args: Any, **kwargs: Any) -> Any:
+        stream.close()
+        return start_tls(stream, *args, **kwargs)
+
+    monkeypatch.setattr(IOStream, "start_tls", closed_first)
+    with socket.create_server(("127.0.0.1", 0)) as head, dask.config.set({"workbench.connect-timeout": "0.2 s"}):
+        record = Record("gone", 1, state="ready", address=f"tls://127.0.0.1:{head.getsockname()[1]}")
+        registry.create(record)
+        certificates.make(record.folder, record.name)
+        assert stop_module._ask(record) is False
 
 
 def test_a_stop_of_what_has_gone_meanwhile_says_nothing() -> None:
