@@ -37,7 +37,7 @@ def hosts(tmp_path, scheduler, ranks, slots, *, threads=1, before=0):
     [
         # PBS, 10 ranks of --ranks-per-node 4: select=2:ncpus=4:mpiprocs=4+1:ncpus=2:mpiprocs=2
         ((4, 4, 2), {"-ppn": "4"}),
-        # Slurm, 10 ranks of --nodes 4, with one core for each rank
+        # Slurm without --nodes fills each node before the next
         ((3, 3, 3, 1), {"-ppn": "3"}),
         ((3, 2, 3, 2), {"-hosts": "n1:3,n2:2,n3:3,n4:2"}),
         # a job without --nodes runs where cores are free
