@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from workbench.errors import LaunchError
+from workbench.hints import Option
 from workbench.launch.allocation import Allocation
 from workbench.launch.mpi_library import MPI
 from workbench.launch.mpiexec import OPENMPI_AS_ROOT, WorldCommand, has_ulfm, thread_variables, ulfm
@@ -200,6 +201,11 @@ def mpiexec_command(
     ----------
     extra
         More arguments for ``mpiexec``.
+
+    Raises
+    ------
+    LaunchError
+        If the daemons of ``mpiexec`` cannot get the GPUs of their nodes, or cannot be guarded.
     """
     options, environment, defaults = _of_ranks(mpi, placement)
     if mpi.flavor == "openmpi" and placement.around.scheduler == "pbs":
@@ -209,6 +215,12 @@ def mpiexec_command(
         # In a job that was submitted with --export=NONE, srun would start the daemons without the head's environment.
         environment["SLURM_EXPORT_ENV"] = "ALL"
     if placement.gpus and placement.around.scheduler == "slurm":
+        if "SLURM_GPUS_PER_TASK" in os.environ and 0 < min(placement.around.slots) < placement.per_node:
+            raise LaunchError(
+                f"Slurm has reserved other numbers of GPUs on some nodes ({placement.hosts}), and mpiexec can request "
+                "only one number for all nodes.",
+                hint=("Pass ", Option("nodes"), ": then Slurm reserves as many on each node."),
+            )
         # srun starts one daemon on a node, which would get the GPUs of one task, not those of all ranks of the node.
         environment["SLURM_GRES"] = f"gpu:{placement.gpus * placement.per_node}"
     guard = placement.guard if can_be_guarded(mpi, placement) else None

@@ -59,6 +59,18 @@ def test_srun_puts_ranks_node_by_node_and_gives_rank_0_the_input():
     assert command.environment["OMP_NUM_THREADS"] == "3"
 
 
+def test_gpus_of_which_slurm_has_reserved_another_number_on_each_node_are_refused_with_what_to_do(monkeypatch):
+    monkeypatch.setenv("SLURM_GPUS_PER_TASK", "1")
+    around = dataclasses.replace(AROUND, slots=(2, 2, 2, 1))
+    uneven = changed(ranks=7, around=around, counts=(2, 2, 2, 1), gpus=1)
+    with pytest.raises(LaunchError, match=r"other numbers of GPUs on some nodes .* Pass --nodes"):
+        mpiexec_command(OPENMPI, uneven, ["x"])
+    assert mpiexec_command(OPENMPI, changed(ranks=7, counts=(2, 2, 2, 1), gpus=1), ["x"]).environment["SLURM_GRES"]
+    assert srun_command("srun", "pmi2", MPICH, uneven, ["x"]).argv
+    monkeypatch.delenv("SLURM_GPUS_PER_TASK")  # the user has requested GPUs per node
+    assert mpiexec_command(OPENMPI, uneven, ["x"]).environment["SLURM_GRES"] == "gpu:2"
+
+
 def test_srun_gets_the_names_of_nodes_that_are_not_the_first_ones():
     later = changed(first=False, ranks=4, counts=(2, 2))
     assert "--nodelist=n1,n2" in srun_command("srun", "pmi2", MPICH, later, ["x"]).argv
