@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 from workbench.commands import completion
 from workbench.commands.actions import Status
 from workbench.commands.format import status_line
-from workbench.commands.parse import answer, complete
+from workbench.commands.parse import answer, complete, split_option
 from workbench.commands.verb import Answer, Place
 from workbench.config import __version__
 from workbench.errors import InvalidRequest, WorkbenchError
@@ -80,8 +80,7 @@ def _run(arguments: Sequence[str]) -> int:
         with debug_log.shown(verbose=options != arguments[1:]):
             return bench.main(options)
     if arguments[:2] == ["completion", completion.ASK]:
-        *before, last = arguments[2:] or [""]
-        print(*complete(before, last, TERMINAL), sep="\n")
+        print(*_completions(arguments[2:] or [""]), sep="\n")
         return 0
     terminal = Terminal()
     result = answer(arguments, terminal)
@@ -91,6 +90,16 @@ def _run(arguments: Sequence[str]) -> int:
     if result.failure:
         print(result.failure, file=sys.stderr)
     return 0 if result.failure is None else EXIT_FAILED
+
+
+def _completions(words: Sequence[str]) -> list[str]:
+    """Return the words that can replace the last one."""
+    # bash passes an equals sign as a separate word, and replaces only what follows it
+    *before, last = words
+    last = last.removeprefix("=")
+    typed, value = split_option([word for word in before if word != "="], last)
+    option = last[: len(last) - len(value)]
+    return [option + candidate for candidate in complete(typed, value, TERMINAL)]
 
 
 class Terminal(Place):

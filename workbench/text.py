@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import shlex
 import signal
 import time
@@ -88,6 +89,10 @@ def split(line: str) -> list[str]:
         If a quote is not closed.
     """
     try:
-        return shlex.split(line, comments=True)
+        # shlex would begin a comment inside of a word, too
+        for comment in re.finditer(r"(?<!\S)#", line):
+            with contextlib.suppress(ValueError):  # inside of quotes
+                return shlex.split(line[: comment.start()])
+        return shlex.split(line)
     except ValueError as error:
         raise InvalidRequest(f"cannot read {line!r}: {str(error).lower()}. Close every quote.") from None

@@ -24,7 +24,7 @@ from workbench.cells.magics import CellMagics
 from workbench.cells.magics import match as match_cells
 from workbench.commands.actions import dashboard_url
 from workbench.commands.format import dashboard_html
-from workbench.commands.parse import answer, complete
+from workbench.commands.parse import answer, complete, split_option
 from workbench.commands.table import overview
 from workbench.commands.verb import Answer, Place
 from workbench.deploy import registry
@@ -210,9 +210,7 @@ def match(context: CompletionContext) -> SimpleMatcherResult:
         return SimpleMatcherResult(completions=[], suppress=False)
     arguments = line["arguments"].split()
     last = "" if not arguments or line["arguments"][-1].isspace() else arguments.pop()
-    if last.startswith("-") and "=" in last:
-        option, _, last = last.partition("=")
-        arguments.append(option)
+    arguments, last = split_option(arguments, last)
     candidates = complete(arguments, last, NOTEBOOK)
     return SimpleMatcherResult(
         completions=[SimpleCompletion(text=candidate, type="keyword") for candidate in candidates],

@@ -72,7 +72,9 @@ def parse(arguments: Sequence[str], place: str) -> ParsedLine:
     # argparse makes an empty list of this value.
     if invalid := [argument for argument in joined if argument.startswith("-") and argument.endswith("=--")]:
         raise InvalidRequest(f"{parser.prog}: {invalid[0]} is not valid. Omit the option, or pass another value.")
-    options, unknown = parser.parse_known_args(joined)
+    # parse_known_args ignores an optional argument behind an option, and the intermixed one reads options behind `--`.
+    parse_known = parser.parse_known_args if "--" in joined else parser.parse_known_intermixed_args
+    options, unknown = parse_known(joined)
     if unknown:
         raise InvalidRequest(f"{parser.prog}: {_describe_unknown(unknown, known[name], place)}")
     return ParsedLine(name, vars(options))
@@ -122,13 +124,25 @@ def _describe_unknown(unknown: Sequence[str], verb: Verb, place: str) -> str:
     return f"unknown option {option!r}, {did_you_mean(option, allowed)}"
 
 
+def split_option(typed: Sequence[str], last: str) -> tuple[list[str], str]:
+    """Return complete arguments and the beginning of one, such that no option has its value in the same word.
+
+    Examples
+    --------
+    >>> split_option(["start"], "--mpi=open")
+    (['start', '--mpi'], 'open')
+    """
+    option, equals, value = last.partition("=")
+    return ([*typed, option], value) if equals and option.startswith("-") else ([*typed], last)
+
+
 def complete(typed: Sequence[str], last: str, place: str) -> list[str]:
     """Return the completions of the argument that is being typed.
 
     Parameters
     ----------
     typed
-        The complete arguments before it, after the name of the magic.
+        The complete arguments before it, after the name of the magic, as of `split_option`.
     last
         Its beginning.
     place

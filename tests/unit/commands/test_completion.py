@@ -19,6 +19,21 @@ def test_a_shell_is_given_what_can_follow(capsys):
     assert capsys.readouterr().out.split() == [*SCRIPTS]
 
 
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["start", "--scheduler=sl"], ["--scheduler=slurm"]),
+        (["start", "--mpi="], ["--mpi=auto", "--mpi=openmpi", "--mpi=mpich", "--mpi=intelmpi"]),
+        # bash passes an equals sign as a word
+        (["start", "--scheduler", "=", "sl"], ["slurm"]),
+        (["start", "--mpi", "="], ["auto", "openmpi", "mpich", "intelmpi"]),
+    ],
+)
+def test_the_value_behind_an_equals_sign_is_completed(words, expected, capsys):
+    assert cli.main(["completion", "--", *words]) == 0
+    assert capsys.readouterr().out.split() == expected
+
+
 def test_another_shell_is_refused(capsys):
     assert cli.main(["completion", "csh"]) == cli.EXIT_USAGE
     assert "bash, zsh, fish" in capsys.readouterr().err

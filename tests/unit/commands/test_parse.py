@@ -23,6 +23,19 @@ def test_what_is_typed_becomes_a_verb_and_its_options():
     assert given == {"ranks": "8", "threads": "2", "name": "big-one", "memory": "4GB", "dry_run": True}
 
 
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("start --extra=--comment=a#b", ["start", "--extra=--comment=a#b"]),
+        ("logs '#1' # the first", ["logs", "#1"]),
+        ("logs 'a # b' c # d", ["logs", "a # b", "c"]),
+        ("# start 4", []),
+    ],
+)
+def test_a_comment_begins_between_words_as_in_a_shell(line, words):
+    assert split(line) == words
+
+
 def test_only_a_terminal_answers_in_json():
     assert parse(["list", "--json"], TERMINAL).options == {"all": False, "json": True, "verbose": False}
     with pytest.raises(InvalidRequest, match="%mpicluster list: unknown option '--json', allowed: --all, --verbose"):
@@ -73,6 +86,21 @@ def test_whatever_is_typed_is_refused_in_words_or_has_values_that_are_texts(word
 
 def test_a_negative_number_is_a_value_and_not_an_option():
     assert parse(["start", "-3"], NOTEBOOK).options["ranks"] == "-3"
+
+
+@pytest.mark.parametrize(
+    "line", ["scale 4 mpi --json", "scale 4 --json mpi", "scale --json 4 mpi", "scale --json -- 4 mpi"]
+)
+def test_options_may_stand_before_between_and_after_the_other_arguments(line):
+    options = parse(split(line), TERMINAL).options
+
+    assert (options["ranks"], options["name"], options["json"]) == ("4", "mpi", True)
+
+
+def test_an_argument_after_two_dashes_is_no_option():
+    options = parse(["stop", "--", "--all"], TERMINAL).options
+
+    assert (options["name"], options["all"]) == ("--all", False)
 
 
 @pytest.mark.parametrize("place", [NOTEBOOK, TERMINAL])
