@@ -20,6 +20,7 @@ from IPython.display import display
 from workbench.cells import client as cells_client
 from workbench.cells.output import LinePrefixer, OutputGroup, as_text, failures, grouped, with_label
 from workbench.errors import InvalidRequest, WorkbenchError, closest, did_you_mean
+from workbench.text import split
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
@@ -70,14 +71,15 @@ class CellMagics(Magics):
             raise InvalidRequest(
                 "%mpi needs an expression, for example %mpi rank ** 2. To run a cell of several lines, use %%mpi."
             )
-        given |= {"--out": "_"}
-        return self._call(expression, {}, given).values()
+        out = _variable(given)
+        values = self._call(expression, {}, given | {"--out": ""}).values()
+        if out is not None:
+            self.shell.user_ns[out] = values
+        return values
 
     def _run(self, line: str, cell: str) -> None:
         names, given = _parse(line)
-        out = given.get("--out")
-        if out is not None and not out.isidentifier():
-            raise InvalidRequest(f"--out {out} is not valid. Choose a name for a variable.")
+        out = _variable(given)
         result = self._call(cell, self._objects(names, given), given)
         if out is not None:
             self.shell.user_ns[out] = result.values()
@@ -162,12 +164,7 @@ def _show_tagged(rank: int, item: CellOutput, tagged: LinePrefixer) -> None:
 
 def _parse(line: str) -> tuple[list[str], dict[str, str]]:
     """Return the names and the options of a line."""
-    import shlex
-
-    try:
-        words = shlex.split(line)
-    except ValueError as error:
-        raise InvalidRequest(f"%%mpi {line}: {error}") from None
+    words = split(line)
     names: list[str] = []
     given: dict[str, str] = {}
     while words:
@@ -189,12 +186,20 @@ def _parse(line: str) -> tuple[list[str], dict[str, str]]:
 def _leading_options(line: str) -> tuple[str, dict[str, str]]:
     """Return the expression of a line, and the options before it."""
     given: dict[str, str] = {}
-    while match := re.match(r"\s*(--\w+)(?:(?:=|\s+)('[^']*'|\S+))?\s*", line):
+    while match := re.match(r"""\s*(--\w+)(?:(?:=|\s+)('[^']*'|"[^"]*"|\S+))?\s*""", line):
         option = match[1]
         rest = line[match.end(1) :] if option in _FLAGS else line[match.end() :]
         given |= _parse(line[: len(line) - len(rest)])[1]
         line = rest
     return line.strip(), given
+
+
+def _variable(given: dict[str, str]) -> str | None:
+    """Return the variable for the values, if one is asked for."""
+    out = given.get("--out")
+    if out is not None and not out.isidentifier():
+        raise InvalidRequest(f"--out {out} is not valid. Choose a name for a variable.")
+    return out
 
 
 def _number(option: str, text: str) -> int:
@@ -216,20 +221,21 @@ def _ranks(text: str) -> list[int]:
 
 # -- completion ------------------------------------------------------------------------------------------------
 
+# A line with `%mpi`, the first line of a cell with `%%mpi`, and the name before the cursor.
+_LINE = re.compile(r"\s*([\w.]+\s*=\s*)?%mpi\s")
+_FIRST = re.compile(r"\s*%%mpi\s")
 _DOTTED = re.compile(r"[^\W\d][\w.]*$")
 
 
 @context_matcher(identifier="workbench.mpi")  # type: ignore[untyped-decorator]
 def match(context: CompletionContext) -> SimpleMatcherResult:
     """Complete options in the first line of ``%%mpi``, and names of rank 0 in the others."""
-    first = context.full_text.lstrip().partition("\n")[0]
-    if not re.match(r"%%?mpi(\s|$)", first):
-        return SimpleMatcherResult(completions=[], suppress=False)
     before = context.text_until_cursor
-    if context.cursor_line == 0 and before.split(" ")[-1].startswith("-"):
+    is_line, is_first = _LINE.match(before), _FIRST.match(before)
+    if (is_line or is_first) and before.split(" ")[-1].startswith("-"):
         last = before.split(" ")[-1]
         matches = [option for option in OPTIONS if option.startswith(last)]
-    elif (dotted := _DOTTED.search(before)) and not (context.cursor_line == 0 and first.startswith("%%")):
+    elif (dotted := _DOTTED.search(before)) and (is_line or (_FIRST.match(context.full_text) and not is_first)):
         last = dotted[0]
         matches = cells_client.complete(last, _client_here())
     else:

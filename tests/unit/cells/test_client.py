@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
+from IPython.core.completer import CompletionContext
+from IPython.core.error import UsageError
 
 from workbench.cells import client as cells_client
 from workbench.cells.client import check_syntax
 from workbench.cells.engine_client import CellOutput
-from workbench.cells.magics import _leading_options, _parse, _ranks
+from workbench.cells.magics import CellMagics, _leading_options, _parse, _ranks, match
 from workbench.cells.output import LinePrefixer, failures, grouped, label, with_label
 from workbench.cells.result import CellResult
 from workbench.cells.run_cell import CellOutcome
@@ -27,7 +31,7 @@ def test_names_and_options_may_come_in_any_order():
     [
         ("--rank 3", "%%mpi has no option '--rank': did you mean '--ranks'"),
         ("X --out", "--out needs a value"),
-        ("'X", "No closing quotation"),
+        ("'X", "no closing quotation. Close every quote"),
     ],
 )
 def test_a_line_that_cannot_be_is_refused(line, why):
@@ -35,9 +39,55 @@ def test_a_line_that_cannot_be_is_refused(line, why):
         _parse(line)
 
 
-def test_an_expression_follows_its_options():
-    assert _leading_options("--ranks 0-1 X.sum() - 2") == ("X.sum() - 2", {"--ranks": "0-1"})
-    assert _leading_options("--stream {rank: 1}") == ("{rank: 1}", {"--stream": ""})
+def test_a_comment_may_follow_the_names():
+    assert _parse("X y  # the blocks, and what they weigh") == (["X", "y"], {})
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("--ranks 0-1 X.sum() - 2", ("X.sum() - 2", {"--ranks": "0-1"})),
+        ("--stream {rank: 1}", ("{rank: 1}", {"--stream": ""})),
+        ("--timeout '2 minutes' rank", ("rank", {"--timeout": "2 minutes"})),
+        ('--timeout="2 minutes" rank', ("rank", {"--timeout": "2 minutes"})),
+    ],
+)
+def test_an_expression_follows_its_options(line, expected):
+    assert _leading_options(line) == expected
+
+
+def test_the_values_of_an_expression_get_the_name_that_is_asked_for(monkeypatch):
+    monkeypatch.setattr(cells_client, "run", lambda *_, **__: CellResult(0, [0], {0: CellOutcome("ok")}))
+    shell = SimpleNamespace(user_ns={})
+
+    assert CellMagics(shell).mpi("--out found None") == [None]
+    assert shell.user_ns == {"found": [None]}
+    with pytest.raises(UsageError, match=r"^--out 1a is not valid\. Choose a name for a variable"):
+        CellMagics(shell).mpi("--out 1a None")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("%mpi my", ["myvalue"]),
+        ("values = %mpi my", ["myvalue"]),
+        ("%%mpi\nmy", ["myvalue"]),
+        ("%mpi 1\nmy", []),
+        ("%%mpi_profile\nmy", []),
+        ("1\n%mpi my", ["myvalue"]),
+        ("%%mpi my", []),
+        ("%%mpi --wor", ["--world"]),
+        ("1\n%mpi --wor", ["--world"]),
+    ],
+)
+def test_names_of_rank_0_are_completed_where_they_are_used(text, expected, monkeypatch):
+    monkeypatch.setattr(cells_client, "complete", lambda *_: ["myvalue"])
+    monkeypatch.setattr("workbench.cells.magics._client_here", lambda: None)
+    last = text.split("\n")[-1]
+
+    found = match(CompletionContext("", text, len(last), text.count("\n"), None))
+
+    assert [each.text for each in found["completions"]] == expected
 
 
 def test_ranks_are_given_one_by_one_or_as_ranges():
