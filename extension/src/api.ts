@@ -25,6 +25,9 @@ export interface ILogSource {
   downloadUrl: (file: string) => string;
 }
 
+/** What names one cluster: a later cluster can have the name of an earlier one. */
+type ClusterKey = Pick<ICluster, 'name' | 'id'>;
+
 /** Requests to the server extension, with Jupyter's login and its XSRF token. */
 export class Api {
   constructor(readonly settings: ServerConnection.ISettings = ServerConnection.makeSettings()) {}
@@ -45,23 +48,23 @@ export class Api {
   }
 
   /** Scale a cluster to this number of ranks in total. */
-  async scale(cluster: ICluster['name'], ranks: number): Promise<void> {
-    await this.request('POST', ['clusters', cluster, 'scale'], { ranks });
+  async scale({ name, id }: ClusterKey, ranks: number): Promise<void> {
+    await this.request('POST', ['clusters', name, 'scale'], { ranks }, { id });
   }
 
   /** Restart the MPI worlds of a cluster. */
-  async restart(cluster: ICluster['name']): Promise<void> {
-    await this.request('POST', ['clusters', cluster, 'restart'], {});
+  async restart({ name, id }: ClusterKey): Promise<void> {
+    await this.request('POST', ['clusters', name, 'restart'], {}, { id });
   }
 
   /** Stop a cluster. */
-  async stop(cluster: ICluster['name']): Promise<void> {
-    await this.request('DELETE', ['clusters', cluster]);
+  async stop({ name, id }: ClusterKey): Promise<void> {
+    await this.request('DELETE', ['clusters', name], undefined, { id });
   }
 
   /** Remove the error of the last change of a cluster. */
-  async dismissError(cluster: ICluster['name']): Promise<void> {
-    await this.request('DELETE', ['clusters', cluster, 'error']);
+  async dismissError({ name, id }: ClusterKey): Promise<void> {
+    await this.request('DELETE', ['clusters', name, 'error'], undefined, { id });
   }
 
   /**
@@ -91,7 +94,7 @@ export class Api {
     if (!response.ok) {
       throw errorOf(response, text);
     }
-    return (text === '' ? null : JSON.parse(text)) as T;
+    return parseAnswer(response, text) as T;
   }
 
   /** Return the description of the form for a new cluster. */
@@ -162,6 +165,17 @@ export class Api {
 
   private url(kind: string, path: string[]): string {
     return URLExt.join(this.settings.baseUrl, ROOT, kind, ...path.map(encodeURIComponent));
+  }
+}
+
+function parseAnswer(response: Response, text: string): unknown {
+  try {
+    return text === '' ? null : JSON.parse(text);
+  } catch {
+    throw new ApiError(
+      response.status,
+      'The server has sent a page in place of data: you may have to log in again. Reload the page.'
+    );
   }
 }
 

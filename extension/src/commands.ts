@@ -71,37 +71,39 @@ export const commandsPlugin: JupyterFrontEndPlugin<void> = {
 type ConfirmedAction = (() => Promise<void>) | null;
 
 async function confirmScale(
-  { api, trans }: IWorkbench,
-  { name, ranks }: ICluster
+  { api, model, trans }: IWorkbench,
+  cluster: ICluster
 ): Promise<ConfirmedAction> {
+  const { name } = cluster;
   const { button, value } = await InputDialog.getNumber({
     title: trans.__('Scale %1', name),
     label: trans.__('Ranks in total; whole MPI worlds are added or removed'),
-    value: ranks,
+    value: cluster.ranks,
     okLabel: trans.__('Scale')
   });
   if (!button.accept || value === null) {
     return null;
   }
-  if (value === ranks) {
+  // another page may have scaled the cluster while the dialog was open
+  if (value === model.cluster(name)?.ranks) {
     notifyInfo(
-      trans._n('Cluster %2 has %1 rank already', 'Cluster %2 has %1 ranks already', ranks, name)
+      trans._n('Cluster %2 has %1 rank already', 'Cluster %2 has %1 ranks already', value, name)
     );
     return null;
   }
-  return () => api.scale(name, value);
+  return () => api.scale(cluster, value);
 }
 
 async function confirmRestart(
   { api, trans }: IWorkbench,
-  { name }: ICluster
+  cluster: ICluster
 ): Promise<ConfirmedAction> {
   const { button } = await showDialog({
-    title: trans.__('Restart the ranks of %1?', name),
+    title: trans.__('Restart the ranks of %1?', cluster.name),
     body: trans.__('Data in memory on the ranks will be lost and running tasks will start over.'),
     buttons: [Dialog.cancelButton(), Dialog.warnButton({ label: trans.__('Restart') })]
   });
-  return button.accept ? () => api.restart(name) : null;
+  return button.accept ? () => api.restart(cluster) : null;
 }
 
 async function confirmStop(
@@ -121,5 +123,5 @@ async function confirmStop(
         : trans.__('Its ranks and jobs will end, and their data in memory will be lost.'),
     buttons: [Dialog.cancelButton(), Dialog.warnButton({ label: trans.__('Stop') })]
   });
-  return button.accept ? () => api.stop(cluster.name) : null;
+  return button.accept ? () => api.stop(cluster) : null;
 }

@@ -9,8 +9,8 @@ function answering(answer: () => Response | Promise<Response>) {
   const asked: { method: string; path: string; body: string }[] = [];
   const fetch = async (input: RequestInfo | URL, init?: RequestInit): Promise<Response> => {
     const request = new Request(input, init);
-    const { pathname } = new URL(request.url);
-    asked.push({ method: request.method, path: pathname, body: await request.text() });
+    const path = request.url.replace(/^http:\/\/hub.example/, '').replace(/[?&]\d+$/, '');
+    asked.push({ method: request.method, path, body: await request.text() });
     return answer();
   };
   const settings = ServerConnection.makeSettings({
@@ -25,15 +25,15 @@ function answering(answer: () => Response | Promise<Response>) {
 
 const json = (value: unknown, status = 200) => new Response(JSON.stringify(value), { status });
 
-test('requests go to the base URL of the server', async () => {
+test('requests go to the base URL of the server, and name the cluster by its identity', async () => {
   const { api, asked } = answering(() => json({}, 202));
 
-  await api.scale('a/b', 8);
+  await api.scale({ name: 'a/b', id: '1f' }, 8);
 
   assert.deepEqual(asked, [
     {
       method: 'POST',
-      path: '/user/me/workbench/api/clusters/a%2Fb/scale',
+      path: '/user/me/workbench/api/clusters/a%2Fb/scale?id=1f',
       body: '{"ranks":8}'
     }
   ]);
@@ -50,13 +50,25 @@ test('an answer without a body is one', async () => {
 test('what the server refuses is said in its words, with the end of the log', async () => {
   const { api } = answering(() => json({ message: 'five is not possible', log: 'line' }, 400));
 
-  await assert.rejects(api.scale('a', 5), new ApiError(400, 'five is not possible', 'line'));
+  await assert.rejects(
+    api.scale({ name: 'a', id: '1f' }, 5),
+    new ApiError(400, 'five is not possible', 'line')
+  );
 });
 
 test('an answer that is not ours is said by its status', async () => {
   const { api } = answering(() => new Response('<html>', { status: 404, statusText: 'Not Found' }));
 
   await assert.rejects(api.clusters(), new ApiError(404, '404 Not Found'));
+});
+
+test('a page in place of data, as that of a login, is an error with the remedy', async () => {
+  const { api } = answering(() => new Response('<!DOCTYPE html>', { status: 200 }));
+
+  await assert.rejects(
+    api.clusters(),
+    (error: ApiError) => error.status === 200 && error.message.includes('Reload the page')
+  );
 });
 
 test('no answer at all is an error of status 0', async () => {

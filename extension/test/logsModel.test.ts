@@ -150,6 +150,22 @@ test('files that come later are listed when the cluster has changed', async () =
   model.dispose();
 });
 
+test('files that come while the list is on its way are listed, too', async () => {
+  const { logs, clusters, model } = opened();
+  logs.hold();
+  model.setVisible(true);
+  while (logs.listed === 0) {
+    await turn();
+  }
+  logs.write('rank-1', 'of another rank\n');
+  clusters.update({ clusters: [cluster('mpi', { ranks: 8 })] });
+
+  logs.release();
+
+  await until(model, () => model.fileNames.ranks.length === 2);
+  model.dispose();
+});
+
 test('trouble is told of, and over when the server answers again', async () => {
   const { logs, model } = opened();
   logs.trouble = new Error('the server is down');

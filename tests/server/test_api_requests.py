@@ -170,3 +170,23 @@ async def test_the_logs_of_an_ended_cluster_whose_name_was_given_again_are_asked
     assert [its["text"] for _, its in told] == ["the first", "the second"]
     assert (await server.ask(f"clusters/again/logs?id={first.id}"))[1] == {"files": [{"name": "head", "size": 9}]}
     assert (await server.ask("clusters/again/logs?id=../.."))[0] == 404
+
+
+@pytest.mark.parametrize(
+    ("method", "path"), [("DELETE", ""), ("POST", "/scale"), ("POST", "/restart"), ("DELETE", "/error")]
+)
+async def test_what_was_asked_of_an_ended_cluster_is_not_done_to_the_next_one_of_its_name(
+    server, cluster, method, path
+):
+    first = cluster("followed")
+    registry.remove(first)
+    second = cluster("followed")
+    body = {"ranks": 2} if path == "/scale" else None
+
+    code, told = await server.ask(f"clusters/followed{path}?id={first.id}", method, body)
+
+    assert (code, told["message"]) == (
+        404,
+        "the cluster 'followed' has ended, and another cluster now has its name.",
+    )
+    assert (await server.ask(f"clusters/followed/error?id={second.id}", "DELETE"))[0] == 204

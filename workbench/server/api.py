@@ -91,9 +91,26 @@ class Handler(APIHandler):
         self.set_status(202)
         self.finish(response)
 
+    @property
+    def key(self) -> str | None:
+        """The id of one of several clusters that have or had the same name."""
+        return self.get_query_argument("id", None)
+
     async def record(self, name: str) -> Record:
-        """Return the record of a cluster; raises as `workbench.deploy.registry.read` and `DeadlineReader.read`."""
-        return await records.read(registry.read, valid_name(name))
+        """Return the record of a cluster.
+
+        Raises
+        ------
+        ClusterNotFound
+            If the cluster does not exist, or the request has the id of an earlier cluster of that name: the page may
+            have shown that one when its user clicked.
+        WorkbenchError
+            As of `workbench.deploy.registry.read` and `DeadlineReader.read`.
+        """
+        record = await records.read(registry.read, valid_name(name))
+        if self.key not in (None, record.id):
+            raise ClusterNotFound(f"the cluster {name!r} has ended, and another cluster now has its name.")
+        return record
 
     def write_error(self, status_code: int, **details: Any) -> None:
         """Answer with the message and the log of an error."""

@@ -231,11 +231,6 @@ class _OfCluster(Handler):
     # Following a log is no activity of the user: an open tab would keep a hub's server from being culled.
     _track_activity = False
 
-    @property
-    def key(self) -> str | None:
-        """The id of one of several clusters that had the same name."""
-        return self.get_query_argument("id", None)
-
 
 class Logs(_OfCluster):
     """The log files of a cluster, also after its end."""

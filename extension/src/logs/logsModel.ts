@@ -128,16 +128,20 @@ export class LogsModel implements IDisposable {
     this.isReadDue = this.isComplete = false;
     try {
       if (this.isListStale) {
+        // a change of the cluster during the request makes the list stale again
+        this.isListStale = false;
         const files = await this.listFiles();
         this._isEmpty = files.length === 0;
         if (this.areLogsRemoved) {
           this._error = '';
-          this.isComplete = true;
+          this.isListStale = this.isComplete = true;
           return;
         }
         this._fileNames = sortFileNames(files);
         this._file ??= this._fileNames.cluster[0] ?? this._fileNames.ranks[0] ?? null;
-        this.isListStale = this._file === null;
+        if (this._file === null) {
+          this.isListStale = true;
+        }
       }
       const { _file: file, _tail: tail, hasEnded } = this;
       const isNew = file !== null && (await tail.read(from => this.source.part(file, from)));

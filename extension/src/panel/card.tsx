@@ -58,14 +58,14 @@ export const ClusterCard = React.memo(function Card(props: {
 });
 
 /** Why the last change of a cluster failed, until the user dismisses it. */
-function LastError(props: { cluster: ICluster; error: string }): React.JSX.Element {
-  const { name } = props.cluster;
+function LastError({ cluster, error }: { cluster: ICluster; error: string }): React.JSX.Element {
+  const { name } = cluster;
   const { api, trans } = usePanel();
   const label = trans.__('Dismiss the error of %1', name);
   return (
     <div className="wb-LastError">
       <p className="wb-Error" role="alert">
-        {props.error}
+        {error}
       </p>
       <button
         type="button"
@@ -73,7 +73,7 @@ function LastError(props: { cluster: ICluster; error: string }): React.JSX.Eleme
         title={label}
         aria-label={label}
         onClick={() => {
-          api.dismissError(name).catch(notifyError(name, trans));
+          api.dismissError(cluster).catch(notifyError(name, trans));
         }}
       >
         <Icon icon={closeIcon} />
