@@ -86,6 +86,19 @@ async def test_one_that_talks_nonsense_is_started_again(new, monkeypatch, caplog
     assert (await messages.get())["pulses"] == {}
 
 
+async def test_browsers_get_messages_while_it_does_not_run(new, monkeypatch, caplog):
+    monkeypatch.setattr(heartbeats, "_KEEPALIVE", 0.01)
+    monkeypatch.setattr(heartbeats, "MODULE", "this")  # it ends immediately
+    messages = asyncio.Queue()
+    new().show(messages.put_nowait)
+    await asyncio.to_thread(until, "that is logged", lambda: "started again" in caplog.text)
+    while not messages.empty():
+        messages.get_nowait()
+
+    async with asyncio.timeout(DEADLINE):
+        assert (await messages.get())["pulses"] == {}
+
+
 async def test_one_that_breaks_off_is_started_again_and_ends_with_the_server(new, monkeypatch):
     monkeypatch.setattr(heartbeats, "_RESTART", 0.0)
     messages = asyncio.Queue()

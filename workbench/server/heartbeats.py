@@ -20,6 +20,9 @@ MODULE = "workbench.server.heartbeat_process"
 """Module of the process; it ends at the end of its standard input."""
 # Seconds without a viewer until the process ends, for its end, and until its next start after a failure.
 _IDLE, _END, _RESTART = 30.0, 5.0, 30.0
+# Seconds between two messages to viewers while the process has nothing to report: a browser closes a connection that is
+# silent for 20 s, but the process may start for longer, or may not run.
+_KEEPALIVE = 10.0
 # Most bytes of a line.
 _LONGEST = 1 << 24
 
@@ -96,16 +99,25 @@ class Heartbeats:
         return bool(self._viewers) or time.monotonic() - self._last_viewed < self._idle
 
     async def _run(self) -> None:
-        while self._wanted:
-            try:
-                message = await self._forward()
-            except (OSError, ValueError) as error:  # the process cannot be started, or its output is no JSON
-                message = str(error)
-            if message is not None:
-                logger.warning(
-                    "the process that polls heads has ended (%s); it is started again in %.0f s", message, _RESTART
-                )
-                await asyncio.sleep(_RESTART)
+        keeping_alive = asyncio.create_task(self._keep_alive())
+        try:
+            while self._wanted:
+                try:
+                    message = await self._forward()
+                except (OSError, ValueError) as error:  # the process cannot be started, or its output is no JSON
+                    message = str(error)
+                if message is not None:
+                    logger.warning(
+                        "the process that polls heads has ended (%s); it is started again in %.0f s", message, _RESTART
+                    )
+                    await asyncio.sleep(_RESTART)
+        finally:
+            keeping_alive.cancel()
+
+    async def _keep_alive(self) -> None:
+        while True:
+            await asyncio.sleep(_KEEPALIVE)
+            self._show({})
 
     async def _forward(self) -> str | None:
         """Forward the output of the process while there are viewers; return the last error if it ends by itself."""
