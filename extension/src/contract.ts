@@ -139,8 +139,10 @@ export interface IKernel {
   display_name: string;
   /** Of the workbench there; null: it has none. */
   version: string | null;
-  /** How it is installed there. */
+  /** What to do about that. */
   hint: string | null;
+  /** Whether the hint is the command that installs the workbench there. */
+  installable: boolean;
 }
 
 /** What a start with some options would do. */

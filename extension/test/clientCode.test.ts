@@ -2,6 +2,7 @@ import type { NotebookPanel } from '@jupyterlab/notebook';
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 
+import type { IKernel } from '../src/contract';
 import { failureReason, refusalReason } from '../src/notebooks/clientCode';
 import { trans } from './support/trans';
 
@@ -13,6 +14,15 @@ interface IFacts {
   defaultKernelName?: string;
   defaultKernelLanguage?: string;
 }
+
+const kernel = (facts: Partial<IKernel>): IKernel => ({
+  name: '',
+  display_name: '',
+  version: null,
+  hint: null,
+  installable: false,
+  ...facts
+});
 
 function notebook({ writable = true, kernel, ...file }: IFacts): NotebookPanel {
   const kernelspecs = { python3: { language: 'python' }, ir: { language: 'R' } };
@@ -57,8 +67,8 @@ test('a read-only notebook is refused', () => {
 
 test('a kernel without the workbench is named with the command that installs it', () => {
   const kernels = [
-    { name: 'python3', display_name: 'Python 3', version: '0.1.0', hint: null },
-    { name: 'bare', display_name: 'Bare', version: null, hint: 'pip install mpi-workbench' }
+    kernel({ name: 'python3', version: '0.1.0' }),
+    kernel({ name: 'bare', display_name: 'Bare', hint: 'pip install mpi-workbench' })
   ];
   const fails = (facts: IFacts) => failureReason(notebook(facts), kernels, trans);
 

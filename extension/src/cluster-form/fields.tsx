@@ -189,7 +189,7 @@ export function SchedulerField({
 export function KernelField(): React.JSX.Element {
   const { model, trans } = useForm();
   const { kernels, unusableKernel, unlistedKernel } = model;
-  const error = unusableKernel && (
+  const error = unusableKernel?.installable ? (
     <>
       <p>{trans.__('This environment does not have the workbench. Install it:')}</p>
       <div className="wb-Hint">
@@ -197,6 +197,9 @@ export function KernelField(): React.JSX.Element {
         <CopyButton text={unusableKernel.hint ?? ''} trans={trans} />
       </div>
     </>
+  ) : (
+    unusableKernel &&
+    trans.__('The workbench cannot be used in this environment: %1', unusableKernel.hint ?? '')
   );
   return (
     <LabeledControl

@@ -25,7 +25,14 @@ export function NewClusterForm({ context }: { context: IFormContext }): React.JS
     <FormContext.Provider value={context}>
       {form === null ? (
         <div className="wb-Form">
-          {model.failure ? <FailureAlert /> : <p role="status">{trans.__('Loading options…')}</p>}
+          <FailureAlert />
+          {model.isLoading ? (
+            <p role="status">{trans.__('Loading options…')}</p>
+          ) : (
+            <button type="button" className="wb-TextButton" onClick={() => void model.reload()}>
+              {trans.__('Try again')}
+            </button>
+          )}
         </div>
       ) : (
         <Form form={form} />

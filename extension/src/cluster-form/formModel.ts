@@ -124,13 +124,23 @@ export class FormModel implements IDisposable {
     return this._failure ?? this._checkFailure;
   }
 
+  /** Whether the description is being loaded. */
+  get isLoading(): boolean {
+    return this._isLoading;
+  }
+
   /** Load the description, and restore remembered values. */
   async load(remembered: unknown): Promise<void> {
+    this.remembered = remembered;
+    this._isLoading = true;
     const kernelsLoaded = this.loadKernels();
     try {
       this._form = await this.source.form();
     } catch (error) {
       this._failure = toFailure(error);
+    }
+    this._isLoading = false;
+    if (this._form === null) {
       this.emit();
       return;
     }
@@ -141,6 +151,14 @@ export class FormModel implements IDisposable {
       // it was removed since it was remembered
       this.set(KERNEL, '');
     }
+  }
+
+  /** Load the description again, after a failure. */
+  async reload(): Promise<void> {
+    this._failure = null;
+    const loaded = this.load(this.remembered);
+    this.emit();
+    await loaded;
   }
 
   /** Set a value. */
@@ -200,9 +218,10 @@ export class FormModel implements IDisposable {
 
   /** Cancel the start that the server has accepted. */
   async cancel(): Promise<void> {
+    const id = this._startId;
     this._failure = null;
     try {
-      await this.source.dismiss(this._startId);
+      await this.source.dismiss(id);
     } catch (error) {
       if (!(error instanceof ApiError && error.status === 404)) {
         this._failure = toFailure(error);
@@ -210,8 +229,11 @@ export class FormModel implements IDisposable {
         return;
       } // it is over already
     }
-    this.isCancelled = true;
-    this.updateStart();
+    // the start may have failed before the answer, and another one may be under way
+    if (id === this._startId) {
+      this.isCancelled = true;
+      this.updateStart();
+    }
   }
 
   get isDisposed(): boolean {
@@ -282,6 +304,7 @@ export class FormModel implements IDisposable {
   }
 
   private readonly checks: DebouncedRequest<Options, ICheck>;
+  private remembered: unknown;
   private lastCheck: ICheck = { errors: {}, script: null };
   // whether the model knew the start
   private wasKnown = false;
@@ -293,6 +316,7 @@ export class FormModel implements IDisposable {
   private _kernels: readonly IKernel[] | null = null;
   private _values: Values = {};
   private _lastScript = '';
+  private _isLoading = true;
   private _isStarting = false;
   private _startId = '';
   private _isComplete = false;

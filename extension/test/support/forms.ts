@@ -61,7 +61,7 @@ export class FakeFormServer implements IFormSource {
   known: IKernel[] | Error = [];
   verdict: ICheck | Error = { errors: {}, script: 'exec it' };
   answer: IStart | Error = start();
-  dismissal: undefined | Error = undefined;
+  dismissal: undefined | Error | Promise<void> = undefined;
 
   readonly form = () => respond(this.description);
   readonly kernels = () => respond(this.known);
@@ -82,7 +82,7 @@ export class FakeFormServer implements IFormSource {
   };
 }
 
-function respond<T>(value: T | Error): Promise<T> {
+function respond<T>(value: T | Error | Promise<T>): Promise<T> {
   return value instanceof Error ? Promise.reject(value) : Promise.resolve(value);
 }
 
