@@ -13,7 +13,8 @@ from matplotlib import pyplot as plt
 
 from workbench.commands import demo
 from workbench.deploy import registry
-from workbench.errors import WorkbenchError
+from workbench.errors import ClusterNotFound, WorkbenchError
+from workbench.hints import TERMINAL
 
 START = ("%load_ext workbench", "%mpicluster start {ranks} --mpi {mpi}")
 
@@ -124,6 +125,13 @@ def test_a_number_of_ranks_that_cannot_be_is_one_sentence(cells):
     with pytest.raises(WorkbenchError, match="rank") as error:
         demo.run(0, quiet=True)
     assert "\n" not in str(error.value)
+
+
+def test_the_error_of_a_magic_names_the_commands_of_the_place_of_the_demo(cells):
+    cells("pass", "%load_ext workbench\n%mpicluster attach none", "pass")
+    with pytest.raises(ClusterNotFound) as error:
+        demo.run(1, quiet=True)
+    assert "`workbench list`" in error.value.words(TERMINAL)
 
 
 def test_an_interrupted_demo_is_interrupted(cells):

@@ -186,7 +186,9 @@ def _run_cell(shell: InteractiveShell, source: str, where: str) -> None:
     outcome = shell.run_cell(source, store_history=False)
     error = outcome.error_before_exec or outcome.error_in_exec
     if isinstance(error, UsageError):
-        raise WorkbenchError(str(error)) from error
+        # The magic has formatted this error for a notebook.
+        cause = error.__context__
+        raise cause if isinstance(cause, WorkbenchError) else WorkbenchError(str(error)) from error
     # What has a clear sentence already, and what the user did.
     if isinstance(error, (WorkbenchError, KeyboardInterrupt)):
         raise error

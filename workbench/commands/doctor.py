@@ -416,6 +416,9 @@ def versions_everywhere(cluster: str | None) -> CheckResult:
     from workbench.cluster import MPICluster
 
     try:
+        if registry.running(cluster).address is None:  # `attach` would wait for the job
+            detail = f"not compared, because cluster {cluster!r} has no head yet"
+            return CheckResult("versions", "warning", detail, "Run this check again when the cluster is ready.")
         with MPICluster.attach(cluster) as attached, attached.get_client() as client:
             remote = _remote_versions(client)
     except (WorkbenchError, OSError) as error:

@@ -211,7 +211,9 @@ def match(context: CompletionContext) -> SimpleMatcherResult:
     arguments = line["arguments"].split()
     last = "" if not arguments or line["arguments"][-1].isspace() else arguments.pop()
     arguments, last = split_option(arguments, last)
-    candidates = complete(arguments, last, NOTEBOOK)
+    candidates: list[str] = []
+    with contextlib.suppress(WorkbenchError):  # the subcommand reports the error; IPython would print a traceback
+        candidates = complete(arguments, last, NOTEBOOK)
     return SimpleMatcherResult(
         completions=[SimpleCompletion(text=candidate, type="keyword") for candidate in candidates],
         matched_fragment=last,

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from workbench.commands import doctor
+from workbench.deploy import registry
+from workbench.deploy.record import Record
 from workbench.errors import InvalidRequest
 from workbench.fork import stub
 from workbench.gpu.nvml import Gpu
@@ -220,6 +222,15 @@ def test_versions_that_differ_are_told_by_process():
 
     assert finding.verdict == "failed"
     assert finding.detail == "rank 0 has dask 1 (here 2); rank 1 did not answer (gone)"
+
+
+def test_the_versions_of_a_cluster_in_a_queue_are_not_awaited(monkeypatch, tmp_path):
+    monkeypatch.setenv("JUPYTER_DATA_DIR", str(tmp_path))
+    registry.create(Record(name="queued", ranks=2))
+
+    finding = doctor.versions_everywhere("queued")
+
+    assert (finding.verdict, finding.detail) == ("warning", "not compared, because cluster 'queued' has no head yet")
 
 
 def test_checks_that_rest_on_a_failed_one_say_so():

@@ -154,6 +154,14 @@ def test_the_tab_key_completes_verbs_options_values_and_clusters(shell, line, ex
     assert completions(shell, line) == expected
 
 
+def test_the_tab_key_shows_no_traceback_where_names_cannot_be_read(shell, capsys):
+    registry.create(registry.Record(name="alpha", ranks=1))
+    registry.clusters_folder().parent.chmod(0o777)
+
+    assert "%mpicluster attach alpha" not in completions(shell, "%mpicluster attach al")
+    assert capsys.readouterr().err == ""
+
+
 def test_other_lines_are_completed_as_ever(shell):
     shell.user_ns["start_of_it"] = 1
 
