@@ -10,7 +10,7 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import psutil
@@ -26,7 +26,6 @@ from workbench.metrics.node_reporter import NodeReporter
 from workbench.metrics.rank_sample import RankSample
 from workbench.metrics.schema import BY_NODE, KINDS, TICK
 from workbench.metrics.shared_slots import SharedSlots
-from workbench.mpi.counters import Counters
 from workbench.mpi.operation_names import WAITS
 
 if TYPE_CHECKING:
@@ -56,7 +55,7 @@ class RankSampler:
         self._context, self._slots, self._activity, self._reporter = context, slots, activity, reporter
         self._process, self._gpus = psutil.Process(), GpuMeter()
         self._before = system.process_usage(self._process)
-        self._counted = (activity.busy.seconds, 0.0, 0.0)
+        self._counted = activity.busy.seconds, (0.0, 0.0)
         self._idle = time.monotonic()
         self._synchronizations: deque[list[Any]] = deque(maxlen=_SYNCHRONIZATION_TICKS_KEPT)
         self._ended, self._has_logged = threading.Event(), False
@@ -96,11 +95,16 @@ class RankSampler:
         name, operation, since = _current_activity(doing, tasks) or ("", None, self._idle)
         if name:
             self._idle = now.time
-        busy, waits, closed = activity.busy.seconds, *_in_mpi(counters)
-        counted, self._counted = self._counted, (busy, waits, closed)
-        stuck = min(now.time - since, passed) if operation else 0.0
-        # The seconds that a finished operation spent before this tick were sent as `stuck` then.
-        ended = max(0.0, min(waits - counted[1], passed - stuck)), max(0.0, min(closed - counted[2], passed - stuck))
+        inside, stuck = activity.inside, min(now.time - since, passed) if operation else 0.0
+        finished = [(each, seconds) for each, (_, _, seconds) in counters.operations.items()]
+        busy, in_mpi = activity.busy.seconds, _by_kind([*finished, *inside.items()])
+        (busy_before, in_mpi_before), self._counted = self._counted, (busy, in_mpi)
+        # The totals contain the operation in progress, if it is counted, and its part of this tick is `stuck`.
+        in_progress = _by_kind([(operation, stuck)] if operation in inside else [])
+        waits, closed = (
+            max(0.0, min(total - earlier - current, passed - stuck))
+            for total, earlier, current in zip(in_mpi, in_mpi_before, in_progress, strict=True)
+        )
         return RankSample(
             time=now.time,
             pid=os.getpid(),
@@ -108,10 +112,10 @@ class RankSampler:
                 **now.since(before),
                 **self._gpus.sample(),
                 "tasks": float(len(tasks)),
-                "busy": min((busy - counted[0]) / passed, 1.0),
+                "busy": min((busy - busy_before) / passed, 1.0),
                 "stuck": stuck / passed,
-                "waits": ended[0] / passed,
-                "closed": ended[1] / passed,
+                "waits": waits / passed,
+                "closed": closed / passed,
             },
             what=name[:_NAME_LENGTH],
             operation=operation,
@@ -194,10 +198,10 @@ def _current_activity(doing: Doing | None, tasks: Mapping[Any, float]) -> tuple[
     return None
 
 
-def _in_mpi(counters: Counters) -> tuple[float, float]:
+def _by_kind(seconds_in: Iterable[tuple[str, float]]) -> tuple[float, float]:
     """Return the seconds in operations that only wait, and the seconds in other operations."""
     waits = others = 0.0
-    for name, (_, _, seconds) in counters.operations.items():
+    for name, seconds in seconds_in:
         if name in WAITS:
             waits += seconds
         else:
