@@ -45,12 +45,14 @@ _NUMBERS_SHOWN = 8
 # pixels for both.
 _APART_CODES, _SPACE_CODES, _ROOM_FOR_BOTH_PX = 18, 10, 300
 
-# JavaScript that decodes a cell of a heat map.
+# JavaScript that returns the number of a cell: of its code on a linear scale, or the number itself.
 _DECODE = """
-const [low, high] = [scale.data.low[0], scale.data.high[0]]
 if (value == 255) return "no data"
-const part = (value - 1) / 253
-const number = value == 0 ? 0 : low == 0 ? part * high : low * Math.pow(high / low, part)
+const number = (value - 1) / 253 * scale.data.high[0]
+"""
+_EXACT = """
+if (isNaN(value)) return "no data"
+const number = value
 """
 _BINARY = """
 const power = number < 1 ? 0 : Math.min(5, Math.floor(Math.log2(number) / 10))
@@ -237,7 +239,7 @@ class HeatMap:
             name_ticks(chart.xaxis[0], columns)
         name_ticks(chart.yaxis[0], rows)
         self._image = ColumnDataSource({"image": [np.zeros((1, 1), np.uint8)], "x": [0.0], "dw": [1.0]})
-        self._scale = ColumnDataSource({"low": [0.0], "high": [1.0]})
+        self._scale = ColumnDataSource({"high": [1.0]})
         mapper = LinearColorMapper(palette=theme.palette, low=0, high=255)
         image = chart.image(
             "image", "x", -0.5, "dw", len(rows),
@@ -245,7 +247,7 @@ class HeatMap:
         )  # fmt: skip
         # The smallest numbers have little contrast to the card.
         chart.outline_line_color = theme.muted
-        self._theme, self._apart_label = theme, None if logarithmic else "no data"
+        self._theme, self._logarithmic = theme, logarithmic
         self._has_apart = height >= _ROOM_FOR_BOTH_PX
         colors, below = theme.palette[FIRST:MISSING], 0
         if self._has_apart:
@@ -308,7 +310,9 @@ class HeatMap:
         if times is not None and len(times):
             x, dw = float(local(times[0] - tick)), (float(times[-1] - times[0]) + tick) * 1000
         codes = scale.codes(values)
-        self._image.data = {"image": [codes], "x": [x], "dw": [dw]}
+        # A code has too few bits for the number of a cell on a logarithmic scale.
+        exact = {"number": [values.astype(np.float32)]} if self._logarithmic else {}
+        self._image.data = {"image": [codes], "x": [x], "dw": [dw], **exact}
         if self._written is not None:
             inks = self._theme.inks
             row, column = np.indices(values.shape).reshape(2, -1)
@@ -320,10 +324,10 @@ class HeatMap:
             }
         labels = scale.labels(describe)
         if self._has_apart:
-            labels[FIRST - _SPACE_CODES - _APART_CODES / 2] = self._apart_label or describe(0.0)
+            labels[FIRST - _SPACE_CODES - _APART_CODES / 2] = describe(0.0) if self._logarithmic else "no data"
         if labels != self._labels:
             self._labels = labels
-            self._scale.data = {"low": [scale.low], "high": [scale.high]}
+            self._scale.data = {"high": [scale.high]}
             # Sorted, because the browser omits a label that is too close to the previous one.
             self._ticks.ticks = sorted(labels)
             self._bar.update(major_label_overrides=labels)
@@ -346,9 +350,11 @@ class HeatMap:
             "$y": name(rows),
             "$x": "datetime" if columns is None else name(columns),
             "@image": CustomJSHover(args={"scale": self._scale}, code=_DECODE + WORDS[unit]),
+            "@number": CustomJSHover(code=_EXACT + WORDS[unit]),
         }
         across = "$x{%H:%M:%S}" if columns is None else "$x{custom}"
-        tooltips = [(hover_titles[0], "$y{custom}"), (hover_titles[1], across), (hover_titles[2], "@image{custom}")]
+        cell = "@number{custom}" if self._logarithmic else "@image{custom}"
+        tooltips = [(hover_titles[0], "$y{custom}"), (hover_titles[1], across), (hover_titles[2], cell)]
         self.figure.add_tools(HoverTool(renderers=[image], tooltips=tooltips, formatters=formatters))
 
 

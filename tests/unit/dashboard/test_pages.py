@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 from bokeh.core.validation.check import check_integrity
 from bokeh.document import Document
-from bokeh.models import Axis, NoOverlap, Plot
+from bokeh.models import Axis, HoverTool, NoOverlap, Plot
 from bokeh.plotting import figure
 from panel.io.state import set_curdoc
 
@@ -431,6 +431,16 @@ def test_a_pair_that_sent_nothing_has_a_color_of_its_own_and_the_scale_says_what
     at = dict(zip(matrix._bar.major_label_overrides.values(), matrix._bar.major_label_overrides, strict=True))
     place = (at["0 B"] - mapper.low) / (mapper.high - mapper.low)
     assert mapper.palette[int(place * len(mapper.palette))] == LIGHT.nothing
+
+
+def test_the_tooltip_of_a_pair_has_its_number_and_not_that_of_its_color():
+    sent = {(0, 1): 1_000_000, (1, 0): 5}
+    page = made("communication", known(2, 1, traffic=traffic(2, sent)).at(None), span="total", kind="mpi")
+    matrix = page._matrix
+
+    assert matrix._image.data["number"][0].tolist() == [[0, 1_000_000], [5, 0]]
+    (tooltip,) = matrix.figure.select(HoverTool)
+    assert tooltip.tooltips[-1] == ("bytes", "@number{custom}")
 
 
 def test_cells_of_up_to_eight_ranks_have_their_numbers_in_an_ink_that_can_be_read():
