@@ -18,6 +18,7 @@ from workbench.dashboard.snapshot import Snapshot, without_history
 from workbench.dashboard.source import Source
 from workbench.errors import ClusterNotFound, WorkbenchError
 from workbench.metrics.schema import KEPT, KINDS, NODE, RANK, TICK
+from workbench.metrics.training import ALL_RECORDS_KEPT
 from workbench.metrics.update import Layout, Update
 from workbench.text import duration
 
@@ -29,7 +30,6 @@ logger = logging.getLogger("workbench.dashboard")
 
 # Interval at which the matrices and activities of answers are kept, and the maximum of their bytes.
 _KEEP_INTERVAL_S, _KEPT_BYTES = 10.0, 64 << 20
-_RECORDS_KEPT = 20_000
 # Seconds without an answer after which the page says so, and between two polls of a cluster that has ended.
 _SILENT_AFTER_S, _ENDED_POLL_INTERVAL_S = 3.0, 5.0
 
@@ -71,7 +71,7 @@ class DataStore:
         self._seq = 0
         self._last: Update | None = None
         self._latest: Snapshot | None = None
-        self._fits: deque[dict[str, Any]] = deque(maxlen=_RECORDS_KEPT)
+        self._fits: deque[dict[str, Any]] = deque(maxlen=ALL_RECORDS_KEPT)
 
     def listen(self, listener: Callable[[], Any]) -> Callable[[], None]:
         """Call a listener after each poll; return the function that ends that."""

@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 # Maximum of curves, of steps of each, and of fits to choose from.
-_CHARTS_SHOWN, _STEPS_SHOWN, _FITS_SHOWN = 4, 500, 20
+_CHARTS_SHOWN, _STEPS_SHOWN, _FITS_SHOWN = 4, 500, 100
+# A fit with a record in this time before the latest record is still running.
+_RUNNING_S = 10.0
 # Records within this time came in one message.
 _SAME_MESSAGE_S = 0.01
 # Bokeh's arrow is black in the dark theme, too.
@@ -60,20 +62,22 @@ class Training(Page):
         by_fit: dict[str, list[dict[str, Any]]] = {}
         for record in self.snapshot.fits:
             by_fit.setdefault(record["fit"], []).append(record)
-        # The latest fit is the fit with the latest record.
-        latest = sorted(by_fit, key=lambda fit: by_fit[fit][-1]["time"])[-_FITS_SHOWN:]
+        # Fits are in the order of their begin, which stays: ranks report in another order at each step.
         labels: dict[str, str] = {}
-        for fit in latest:
-            first = by_fit[fit][0]
-            labels[cards.unique_name(f"{first['name']}, begun {second(first['time'])}", labels, " #")] = fit
+        for place, (fit, records) in enumerate(by_fit.items(), _FITS_SHOWN - len(by_fit)):
+            if place >= 0 or fit == self.view_state.fit:
+                label = f"{records[0]['name']}, begun {second(records[0]['time'])}"
+                labels[cards.unique_name(label, labels, " #")] = fit
         options = {"latest": "", **dict(reversed(labels.items()))}
-        if self.view_state.fit and self.view_state.fit not in latest:
+        if self.view_state.fit and self.view_state.fit not in by_fit:
             options["no longer available"] = self.view_state.fit
         if options != self._choice.options:
             self._choice.options = options
         if self._choice.value != self.view_state.fit:
             self._choice.value = self.view_state.fit
-        chosen = self.view_state.fit or (latest[-1] if latest else "")
+        latest = max((records[-1]["time"] for records in by_fit.values()), default=0.0)
+        running = [fit for fit, records in by_fit.items() if records[-1]["time"] >= latest - _RUNNING_S]
+        chosen = self.view_state.fit or (running[-1] if running else "")
         if chosen not in by_fit:
             self._show_row(())
             self._summary.object = (

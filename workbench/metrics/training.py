@@ -13,9 +13,12 @@ TOPIC = "workbench-fits"
 RESERVED = frozenset(("fit", "name", "time", "step", "iteration", "pass"))
 """Names that are not valid for a value."""
 
+ALL_RECORDS_KEPT = 50_000
+"""Maximum of records of all fits together: each rank that reports has a separate fit."""
+
 _STEP_NAMES = ("step", "iteration", "pass")
-# Any code may send events, so these are limited: numbers of a record, letters of a name, records of a fit, fits.
-_NUMBERS_KEPT, _NAME_LENGTH, _RECORDS_KEPT, _FITS_KEPT = 32, 100, 1000, 50
+# Any code may send events, so these are limited, too: numbers of a record, letters of a name, records of a fit.
+_NUMBERS_KEPT, _NAME_LENGTH, _RECORDS_KEPT = 32, 100, 1000
 
 
 def records(event: Mapping[str, Any], now: float) -> Iterator[dict[str, Any]]:
@@ -43,6 +46,7 @@ class Fits:
         # By fit: the number of runs so far, and the last step.
         self._runs: OrderedDict[str, tuple[int, float]] = OrderedDict()
         self._fits: OrderedDict[str, deque[tuple[int, dict[str, Any]]]] = OrderedDict()
+        self._number_of_records = 0
 
     def add(self, seq: int, record: Mapping[str, Any]) -> None:
         """Add a record of `records` to the tick `seq`."""
@@ -51,11 +55,16 @@ class Fits:
         run += record["step"] < last
         self._runs[fit] = run, record["step"]
         name = fit if run == 1 else f"{fit}, run {run}"
-        self._fits.setdefault(name, deque(maxlen=_RECORDS_KEPT)).append((seq, {**record, "fit": name}))
-        for entries, key in ((self._runs, fit), (self._fits, name)):
-            entries.move_to_end(key)
-            if len(entries) > _FITS_KEPT:
-                entries.popitem(last=False)
+        entries = self._fits.setdefault(name, deque(maxlen=_RECORDS_KEPT))
+        self._number_of_records += len(entries) < _RECORDS_KEPT
+        entries.append((seq, {**record, "fit": name}))
+        self._runs.move_to_end(fit)
+        self._fits.move_to_end(name)
+        while self._number_of_records > ALL_RECORDS_KEPT:
+            _, dropped = self._fits.popitem(last=False)
+            self._number_of_records -= len(dropped)
+        if len(self._runs) > ALL_RECORDS_KEPT:
+            self._runs.popitem(last=False)
 
     def since(self, since: int, until: int) -> list[dict[str, Any]]:
         """Return the records after the tick `since`, up to the tick `until`, oldest first."""

@@ -176,13 +176,39 @@ def test_charts_of_one_name_have_tables_of_their_own():
     assert [cards.csv(name) for name in cards._tables] == ["is\n0\n", "is\n1\n", "is\n2\n"]
 
 
-def test_a_fit_that_is_told_of_again_is_the_last_one():
-    def record(fit, time):
-        return {"fit": fit, "name": fit, "time": time, "step": 1, "loss": 0.5}
+def reported(*fits_and_times):
+    return [{"fit": fit, "name": fit, "time": time, "step": 1, "loss": 0.5} for fit, time in fits_and_times]
 
-    page = made("training", known(2, 1, fits=[record("a", 1.0), record("b", 2.0), record("a", 3.0)]).at(None))
 
-    assert list(page._choice.options.values()) == ["", "a", "b"]
+def test_the_fit_that_was_begun_last_is_shown_until_only_another_one_reports():
+    both = reported(("a", 1.0), ("b", 2.0), ("a", 3.0))
+    page = made("training", known(2, 1, fits=both).at(None))
+    assert list(page._choice.options.values()) == ["", "b", "a"]
+    assert "<b>b</b>" in page._summary.object
+
+    page = made("training", known(2, 1, fits=both + reported(("a", 60.0))).at(None))
+    assert list(page._choice.options.values()) == ["", "b", "a"]
+    assert "<b>a</b>" in page._summary.object
+
+
+def test_the_curves_of_many_ranks_can_be_chosen_in_whatever_order_they_report():
+    ranks = [f"training, rank {rank}" for rank in range(64)]
+    orders = [ranks, ranks[::-1], ranks[32:] + ranks[:32]]
+    options = []
+    for number in range(3):
+        fits = reported(*((fit, float(step)) for step, order in enumerate(orders[: number + 1]) for fit in order))
+        page = made("training", known(64, 1, fits=fits).at(None), fit=ranks[3])
+        options.append(page._choice.options)
+        assert f"<b>{ranks[3]}</b>" in page._summary.object
+    assert options[0] == options[1] == options[2]
+    assert set(options[0].values()) == {"", *ranks}
+
+
+def test_a_fit_that_was_chosen_is_offered_although_many_were_begun_since():
+    fits = reported(*((f"fit {number}", float(number)) for number in range(150)))
+    page = made("training", known(2, 1, fits=fits).at(None), fit="fit 7")
+
+    assert list(page._choice.options.values()) == ["", *(f"fit {number}" for number in (*range(149, 49, -1), 7))]
 
 
 def test_fits_that_were_begun_in_one_second_are_all_offered_the_newest_first():

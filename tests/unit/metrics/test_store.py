@@ -339,3 +339,25 @@ def test_a_training_that_begins_anew_is_another_one(store):
         ("mine, run 2", 0.0),
         ("mine, run 2", 1.0),
     ]
+
+
+def test_ranks_that_all_report_keep_their_curves_however_many_they_are(store):
+    for step in range(3):
+        for rank in range(512):
+            store.report({"fit": f"training, rank {rank} of 0", "step": float(step)})
+    tick(store)
+    steps = [(its["fit"], its["step"]) for its in store.update().fits]
+    assert len(steps) == len(set(steps)) == 3 * 512
+
+
+def test_the_records_of_all_fits_are_limited_and_those_of_the_oldest_go_first(store):
+    for fit in range(60):
+        for step in range(1000):
+            store.report({"fit": str(fit), "step": float(step)})
+    tick(store)
+    fits = store.update().fits
+    assert {its["fit"] for its in fits} == set(map(str, range(10, 60)))
+    assert len(fits) == 50_000
+    for number in range(100_000):
+        store.report({"fit": f"other {number}", "step": 0.0})
+    assert len(store._fits._runs) <= 50_000
