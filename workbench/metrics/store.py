@@ -118,10 +118,11 @@ class Store:
     def tick(self) -> None:
         """Store the current samples as the next frame; call this every `TICK` seconds."""
         now = self._clock()
-        # The clock may have been set back.
+        # Times in the history of a viewer must increase.
+        was_set_back = now < self._time
         passed, self._time = now - self._time if now > self._time else TICK, now
         self._keep_wait_times(now)
-        if self._changed:
+        if self._changed or was_set_back:
             self._new_layout()
         self._seq += 1
         samples = [world.sample(now, passed, _VALID_S)[world.known_ranks] for _, world in sorted(self._worlds.items())]
@@ -283,10 +284,6 @@ class TrafficHistory:
     def add(self, now: float, total: Traffic) -> None:
         """Add the totals of the time `now`, in seconds since the epoch."""
         self.total = total
-        if self._recent_totals and now < self._recent_totals[-1][0]:
-            # The clock was set back: all totals would count as recent until the time at which it was set.
-            self._recent_totals.clear()
-            self._step = None
         self._recent_totals.append((now, total))
         while now - self._recent_totals[0][0] > RECENT_S and len(self._recent_totals) > 1:
             self._recent_totals.popleft()

@@ -112,6 +112,16 @@ def test_what_was_sent_lately_is_right_after_the_clock_of_the_head_was_set_back(
     assert len(store.pair(0, 1)[0]) > 1
 
 
+def test_viewers_get_another_history_when_the_clock_of_the_head_was_set_back(store):
+    tick(store)
+    before = store.update()
+    for seconds in (-900.0, TICK):
+        tick(store, seconds=seconds)
+    after = store.update(before.seq)
+    assert after.layout.number > before.layout.number, "a viewer drops the times that are later than now"
+    assert store.update().times.tolist() == [before.times[-1] - 900.0, before.times[-1] - 899.5]
+
+
 def test_a_pair_has_a_history(store):
     for total in (0.0, 100.0, 100.0, 400.0):
         tick(store, message([0, 1], sent=[(0, 1, MPI, total, 1.0)]), seconds=1.0)
