@@ -104,8 +104,8 @@ def tile(value: str, label: str, *, bad: bool = False) -> str:
 
 
 def bar(part: float) -> str:
-    """Return a bar that is filled to a fraction."""
-    return f"<span class=bar><i style='width:{100 * min(max(part, 0.0), 1.0):.0f}%'></i></span>"
+    """Return a bar that is filled to a fraction, and empty for NaN."""
+    return f"<span class=bar><i style='width:{100 * min(max(0.0, part), 1.0):.0f}%'></i></span>"
 
 
 def column(*cards: Any) -> Any:

@@ -12,7 +12,9 @@ from workbench.dashboard import cards, charts
 from workbench.dashboard.color_scale import ColorScale
 from workbench.dashboard.format import percent, rate, size
 from workbench.dashboard.page import Page, long
+from workbench.dashboard.snapshot import means
 from workbench.metrics.schema import NODE
+from workbench.metrics.update import percents
 from workbench.text import count
 
 if TYPE_CHECKING:
@@ -78,23 +80,23 @@ class Cores(Page):
         grid = np.full((len(cores), max(cores, default=1)), np.nan, np.float32)
         if len(self.snapshot.core):
             # The mask is filled row by row, in the order of the cores.
-            grid[np.arange(grid.shape[1]) < np.array(cores)[:, None]] = self.snapshot.core[-1]
+            grid[np.arange(grid.shape[1]) < np.array(cores)[:, None]] = percents(self.snapshot.core[-1])
         return grid
 
     def _numbers(self) -> NDArray[Any]:
         core, cores = self.snapshot.core, np.array(self.snapshot.layout.cores)
         if self._by_core:
-            return core
+            return percents(core)
         begins = np.concatenate([[0], np.cumsum(cores)[:-1]])
         # Only the ticks that are drawn: all ticks of thousands of cores would take long.
-        means: NDArray[Any] = np.full((len(core), len(cores)), np.nan, np.float32)
-        means[self.ticks] = np.add.reduceat(core[self.ticks], begins, axis=1, dtype=np.float32) / cores
-        return means
+        by_node: NDArray[Any] = np.full((len(core), len(cores)), np.nan, np.float32)
+        by_node[self.ticks] = np.add.reduceat(percents(core[self.ticks]), begins, axis=1) / cores
+        return by_node
 
     def _nodes(self) -> str:
         snapshot = self.snapshot
         nodes, layout = snapshot.recent_node_means, snapshot.layout
-        busy = np.nan_to_num(np.nanmean(self._grid(), axis=1)) / 100
+        busy = means(self._grid().T) / 100
         ranks = np.bincount([place.node for place in layout.ranks], minlength=len(layout.nodes))
         rows = []
         for node in np.argsort(-busy, kind="stable")[:_ROWS_SHOWN]:

@@ -11,6 +11,7 @@ import numpy as np
 from workbench.errors import InvalidRequest
 from workbench.metrics.call_costs import CallCost
 from workbench.metrics.schema import KINDS, NODE, OPERATION, RANK
+from workbench.metrics.update import percents
 from workbench.mpi.operation_names import OPERATIONS
 from workbench.mpi.size_bins import SIZE_BEGINS, SIZES
 
@@ -82,7 +83,7 @@ def _cores(update: Update) -> dict[str, Any]:
         "time": _times(update, sum(layout.cores)),
         "host": [host for host, cores in zip(layout.nodes, layout.cores, strict=True) for _ in range(cores)] * ticks,
         "core": [core for cores in layout.cores for core in range(cores)] * ticks,
-        "percent": update.core.ravel(),
+        "percent": percents(update.core).ravel(),
     }
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from workbench.metrics.call_costs import CallCosts
 from workbench.metrics.schema import BY_NODE, KEPT, KINDS, NODE, OPERATION, RANK, TICK
 from workbench.metrics.training import Fits
-from workbench.metrics.update import LOST, Layout, RankActivity, RankPlace, Traffic, Update
+from workbench.metrics.update import LOST, NO_SAMPLE, Layout, RankActivity, RankPlace, Traffic, Update
 from workbench.metrics.wait_times import LATE
 from workbench.metrics.world_state import WorldState
 from workbench.mpi.operation_names import OPERATIONS
@@ -142,7 +142,7 @@ class Store:
     def _node_samples(self, now: float) -> tuple[NDArray[np.float32], NDArray[np.uint8]]:
         layout = self.layout
         node = np.full((len(layout.nodes), len(NODE)), np.nan, np.float32)
-        cores = [np.zeros(number, np.uint8) for number in layout.cores]
+        cores = [np.full(number, NO_SAMPLE, np.uint8) for number in layout.cores]
         for index, host in enumerate(layout.nodes):
             received_at, values, percent = self._nodes.get(host, (-np.inf, node[index], cores[index]))
             if now - received_at <= _VALID_S:

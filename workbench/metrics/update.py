@@ -38,7 +38,7 @@ class Layout:
     Attributes
     ----------
     number : int
-        Changes with the ranks or nodes: arrays of earlier layouts have other columns.
+        Changes with the ranks or nodes, because arrays then have other columns, and when the history begins anew.
     ranks : tuple of RankPlace
         In order of world and rank.
     nodes : tuple of str
@@ -52,6 +52,9 @@ class Layout:
     nodes: tuple[str, ...]
     cores: tuple[int, ...]
 
+
+NO_SAMPLE = 255
+"""`Update.core` of a node without a sample."""
 
 LOST = "(lost)"
 """`RankActivity.what` of a lost rank; no function or cell has this name."""
@@ -113,7 +116,7 @@ class Update:
         NaN without a sample of the rank.
     node : ndarray of float32, shape (f, nodes, len(NODE))
     core : ndarray of uint8, shape (f, sum of cores)
-        Percent; the cores of node 0 first.
+        Percent, or `NO_SAMPLE`; the cores of node 0 first.
     now : tuple of RankActivity
         For each rank.
     by : {"rank", "node"}
@@ -206,6 +209,11 @@ class Update:
             calls=list(packed["calls"]),
             state=packed["state"],
         )
+
+
+def percents(core: NDArray[np.uint8]) -> NDArray[np.float32]:
+    """Return numbers of `Update.core` as percent; NaN without a sample."""
+    return np.where(core == NO_SAMPLE, np.float32(np.nan), core.astype(np.float32))
 
 
 def _array(packed: bytes, dtype: Any, *shape: int) -> NDArray[Any]:

@@ -30,7 +30,7 @@ from workbench.dashboard.theme import DARK, LIGHT, contrast
 from workbench.dashboard.training import spread
 from workbench.dashboard.view_state import PAGES, ViewState
 from workbench.metrics.schema import NODE, RANK, TICK
-from workbench.metrics.update import LOST, RankActivity, RankPlace
+from workbench.metrics.update import LOST, NO_SAMPLE, RankActivity, RankPlace
 
 
 def known(ranks, nodes, **fields):
@@ -96,6 +96,23 @@ def test_gpus_have_a_card_only_if_a_rank_has_one():
     assert "Rank 2" in page._gpus.object
     assert "25 %" in page._gpus.object
     assert "Rank 1" not in page._gpus.object
+
+
+@pytest.mark.parametrize("cores", [2, 80])  # a row for each core, or for each node
+def test_cores_of_a_node_without_a_sample_are_unknown_and_not_idle(cores):
+    update = asyncio.run(Simulated(4, 2, history=60, cores=cores).ask(0))
+    core, node = update.core.copy(), update.node.copy()
+    core[-20:, cores:] = NO_SAMPLE
+    node[-20:, 1] = np.nan
+    page = made("cores", known(4, 2, layout=update.layout, core=core, node=node).at(None))
+
+    assert (page._now._image.data["image"][0] == MISSING).all(axis=1).tolist() == [False, True]
+    past = page._past._image.data["image"][0]
+    assert (past[:, -1] == MISSING).tolist() == np.repeat([False, True], len(past) // 2).tolist()
+    assert (past[:, 0] != MISSING).all()
+    assert "<b>node002</b></td><td class=right>2</td><td><span class=bar><i style='width:0%'></i></span> ?" in (
+        page._table.object
+    )
 
 
 def test_numbers_that_are_saved_are_those_that_were_measured():

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 from support.node_messages import joined, message
 
+from workbench.metrics.frames import frame
 from workbench.metrics.schema import KINDS, NODE, RANK, TICK
 from workbench.metrics.store import Store
-from workbench.metrics.update import Update
+from workbench.metrics.update import Update, percents
 from workbench.mpi.operation_names import OPERATIONS
 
 CPU, SENT, RECEIVED = (RANK.index(name) for name in ("cpu", "sent", "received"))
@@ -316,7 +317,8 @@ def test_of_a_node_that_tells_nothing_any_more_nothing_is_known(store):
     assert np.isfinite(store.update().node[-1, 0]).all(), "another world tells"
     tick(store, seconds=10.0)
     assert np.isnan(store.update().node[-1, 0]).all()
-    assert not store.update().core[-1].any()
+    assert np.isnan(percents(store.update().core[-1])).all()
+    assert np.isnan(frame(store.update(), "cores")["percent"].iloc[-1])
 
 
 def test_synchronizations_of_other_times_are_none_of_now(store, clock):
