@@ -152,7 +152,7 @@ def test_each_trial_is_a_curve_of_the_training_page(cluster4, client4):
     tune(objective, study(study_name="curves"), 2, ranks=2, client=client4)
 
     def curves():
-        fits = cluster4.metrics("fits").reindex(columns=["name", "value"])  # an empty one has no columns
+        fits = cluster4.metrics("fits").reindex(columns=["name", "value"])  # before the first record there is no value
         return {name: list(fits[fits["name"] == name]["value"]) for name in ("curves, trial 0", "curves, trial 1")}
 
     until("the curves", lambda: curves() == {"curves, trial 0": [0, 1, 2], "curves, trial 1": [1, 2, 3]})

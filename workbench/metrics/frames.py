@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
     from workbench.metrics.update import Update
 
+# Columns of each record of a fit, before its values.
+_FIT_COLUMNS = ("fit", "name", "time", "step")
+
 
 def frame(update: Update, table: str) -> pd.DataFrame:
     """Return one table of the metrics.
@@ -121,16 +124,23 @@ def _sizes(update: Update) -> dict[str, Any]:
 
 
 def _fits(update: Update) -> Any:
-    return update.fits
+    import pandas as pd
+
+    columns = dict.fromkeys((*_FIT_COLUMNS, *(name for record in update.fits for name in record)))
+    return _with_dates(pd.DataFrame(update.fits, columns=list(columns)), "time")
 
 
 def _calls(update: Update) -> Any:
     import pandas as pd
 
-    table = pd.DataFrame(update.calls, columns=[column.name for column in fields(CallCost)])
-    for time in ("begin", "end"):
-        table[time] = pd.to_datetime(table[time], unit="s", utc=True)
-    return table
+    return _with_dates(pd.DataFrame(update.calls, columns=[column.name for column in fields(CallCost)]), "begin", "end")
+
+
+def _with_dates(table: pd.DataFrame, *columns: str) -> pd.DataFrame:
+    """Return a table whose times in seconds since the epoch are dates."""
+    import pandas as pd
+
+    return table.assign(**{name: pd.to_datetime(table[name], unit="s", utc=True).dt.as_unit("ns") for name in columns})
 
 
 TABLES: dict[str, Callable[[Update], Any]] = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 
 import numpy as np
@@ -33,7 +34,7 @@ def update():
     store.take(
         message([0, 1], cpu=12.5, ended=[over | {"begin": 10.0, "end": 12.0}, over | {"begin": 11.0, "end": 14.0}])
     )
-    store.report({"fit": "1", "name": "KMeans", "step": 1.0, "inertia": 2.0})
+    store.report({"fit": "1", "name": "KMeans", "time": 7.5, "step": 1.0, "inertia": 2.0})
     store.tick()
     return store.update()
 
@@ -73,6 +74,16 @@ def test_all_tables_are_there_and_go_to_parquet_and_back(update, tmp_path):
     assert (call["seconds"], call["mpi"], call["operations"], call["bytes"]) == (5.0, 1.0, 6, 160)
     assert (call["end"] - call["begin"]).total_seconds() == 4.0
     assert frame(update, "operations")["operation"].tolist() == ["Send"]
+
+
+def test_fits_have_the_columns_of_every_table_also_before_the_first_one(update):
+    [record] = frame(update, "fits").to_dict("records")
+    assert (record["fit"], record["name"], record["step"], record["inertia"]) == ("1", "KMeans", 1.0, 2.0)
+    assert record["time"].isoformat() == "1970-01-01T00:00:07.500000+00:00"
+
+    nothing = frame(dataclasses.replace(update, fits=[]), "fits")
+    assert list(nothing.columns) == ["fit", "name", "time", "step"]
+    assert nothing["time"].dtype == frame(update, "ranks")["time"].dtype
 
 
 def test_a_table_that_there_is_not_is_refused_in_words(update):
