@@ -10,11 +10,15 @@ from workbench.mpi.operation_names import OPERATIONS
 from workbench.mpi.size_bins import SIZES
 
 
-def joined(store, size=4, nodes=("a", "b"), world=0, start="first"):
-    """Have all ranks of a world join, in blocks of equal size on the nodes, of which each has one core more."""
+def joined(store, size=4, nodes=("a", "b"), world=0, start="first", cpus=lambda rank: (0, 1)):
+    """Have all ranks of a world join, in blocks of equal size on the nodes, of which each has one core more.
+
+    By default a rank may use the first two of them.
+    """
     for rank in range(size):
         node = rank * len(nodes) // size
-        store.joined(world, rank, {"size": size, "host": nodes[node], "cores": 2 + node, "start": start})
+        facts = {"size": size, "host": nodes[node], "cores": 2 + node, "cpus": cpus(rank), "start": start}
+        store.joined(world, rank, facts)
 
 
 def message(

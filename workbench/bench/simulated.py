@@ -60,7 +60,7 @@ class Simulated:
     ) -> None:
         places = tuple(RankPlace(0, rank, rank * nodes // ranks) for rank in range(ranks))
         names = tuple(f"node{node + 1:03}" for node in range(nodes))
-        self.layout = Layout(1, places, names, (cores,) * nodes)
+        self.layout = Layout(1, places, names, (cores,) * nodes, (cores,) * nodes)
         self.straggler = 2 * ranks // 3
         self._seed, self._clock = seed, clock
         self._began = clock() - history

@@ -27,7 +27,8 @@ async def main(folder: Path, ranks: int, nodes: int) -> None:
     logging.getLogger("distributed").setLevel(logging.WARNING)
     metrics = Metrics(dict, lambda: {0})
     for rank in range(ranks):
-        metrics.store.joined(0, rank, {"size": ranks, "host": host(rank * nodes // ranks), "cores": 16, "start": ""})
+        facts = {"size": ranks, "host": host(rank * nodes // ranks), "cores": 16, "cpus": range(16), "start": ""}
+        metrics.store.joined(0, rank, facts)
     server = Server({}, stream_handlers=metrics.stream_handlers)
 
     async def node(comm: Comm) -> Status:

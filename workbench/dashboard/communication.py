@@ -161,7 +161,7 @@ class Communication(Page):
     def _missing(self) -> str:
         """Return an error for an address with a pair that does not exist, or no longer."""
         pair, between, by = self.view_state.pair, self.snapshot.between, self.snapshot.update.by
-        if not pair or self.view_state.cell(between) is not None:
+        if not pair or not between or self.view_state.cell(between) is not None:
             return ""
         example = f"{between[0]},{between[-1]}"
         return f"<p class=bad>There is no pair {escape(pair)}: pairs of {by}s have names like {escape(example)}.</p>"

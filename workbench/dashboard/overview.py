@@ -167,15 +167,15 @@ class Overview(Page):
 
 def shared_cores(snapshot: Snapshot) -> str:
     """Return a sentence about the node with the most ranks per core; empty unless it has more ranks than cores."""
-    layout = snapshot.layout
+    layout, cores = snapshot.layout, snapshot.layout.usable_cores
     places = [place.node for place, now in zip(layout.ranks, snapshot.update.now, strict=True) if not now.is_lost]
-    ranks = np.bincount(places, minlength=len(layout.nodes))
-    node = max(range(len(layout.nodes)), key=lambda node: ranks[node] / layout.cores[node], default=0)
-    if not places or ranks[node] <= layout.cores[node]:
+    ranks = np.bincount(places, minlength=len(cores))
+    node = max(range(len(cores)), key=lambda node: ranks[node] / cores[node], default=0)
+    if not places or ranks[node] <= cores[node]:
         return ""
-    where = f" of {layout.nodes[node]}" if len(layout.nodes) > 1 else ""
-    share = percent(layout.cores[node] / ranks[node])
-    return f"{ranks[node]} ranks on {count(layout.cores[node], 'core')}{where}: {share} each if all compute"
+    where = f" of {layout.nodes[node]}" if len(cores) > 1 else ""
+    share = percent(cores[node] / ranks[node])
+    return f"{ranks[node]} ranks on {count(cores[node], 'core')}{where}: {share} each if all compute"
 
 
 # A rank, a score that grows with the problem, and the reason.

@@ -71,12 +71,15 @@ class Store:
     # -- input -------------------------------------------------------------------------------------------------
 
     def joined(self, world: int, rank: int, facts: Mapping[str, Any]) -> None:
-        """Add a rank, with the ``size`` and ``start`` of its world, its ``host``, and the ``cores`` of the host."""
+        """Add a rank, with the ``size`` and ``start`` of its world, its ``host``, and the ``cores`` of the host.
+
+        ``cpus`` are the numbers of the cores that the rank may use.
+        """
         state = self._worlds.get(world)
         if state is None or state.start != facts["start"]:
             # The counts of an earlier start belong to processes that have ended.
             state = self._worlds[world] = WorldState(facts["size"], facts["start"], by_node=facts["size"] > BY_NODE)
-        state.nodes[rank] = facts["host"]
+        state.nodes[rank], state.cpus[rank] = facts["host"], facts["cpus"]
         state.lost.pop(rank, None)
         self._number_of_cores[facts["host"]] = facts["cores"]
         self._changed = True
@@ -170,7 +173,10 @@ class Store:
         )
         self._nodes = {host: values for host, values in self._nodes.items() if host in hosts}
         cores = tuple(self._number_of_cores[host] for host in hosts)
-        self.layout = Layout(next(self._layouts), places, tuple(hosts), cores)
+        usable: dict[str, set[int]] = {host: set() for host in hosts}
+        for place in places:
+            usable[hosts[place.node]].update(self._worlds[place.world].cpus[place.rank])
+        self.layout = Layout(next(self._layouts), places, tuple(hosts), cores, tuple(map(len, usable.values())))
         self._frames.clear()
         self._by_node: bool = len(places) > BY_NODE or any(world.by_node for world in self._worlds.values())
         self._now = self._activities()

@@ -45,12 +45,15 @@ class Layout:
         Names of hosts.
     cores : tuple of int
         Cores of each node.
+    usable_cores : tuple of int
+        Cores of each node that its ranks may use.
     """
 
     number: int
     ranks: tuple[RankPlace, ...]
     nodes: tuple[str, ...]
     cores: tuple[int, ...]
+    usable_cores: tuple[int, ...]
 
 
 NO_SAMPLE = 255
@@ -163,6 +166,7 @@ class Update:
                 "ranks": [(place.world, place.rank, place.node) for place in layout.ranks],
                 "nodes": list(layout.nodes),
                 "cores": list(layout.cores),
+                "usable_cores": list(layout.usable_cores),
             },
             "times": self.times.tobytes(),
             "rank": self.rank.tobytes(),
@@ -184,7 +188,9 @@ class Update:
         """Return the update that `pack` has packed."""
         fields = packed["layout"]
         places = tuple(RankPlace(*place) for place in fields["ranks"])
-        layout = Layout(fields["number"], places, tuple(fields["nodes"]), tuple(fields["cores"]))
+        layout = Layout(
+            fields["number"], places, tuple(fields["nodes"]), tuple(fields["cores"]), tuple(fields["usable_cores"])
+        )
         ranks, nodes = len(layout.ranks), len(layout.nodes)
         between = ranks if packed["by"] == "rank" else nodes
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -38,6 +38,8 @@ class WorldState:
         self.start, self.by_node = start, by_node
         self.nodes = [""] * size
         """Host of each rank; empty before the rank has joined."""
+        self.cpus: list[Sequence[int]] = [()] * size
+        """Numbers of the cores that each rank may use."""
         self._values = np.full((size, len(SAMPLED)), np.nan)
         self._received_at = np.full(size, -np.inf)
         self.now: list[RankActivity] = [RankActivity("", None, 0.0)] * size

@@ -10,6 +10,7 @@ from dataclasses import asdict
 from typing import Any
 
 import dask
+from dask.system import cpu_count
 from distributed import Worker
 
 from workbench import comm, config
@@ -181,6 +182,8 @@ def rank_info(context: RankContext) -> dict[str, Any]:
         "pid": os.getpid(),
         "host": socket.gethostname(),
         "cores": psutil.cpu_count() or 1,
+        # A control group may limit the CPU time to fewer cores.
+        "cpus": sorted(os.sched_getaffinity(0))[: cpu_count()],
         "threads": context.threads,
         "library": context.library,
         "mpi4py": mpi4py.__version__,

@@ -30,6 +30,7 @@ from workbench.dashboard.theme import DARK, LIGHT, contrast
 from workbench.dashboard.training import spread
 from workbench.dashboard.view_state import PAGES, ViewState
 from workbench.metrics.schema import NODE, RANK, TICK
+from workbench.metrics.store import Store
 from workbench.metrics.update import LOST, NO_SAMPLE, RankActivity, RankPlace
 
 
@@ -337,6 +338,15 @@ def test_a_pair_that_is_not_there_is_told_and_the_busiest_is_shown(pair):
     assert "the busiest pair" in told
 
 
+@pytest.mark.parametrize("name", PAGES)
+def test_every_page_can_be_opened_before_the_first_rank_has_joined(name):
+    head, store = Store(), DataStore(None)
+    head.tick()
+    store._take(head.update())
+
+    made(name, store.at(None), pair="0,1")
+
+
 async def test_the_numbers_of_a_moment_that_is_paused_stay():
     store = DataStore(Simulated(4, 1, history=60))
     await store.refresh()
@@ -596,6 +606,12 @@ def test_ranks_that_share_cores_are_told_how_much_each_can_have(ranks, nodes, co
     assert shared_cores(moment) == said
     summary = made("overview", moment)._summary.object
     assert ("<dt>Shared cores</dt>" in summary, said in summary) == (bool(said), True)
+
+
+def test_ranks_that_may_use_some_cores_of_a_node_share_these():
+    layout = dataclasses.replace(Simulated(4, 1).layout, usable_cores=(2,))
+
+    assert shared_cores(known(4, 1, layout=layout).at(None)) == "4 ranks on 2 cores: 50 % each if all compute"
 
 
 def test_a_rank_that_was_lost_takes_no_core():

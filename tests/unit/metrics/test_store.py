@@ -274,6 +274,17 @@ def test_nodes_and_cores_are_those_of_the_nodes(store):
     assert update.node[-1, 1].tolist() == list(range(len(NODE)))
 
 
+def test_the_cores_that_the_ranks_of_a_node_may_use_are_those_of_any_of_its_ranks(store):
+    joined(store, 2, ("b",), world=1, cpus=lambda rank: (rank,))
+    joined(store, 3, ("c",), world=2, cpus=lambda rank: (rank,))
+    tick(store)
+    assert store.update().layout.usable_cores == (2, 2, 3)
+    store.keep({0, 1})
+    joined(store, 2, ("a", "c"), world=1, start="second", cpus=lambda rank: (1, 7))
+    tick(store)
+    assert store.update().layout.usable_cores == (3, 2, 2)
+
+
 def test_what_fits_tell_is_told_once(store):
     before = store.update().seq
     store.report({"fit": "1", "step": 1.0})
