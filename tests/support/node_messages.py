@@ -10,7 +10,7 @@ from workbench.mpi.operation_names import OPERATIONS
 from workbench.mpi.size_bins import SIZES
 
 
-def joined(store, size=4, nodes=("a", "b"), world=0, start="first", cpus=lambda rank: (0, 1)):
+def joined(store, size=4, nodes=("a", "b"), *, world=0, start="first", cpus=lambda _: (0, 1)):
     """Have all ranks of a world join, in blocks of equal size on the nodes, of which each has one core more.
 
     By default a rank may use the first two of them.

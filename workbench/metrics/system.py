@@ -94,8 +94,10 @@ def _totals() -> Mapping[str, float]:
     """Return the bytes of network and disk so far, if the system counts them."""
     totals: dict[str, float] = {}
     with contextlib.suppress(OSError, RuntimeError):
-        if network := psutil.net_io_counters():
-            totals |= {"net_received": network.bytes_recv, "net_sent": network.bytes_sent}
+        # The loopback device has the traffic between processes of the node.
+        network = [device for name, device in psutil.net_io_counters(pernic=True).items() if name != "lo"]
+        totals["net_received"] = sum(device.bytes_recv for device in network)
+        totals["net_sent"] = sum(device.bytes_sent for device in network)
     with contextlib.suppress(OSError, RuntimeError):
         if disk := psutil.disk_io_counters():
             totals |= {"read": disk.read_bytes, "written": disk.write_bytes}

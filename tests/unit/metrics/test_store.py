@@ -280,7 +280,7 @@ def test_the_cores_that_the_ranks_of_a_node_may_use_are_those_of_any_of_its_rank
     tick(store)
     assert store.update().layout.usable_cores == (2, 2, 3)
     store.keep({0, 1})
-    joined(store, 2, ("a", "c"), world=1, start="second", cpus=lambda rank: (1, 7))
+    joined(store, 2, ("a", "c"), world=1, start="second", cpus=lambda _: (1, 7))
     tick(store)
     assert store.update().layout.usable_cores == (3, 2, 2)
 

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import psutil
@@ -48,6 +49,23 @@ def test_another_process_is_looked_at_from_outside():
     assert seen.values["memory"] > 0
     with pytest.raises(psutil.NoSuchProcess):
         system.process_usage(psutil.Process(child.pid))
+
+
+def test_what_goes_from_a_node_to_itself_is_no_traffic_of_the_network(monkeypatch):
+    def device(sent, received):
+        return SimpleNamespace(bytes_sent=sent, bytes_recv=received)
+
+    def count(*, pernic=False):
+        return devices if pernic else device(*(sum(vars(each)[name] for each in devices.values()) for name in names))
+
+    names, devices = ("bytes_sent", "bytes_recv"), {"lo": device(1000, 1000), "eth0": device(20, 20)}
+    monkeypatch.setattr(psutil, "net_io_counters", count)
+    node = system.NodeUsage()
+    devices["lo"] = device(10**9, 10**9)
+    assert node.sample()[0][NODE.index("net_sent")] == 0
+    devices["eth0"] = device(10**9, 20)
+    values, _ = node.sample()
+    assert values[NODE.index("net_sent")] > 0 == values[NODE.index("net_received")]
 
 
 def test_a_node_tells_of_each_core_and_of_its_memory():
