@@ -66,7 +66,7 @@ def test_without_a_browser_the_bench_says_so_before_anything_is_started(monkeypa
 def test_simulated_nodes_tell_what_a_head_takes():
     store = Store()
     for rank in range(128):
-        told = {"size": 128, "host": simulated_nodes.host(rank // 16), "cores": 16, "start": ""}
+        told = {"size": 128, "host": simulated_nodes.host(rank // 16), "cores": 16, "cpus": range(16), "start": ""}
         store.joined(0, rank, told)
     streams = [simulated_nodes.messages(node, 8, 16) for node in range(8)]
     for _ in range(3):
