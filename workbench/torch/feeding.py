@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
 from workbench.errors import InvalidRequest, did_you_mean
@@ -47,7 +48,8 @@ def batches(
         Rows of a batch on all ranks together, at least one for each rank. If `size` is not a multiple of the number of
         ranks, the first ranks have one row more than the others.
     seed : int, default=0
-        Seed of the order of the rows. The number of the epoch as seed gives each epoch another order.
+        Seed of the order of the rows, the same on all ranks. The number of the epoch as seed gives each epoch another
+        order.
     shuffle : {"exchange", "local"} or None, default="exchange"
         ``"exchange"``: rows are drawn from all ranks, and sent to their ranks before the first batch (``Alltoallv``).
         The batches are the same on any number of ranks. ``"local"``: each rank shuffles the rows of its block, and
@@ -66,6 +68,7 @@ def batches(
     ------
     InvalidRequest
         If an option is not valid, the blocks have different numbers of rows, or the ranks have fewer rows than a batch.
+        On all ranks, if these pass different options or, with ``shuffle="exchange"``, rows of different types.
 
     Notes
     -----
@@ -82,17 +85,23 @@ def batches(
         raise InvalidRequest(f"shuffle={shuffle!r} is not valid: {did_you_mean(str(shuffle), SHUFFLES)}, or None")
     if size < comm.size:
         raise InvalidRequest(f"size={size} is not valid. Choose at least {comm.size}, one row for each rank.")
+    require_seed(seed)
     require_torch()
+    options: dict[str, Any] = {"size": size, "shuffle": shuffle, "drop_last": drop_last}
     if isinstance(X, Stream):
         from workbench.torch.windows import stream_batches
 
         if y is not None or weight is not None:
             raise InvalidRequest("y and weight belong to the stream. Pass stream(X, y, weight), and omit y and weight.")
+        _agreed(comm, 0, options | ({"seed": seed} if shuffle else {}))
         return stream_batches(comm, X, size, seed, shuffle, drop_last=drop_last)
     parts = [tensor(block) for block in (X, y, weight) if block is not None]
     if len(set(map(len, parts))) > 1:
         raise InvalidRequest(f"X, y and weight have {[*map(len, parts)]} rows. Pass the same number of rows.")
-    lengths = comm.allgather(len(parts[0]))
+    if shuffle == "exchange":
+        columns = [f"{str(part.dtype).removeprefix('torch.')} of shape {tuple(part.shape[1:])}" for part in parts]
+        options |= {"seed": seed, "columns": columns}
+    lengths = _agreed(comm, len(parts[0]), options)
     wanted = wanted_rows(lengths, comm.rank, size, seed, shuffle, drop_last=drop_last)
     if not wanted:
         raise InvalidRequest(
@@ -100,6 +109,26 @@ def batches(
             "size."
         )
     return _yielded(comm, parts, lengths, wanted, shuffle)
+
+
+def require_seed(seed: Any) -> None:
+    """Raise InvalidRequest unless a seed is a whole number; NumPy would draw another one for None, on each rank."""
+    if not isinstance(seed, Integral) or seed < 0:
+        raise InvalidRequest(f"seed={seed!r} is not valid. Choose a whole number from 0 on, the same on all ranks.")
+
+
+def _agreed(comm: MPI.Intracomm, rows: int, options: dict[str, Any]) -> list[int]:
+    """Return the rows of each rank; raise InvalidRequest on all ranks if these pass different options."""
+    said = comm.allgather((rows, options))
+    first = said[0][1]
+    for rank, (_, its) in enumerate(said):
+        if differing := [name for name in its if its[name] != first.get(name)]:
+            name = differing[0]
+            raise InvalidRequest(
+                f"batches() takes the same {name} on all ranks. Rank 0 passes {first.get(name)!r}, and rank {rank} "
+                f"passes {its[name]!r}."
+            )
+    return [rows for rows, _ in said]
 
 
 def _yielded(

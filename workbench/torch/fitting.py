@@ -9,6 +9,7 @@ from workbench.collective.api import run_on_ranks
 from workbench.errors import InvalidRequest
 from workbench.placement.layout import AlignedBlocks
 from workbench.torch.context import require_torch
+from workbench.torch.feeding import require_seed
 from workbench.torch.streams import Stream
 
 if TYPE_CHECKING:
@@ -106,6 +107,7 @@ def fit(
     require_torch()
     if epochs < 1 or (patience is not None and patience < 1):
         raise InvalidRequest(f"epochs={epochs}, patience={patience} is not valid. Choose whole numbers above zero.")
+    require_seed(seed)
     _require_labels("X", X.empty if isinstance(X, Stream) else (X, y))
     if validation:
         _require_labels("validation", validation.empty if isinstance(validation, Stream) else validation)
