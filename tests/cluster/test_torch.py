@@ -153,6 +153,8 @@ def test_collectives_of_tensors_that_do_not_fit_are_refused(client4):
             "sizes": "has 16 for them. Pass the same number of rows in the input and in the output.",
             "large splits": "[4, 4, 4, 4] are not valid. Pass a number of rows for each of the 4 ranks, 4 together.",
             "few splits": "sizes [4] are not valid. Pass a number of rows for each of the 4 ranks, 4 together.",
+            "recv": "a message of 4 bytes arrived for a tensor of 8 bytes (torch.float32). Send and receive tensors of "
+            "one type and number of elements.",
             "gather": "the outputs have [3] elements. Pass 1 tensor, each with 2 elements.",
             "gather of more": "the outputs have [1, 1] elements. Pass 1 tensor, each with 2 elements.",
             "scatter": "the inputs have [2] elements. Pass 1 tensor, each with 1 element.",

@@ -18,7 +18,7 @@ from support.spmd import be_patient, doing
 from workbench import MPICluster, run_on_ranks, spmd
 from workbench.bench import hybrid
 from workbench.bench.layouts import Arm, Net
-from workbench.errors import RankLost
+from workbench.errors import InvalidRequest, RankLost
 
 pytestmark = pytest.mark.mpi_flavor
 
@@ -28,7 +28,7 @@ def on_parts(client, size, function, *args, device="cpu"):
     return run_on_ranks(torched.of_part, size, function, *args, device=device, client=client, timeout=4 * DEADLINE)
 
 
-@pytest.mark.parametrize("kind", ["resnet", "transformer", "in place"])
+@pytest.mark.parametrize("kind", ["resnet", "transformer", "in place", "channels last", "sparse"])
 @pytest.mark.parametrize("size", [2, 4])
 def test_losses_and_weights_of_every_layout_and_schedule_are_those_of_one_process(client4, size, kind, device):
     found = on_parts(client4, size, pipelined.compared, kind, device=device)
@@ -93,6 +93,23 @@ def test_the_loss_without_gradients_is_that_of_a_module_with_the_state_in_every_
 def test_a_module_that_cannot_be_cut_is_refused_in_a_sentence_on_all_ranks(client4, what, said):
     for words in run_on_ranks(pipelined.refused, what, client=client4, timeout=2 * DEADLINE):
         assert re.search(f"^InvalidRequest: .*{said}", words, re.DOTALL)
+
+
+@pytest.mark.parametrize(
+    ("way", "said"),
+    [
+        ("step", r"stage 0 returned torch.bfloat16 .*, and stage 1 expects torch.float32 .* same torch.autocast\(\)"),
+        ("evaluate", "stage 0 returned torch.float32 .*, and stage 1 expects torch.bfloat16 "),
+    ],
+)
+def test_a_pipeline_in_another_precision_than_it_was_made_in_is_refused(client4, way, said):
+    with pytest.raises(InvalidRequest, match=said):
+        run_on_ranks(pipelined.in_other_precision, way, client=client4, timeout=2 * DEADLINE)
+
+
+def test_a_pipeline_that_was_made_in_half_precision_trains_in_it(client4):
+    for losses, expected in run_on_ranks(pipelined.in_half, client=client4, timeout=2 * DEADLINE):
+        assert losses == pytest.approx(expected, rel=1e-2)
 
 
 def trains(client):

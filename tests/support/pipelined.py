@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -23,12 +24,14 @@ def make(kind, dtype="float64"):
     torch.manual_seed(0)
     source, device = np.random.default_rng(1), torch.get_default_device()
     labels = torch.from_numpy(source.integers(0, 10, SIZE)).to(device)
-    if kind == "transformer":
+    if kind in {"transformer", "sparse"}:
         words = torch.from_numpy(source.integers(0, 64, (SIZE, 16))).to(device)
-        return transformer().to(getattr(torch, dtype)), words, labels
+        net = transformer() if kind == "transformer" else sparse()
+        return net.to(getattr(torch, dtype)), words, labels
     images = torch.from_numpy(source.normal(size=(SIZE, 3, 8, 8))).to(device, getattr(torch, dtype))
     net = in_place() if kind == "in place" else resnet(20, 4)
-    return net.to(getattr(torch, dtype)), images, labels
+    order = torch.channels_last if kind == "channels last" else torch.preserve_format
+    return net.to(getattr(torch, dtype), memory_format=order), images, labels
 
 
 def in_place():
@@ -50,17 +53,26 @@ def in_place():
     return nn.Sequential(*first, ActsFirst(), ActsFirst(), nn.Linear(8, 10))
 
 
+def sparse():
+    """Return a net whose first weights have sparse gradients."""
+    from torch import nn
+
+    return nn.Sequential(
+        nn.Embedding(64, 4, sparse=True), nn.Flatten(), *(nn.Linear(64, 64) for _ in range(4)), nn.Linear(64, 10)
+    )
+
+
 def cross_entropy(outputs, labels):
     import torch
 
     return torch.nn.functional.cross_entropy(outputs, labels)
 
 
-def of_one_process(kind):
+def of_one_process(kind, dtype="float64"):
     """Return the losses and the weights of a training in this process, microbatch by microbatch."""
     import torch
 
-    net, rows, labels = make(kind)
+    net, rows, labels = make(kind, dtype)
     optimizer, losses = torch.optim.SGD(net.parameters(), RATE, momentum=0.9), []
     for _ in range(STEPS):
         optimizer.zero_grad()
@@ -90,6 +102,30 @@ def train(comm, net, rows, labels, steps=STEPS, **options):
         losses.append(its.step(part(comm, rows), part(comm, labels)))
         optimizer.step()
     return losses, its
+
+
+def in_half(comm):
+    """Return the losses of a pipeline that was made and used in half precision, and those of one process."""
+    import torch
+
+    with torch.autocast(torch.get_default_device().type, torch.bfloat16):
+        expected, _ = of_one_process("resnet", "float32")
+        with distributed(comm):
+            losses, _ = train(comm, *make("resnet", "float32"), stages=2)
+    return losses, expected
+
+
+def in_other_precision(comm, way):
+    """Make a pipeline in one precision, and use the pipeline in another one."""
+    import torch
+
+    net, rows, labels = make("resnet", "float32")
+    half = torch.autocast(torch.get_default_device().type, torch.bfloat16)
+    with distributed(comm):
+        with half if way == "evaluate" else nullcontext():
+            its = pipeline(net, rows, cross_entropy, size=SIZE, stages=2)
+        with nullcontext() if way == "evaluate" else half:
+            getattr(its, way)(part(comm, rows), part(comm, labels))
 
 
 def layouts(size):

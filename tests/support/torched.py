@@ -475,6 +475,15 @@ def unfitting(comm):
         "large splits": lambda: dist.all_to_all_single(*ones(4), *ones(4), [4] * n, [4] * n),
         "few splits": lambda: dist.all_to_all_single(*ones(4), *ones(4), [4], [4]),
     }
+
+    def swap(sent, received):
+        message = dist.isend(sent, n - 1 - ranks.rank)
+        try:
+            dist.recv(received, n - 1 - ranks.rank)
+        finally:
+            message.wait()
+
+    ways["recv"] = lambda: swap(*ones(2, dtype=torch.bfloat16), *ones(2))
     alone = {
         "gather": lambda: dist.gather(*ones(2), ones(3)),
         "gather of more": lambda: dist.gather(*ones(2), ones(1, 1)),

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, ClassVar, NoReturn
 
@@ -296,7 +296,16 @@ class MPIProcessGroup(dist.ProcessGroup):
     def recv(self, tensors: Tensors, rank: int, tag: int) -> Any:
         [tensor] = tensors
         row = flat(tensor)
-        finish: Callable[[], None] = lambda: write(row, tensor)  # noqa: E731
+
+        def finish(status: MPI.Status) -> None:
+            # MPI accepts a shorter message, and leaves the other elements as they were.
+            if 0 <= (nbytes := status.Get_elements(MPI.BYTE)) < row.nbytes:
+                raise InvalidRequest(
+                    f"a message of {nbytes} bytes arrived for a tensor of {row.nbytes} bytes ({row.dtype}). Send and "
+                    "receive tensors of one type and number of elements."
+                )
+            write(row, tensor)
+
         return PostedMessage(self.comm.Irecv(message(row), rank, tag), row, finish)
 
     def recv_anysource(self, tensors: Tensors, tag: int) -> Any:

@@ -49,13 +49,15 @@ class PostedMessage(dist.Work):
     ----------
     request
         Of the communicator.
-    finish
-        Called once the message has arrived, with its sender.
     held
         What MPI reads or writes.
+    finish
+        Called once the message has arrived, with its status.
     """
 
-    def __init__(self, request: MPI.Request, held: object, finish: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self, request: MPI.Request, held: object, finish: Callable[[MPI.Status], None] = lambda _: None
+    ) -> None:
         super().__init__()
         self._request, self._finish, self._held = request, finish, held
         self._source = -1
@@ -88,7 +90,7 @@ class PostedMessage(dist.Work):
 
     def _end(self, status: MPI.Status) -> None:
         self._over, self._source, self._held = True, status.source, None
-        self._finish()
+        self._finish(status)
 
     def is_success(self) -> bool:
         """Return whether the message has arrived."""

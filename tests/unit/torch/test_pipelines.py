@@ -127,6 +127,15 @@ def in_bfloat16(net, hidden):
         return net.first(hidden).float()
 
 
+def in_half_on_a_gpu(net, hidden):
+    # `torch.autocast("cuda")` has no effect on a host without a GPU.
+    torch.set_autocast_enabled("cuda", True)
+    try:
+        return net.first(hidden).float()
+    finally:
+        torch.set_autocast_enabled("cuda", False)
+
+
 @pytest.mark.parametrize(
     "function",
     [
@@ -156,8 +165,9 @@ def test_tensors_of_forward_and_buffers_are_those_of_the_module(function):
         (lambda _, hidden: hidden * random.random(), "depends on .* random numbers"),
         (without_gradients, r"cannot be cut .* torch.no_grad\(\).* Move the part"),
         (in_bfloat16, r"cannot be cut .* torch.autocast\(\), which a trace would lose"),
+        (in_half_on_a_gpu, r"cannot be cut .* torch.autocast\(\), which a trace would lose"),
     ],
-    ids=["tensor", "number", "no gradients", "precision"],
+    ids=["tensor", "number", "no gradients", "precision", "precision of a GPU"],
 )
 def test_what_a_trace_would_fix_or_lose_is_refused(function, said):
     with pytest.raises(InvalidRequest, match=f"^Traced.forward {said}"):

@@ -142,8 +142,8 @@ class _Tracer(fx.Tracer):
         return False
 
 
-def _modes() -> tuple[bool, bool]:
-    return torch.is_grad_enabled(), torch.is_autocast_enabled("cpu")
+def _modes() -> tuple[bool, ...]:
+    return torch.is_grad_enabled(), *map(torch.is_autocast_enabled, ("cpu", "cuda"))
 
 
 def _traced(module: nn.Module, share: float) -> tuple[fx.Graph, dict[str, torch.Tensor]]:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from itertools import chain
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from workbench.errors import InvalidRequest
 from workbench.torch.pipelines.layers import Layers, initialize, mode, release
@@ -53,6 +53,9 @@ class Pipeline:
             index: initialize(layers.part(*plan.layers(index), cloned=plan.clones(index)), seed).to(self._device)
             for index in sorted(indices)
         }
+        for index, part in self._parts.items():
+            if index + 1 < layout.stages:
+                part.register_forward_hook(partial(_check, index, plan.passed(index + 1)))
         used = layers.part(0, len(layers)).state_dict()
         # Weights that no layer uses belong to the state of the module nevertheless.
         rest = module.state_dict() if dist.get_rank() == 0 else {}
@@ -130,7 +133,8 @@ class Pipeline:
         Raises
         ------
         InvalidRequest
-            If the rank does not pass its number of rows.
+            If the rank does not pass its number of rows, or a stage returns another type than was measured, as in
+            `torch.autocast` if the pipeline was not made there.
         """
         for weight in self.parameters():
             weight.grad = None
@@ -232,10 +236,10 @@ class Pipeline:
         for index, part in self._parts.items():
             # The copies have the same weights, so stages that two ranks share are reduced in the same order.
             for gradients in _buckets(part):
-                vector = parameters_to_vector(gradients)
                 if self._copies[index]:
-                    dist.all_reduce(vector, group=self._copies[index])
-                vector_to_parameters(vector.div_(self.plan.layout.microbatches), gradients)
+                    _sum(gradients, self._copies[index])
+                for gradient in gradients:
+                    gradient.div_(self.plan.layout.microbatches)
 
     def _mean(self, total: float) -> float:
         losses = torch.tensor([total], dtype=torch.float64)
@@ -243,13 +247,38 @@ class Pipeline:
         return float(losses.item()) / self.plan.layout.microbatches
 
 
+def _check(stage: int, expected: torch.Tensor, _part: nn.Module, _inputs: Any, output: torch.Tensor) -> None:
+    """Raise InvalidRequest if the next stage expects another tensor than a stage returned: MPI would send the bytes."""
+    if (output.dtype, output.shape) != (expected.dtype, expected.shape):
+        raise InvalidRequest(
+            f"stage {stage} returned {output.dtype} of shape {tuple(output.shape)}, and stage {stage + 1} expects "
+            f"{expected.dtype} of shape {tuple(expected.shape)}, which was measured. Make and use the pipeline in the "
+            "same torch.autocast() context, and pass rows like those of `sample`."
+        )
+
+
 def _buckets(part: nn.Module) -> Iterator[list[torch.Tensor]]:
-    """Yield the gradients of a stage in groups of one type and a limited size."""
+    """Yield the gradients of a stage in groups of one type and a limited size, and each sparse one alone."""
     bucket: list[torch.Tensor] = []
     for gradient in (weight.grad for weight in part.parameters() if weight.grad is not None):
-        if bucket and (bucket[0].dtype != gradient.dtype or sum(each.nbytes for each in bucket) > _BUCKET):
+        if bucket and (
+            any(each.is_sparse for each in (bucket[0], gradient))
+            or bucket[0].dtype != gradient.dtype
+            or sum(each.nbytes for each in bucket) > _BUCKET
+        ):
             yield bucket
             bucket = []
         bucket.append(gradient)
     if bucket:
         yield bucket
+
+
+def _sum(gradients: list[torch.Tensor], group: Any) -> None:
+    """Add the gradients of all ranks of a group, in one message; these may be in any order in memory."""
+    if len(gradients) == 1:
+        dist.all_reduce(gradients[0], group=group)
+        return
+    vector = torch.cat([each.reshape(-1) for each in gradients])
+    dist.all_reduce(vector, group=group)
+    for each, row in zip(gradients, vector.split([each.numel() for each in gradients]), strict=True):
+        each.copy_(row.view(each.shape))
