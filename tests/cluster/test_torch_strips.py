@@ -52,6 +52,14 @@ def test_functions_of_strips_have_the_results_and_gradients_of_whole_images(clie
         assert {name: apart for name, apart in of_rank.items() if not apart <= EXACT} == {}
 
 
+@SIZES
+def test_nets_in_autocast_have_the_types_of_one_process_and_its_results_except_for_rounding(client4, size):
+    for of_rank in on_parts(client4, size, stripped.in_half):
+        for apart, types in of_rank.values():
+            assert types == ["torch.bfloat16", "torch.bfloat16", "torch.float32"]
+            assert apart < 0.05
+
+
 def test_layers_of_small_images_have_the_results_and_gradients_of_whole_images(client4):
     for of_rank in run_on_ranks(stripped.compared_small, client=client4):
         assert {name: apart for name, apart in of_rank.items() if not apart <= EXACT} == {}

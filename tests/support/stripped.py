@@ -40,6 +40,39 @@ def compared(comm, net, images, loss):
     return max(_apart(one, other) for one, other in pairs)
 
 
+def in_half(comm):
+    """Return how far result and gradients of nets in `torch.autocast` are from those of one process, and the types."""
+    import torch
+    from torch import nn
+
+    class Scaled(nn.Module):
+        def __init__(self, pool):
+            super().__init__()
+            self.first, self.up = nn.Conv3d(3, 8, 3, padding=1), nn.ConvTranspose3d(8, 8, 2, stride=2)
+            self.factors, self.last, self.pool = nn.Linear(8, 8), nn.Conv3d(8, 2, 1), pool
+
+        def forward(self, x):
+            x = self.pool(self.up(self.first(x).relu()))
+            return self.last(x * self.factors(x.mean((2, 3, 4)))[:, :, None, None, None])
+
+    torch.manual_seed(4)
+    volumes, found = torch.randn(2, 3, 9, 4, 4), {}
+    for pool in (nn.MaxPool3d(2), nn.AvgPool3d(2)):
+        net = Scaled(pool)
+        twin = copy.deepcopy(net)
+        model = strips(net, comm)
+        with torch.autocast("cpu", torch.bfloat16):
+            expected, result = twin(volumes), model(volumes[:, :, model.rows(9)])
+            of_one, of_many = squares(expected.float()), squares(result.float())
+        of_one.backward()
+        of_many.backward()
+        pairs = [(expected.float(), result.full_tensor().float())]
+        pairs += [(one.grad, other.grad) for one, other in zip(twin.parameters(), net.parameters(), strict=True)]
+        types = expected.dtype, result.dtype, model.module.first.weight.grad.dtype
+        found[type(pool).__name__] = max(_apart(*pair) for pair in pairs), [*map(str, types)]
+    return found
+
+
 def _apart(one, other):
     assert (one is None) == (other is None)
     if one is None or not one.numel():

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
+
 from workbench.torch.spatial.exchange import AXIS
 from workbench.torch.spatial.layout import Kernel, Plan
 from workbench.torch.spatial.strip import CannotSplitError, Strip, rule
@@ -35,6 +37,19 @@ def applied(strip: Strip, operation: Any, plan: Plan, *weights: Any, fill: float
     return strip.like(rows, height=plan.height)
 
 
+def lowered(strip: Strip, *weights: torch.Tensor | None) -> tuple[Any, ...]:
+    """Return a strip and weights in the precision that `torch.autocast` has for convolutions."""
+    kind = strip.device.type
+    if not torch.is_autocast_enabled(kind):
+        return strip, *weights
+    dtype = torch.get_autocast_dtype(kind)
+    # As in PyTorch: double precision is kept.
+    rows, *others = (
+        each if each is None or each.dtype == torch.float64 else each.to(dtype) for each in (strip.to_local(), *weights)
+    )
+    return strip.like(rows), *others
+
+
 @rule("conv1d", "conv2d", "conv3d")
 def convolution(
     _function: Any,
@@ -58,6 +73,7 @@ def convolution(
     operation = Convolution(
         strides, [0, *paddings[1:]], dilations, transposed=False, output_padding=[0] * count, groups=groups
     )
+    strip, weight, bias = lowered(strip, weight, bias)
     return applied(strip, operation, plan, weight, bias)
 
 
@@ -80,4 +96,5 @@ def transposed_convolution(
     operation = Convolution(
         strides, [0, *paddings[1:]], dilations, transposed=True, output_padding=[0, *more[1:]], groups=groups
     )
+    strip, weight, bias = lowered(strip, weight, bias)
     return applied(strip, operation, plan, weight, bias)

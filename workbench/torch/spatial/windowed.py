@@ -99,6 +99,8 @@ class _Windowed(torch.autograd.Function):
         result = operation.forward(exchange.window(strip, *halos, fill), *weights)
         ctx.operation, ctx.exchange, ctx.fill = operation, exchange, fill
         ctx.taken, ctx.rows = taken, result.shape[exchange.axis]
+        kind = strip.device.type
+        ctx.precision = kind, torch.get_autocast_dtype(kind), torch.is_autocast_enabled(kind)
         ctx.save_for_backward(*((strip, *halos) if operation.keeps else (None,) * 3), *weights)
         # A copy of a part is smaller than the whole that a view would keep. A result is no view, because later layers
         # may change it in place.
@@ -120,7 +122,9 @@ class _Windowed(torch.autograd.Function):
             every.narrow(exchange.axis, *ctx.taken).copy_(gradient)
             gradient = every
         window = exchange.window(strip, above, below, ctx.fill) if ctx.operation.keeps else None
-        of_window, *of_weights = ctx.operation.backward(gradient, window, ctx.needs_input_grad[4:], *weights)
+        # What is computed again must have the types of before.
+        with torch.autocast(*ctx.precision):
+            of_window, *of_weights = ctx.operation.backward(gradient, window, ctx.needs_input_grad[4:], *weights)
         of_strip = exchange.push(of_window) if ctx.needs_input_grad[4] else None
         return None, None, None, None, of_strip, *of_weights
 
