@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import dis
 import functools
-import inspect
-from types import FunctionType, MethodType
+from collections.abc import Iterator
+from types import CodeType, FunctionType, MethodType
 from typing import Any
 
 
@@ -15,21 +17,50 @@ def taken_along(function: Any) -> dict[str, int]:
     """
     from dask.sizeof import sizeof
 
-    sizes: dict[str, int] = {}
+    return {name: sizeof(value) for name, value in variables(function)}
+
+
+def variables(function: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the name and the value of each variable of `taken_along`; of anything else than a function none."""
     pending, seen = [function], set()
     while pending:
         user = pending.pop()
+        if id(user) in seen:
+            continue
+        seen.add(id(user))
+        if wrapped := getattr(user, "__dict__", {}).get("__wrapped__"):
+            pending.append(wrapped)
         if isinstance(user, functools.partial):
             pending.append(user.func)
         elif isinstance(user, MethodType):
-            sizes["self"] = sizeof(user.__self__)
+            yield "self", user.__self__
             pending.append(user.__func__)
-        elif isinstance(user, FunctionType) and user not in seen:
-            seen.add(user)
-            used = inspect.getclosurevars(user)
-            for name, value in {**used.globals, **used.nonlocals}.items():
+        elif isinstance(user, FunctionType):
+            for name, value in _used(user):
                 if isinstance(value, FunctionType):
                     pending += [value] * (value.__module__ == user.__module__)
                 else:
-                    sizes[name] = sizeof(value)
-    return sizes
+                    yield name, value
+
+
+def _used(function: FunctionType) -> Iterator[tuple[str, Any]]:
+    code, known = function.__code__, function.__globals__
+    yield from ((name, known[name]) for name in _global_names(code) if name in known)
+    for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
+        with contextlib.suppress(ValueError):  # the variable has no value yet
+            yield name, cell.cell_contents
+    defaults = function.__defaults__ or ()
+    arguments = code.co_varnames[: code.co_argcount]
+    yield from zip(arguments[len(arguments) - len(defaults) :], defaults, strict=True)
+    yield from (function.__kwdefaults__ or {}).items()
+
+
+@functools.lru_cache(maxsize=256)
+def _global_names(code: CodeType) -> tuple[str, ...]:
+    """Return the globals that code reads, also in functions and comprehensions within."""
+    # `inspect.getclosurevars` takes the attributes that a function uses for variables.
+    names = [each.argval for each in dis.get_instructions(code) if each.opname == "LOAD_GLOBAL"]
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            names += _global_names(constant)
+    return tuple(dict.fromkeys(names))

@@ -8,11 +8,12 @@ import operator
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from workbench import config
 from workbench.collective import broadcast, serialize
-from workbench.collective.globals import taken_along
+from workbench.collective.globals import taken_along, variables
 from workbench.collective.protocol import Call, Work
 from workbench.collective.serialize import Placeholder
 from workbench.errors import InvalidRequest, did_you_mean
@@ -30,6 +31,8 @@ LARGE = 1 << 20
 # Bytes above which a function is refused, since it uses a large object by mistake.
 _TOO_LARGE = 1 << 30
 
+# Types of items of long lists, which have no collection inside.
+_PLAIN = {bool, int, float, complex, str, bytes, type(None)}
 # Variables that the message about a function that is too large names.
 _NAMED = 4
 
@@ -101,6 +104,8 @@ def request(
     arguments = [*args, *kwargs.values()]
     for argument in arguments:
         _look_inside(argument)
+    for each in (function, *arguments):
+        _look_at_variables(each)
     collections = [argument for argument in arguments if is_dask_collection(argument)]
     client = current_client(client or (layout.blocks(collections[0])[0].client if collections else None))
     pins = layout.block_locations(client, collections[0], layout.blocks(collections[0])) if collections else None
@@ -173,17 +178,46 @@ def _ranks(given: Sequence[int]) -> list[int]:
 
 def _look_inside(argument: Any) -> None:
     """Raise if a list, tuple or dict contains a collection or a future, which is not replaced there."""
+    if isinstance(argument, list | tuple | dict) and (found := _on_ranks(argument)) is not None:
+        raise InvalidRequest(
+            f"{sources.type_name(found)} is inside a {type(argument).__name__}. Pass placed arrays and futures as "
+            "separate arguments."
+        )
+
+
+def _look_at_variables(function: Any) -> None:
+    """Raise if a function uses a placed collection or a future as a variable, which a rank gets without the value."""
+    from dask.base import is_dask_collection
+    from dask.utils import funcname
+
+    for name, value in variables(function):
+        # A module may import others when it is searched for attributes.
+        found = None if isinstance(value, ModuleType) else _on_ranks(value)
+        # A lazy collection is computed on the rank.
+        if found is not None and not (is_dask_collection(found) and sources.placed_by(found) is None):
+            raise InvalidRequest(
+                f"{funcname(function)} uses the variable {name}, which is or has {sources.type_name(found)}. Pass "
+                f"{name} as an argument: each rank then gets the block of a placed collection, or the value of a "
+                "future."
+            )
+
+
+def _on_ranks(value: Any) -> Any:
+    """Return the first collection or future in a value, also in lists, tuples and dicts; None without one."""
     from dask.base import is_dask_collection
     from distributed import Future
 
-    if not isinstance(argument, list | tuple | dict):
-        return
-    for item in argument.values() if isinstance(argument, dict) else argument:
-        if is_dask_collection(item) or isinstance(item, Future):
-            raise InvalidRequest(
-                f"{sources.type_name(item)} is inside a {type(argument).__name__}. Pass placed arrays and futures as "
-                "separate arguments."
-            )
+    pending, seen = [value], set()
+    while pending:
+        item = pending.pop()
+        if isinstance(item, list | tuple | dict):
+            if id(item) not in seen:
+                seen.add(id(item))
+                items = item.values() if isinstance(item, dict) else item
+                pending += [each for each in items if type(each) not in _PLAIN][::-1]
+        elif is_dask_collection(item) or isinstance(item, Future):
+            return item
+    return None
 
 
 def _slot(
@@ -216,7 +250,7 @@ def _too_large(function: Callable[..., Any], name: str, nbytes: int) -> str:
     from dask.utils import format_bytes
 
     largest = sorted(taken_along(function).items(), key=lambda its: -its[1])[:_NAMED]
-    named = ", ".join(f"{its} ({format_bytes(size)})" for its, size in largest)
+    named = ", ".join(f"{its} ({format_bytes(size)})" for its, size in largest if size > nbytes / 100)
     return (
         f"{name} and the variables of the notebook that it uses have {format_bytes(nbytes)}{': ' * bool(named)}{named}."
         f" The limit is {format_bytes(_TOO_LARGE)}. Pass large objects as arguments: placed (place), or as a copy for "

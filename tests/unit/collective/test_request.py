@@ -5,10 +5,12 @@ from __future__ import annotations
 import functools
 import tracemalloc
 
+import dask.array as da
 import numpy as np
 import pytest
 from distributed.protocol import dumps
 
+from workbench import place, spmd
 from workbench.collective import rank_call, serialize
 from workbench.collective import request as requests
 from workbench.collective.globals import taken_along
@@ -86,6 +88,68 @@ def test_what_functions_that_are_called_and_methods_use_is_named_too():
     assert taken_along(functools.partial(helper)) == {"TABLE": 8000}
     assert set(taken_along(Model().fit)) == {"self", "TABLE"}
     assert taken_along(print) == {}
+
+
+def test_attributes_are_no_variables_and_functions_within_use_some():
+    def outer(comm, model, rate=TABLE[:2]):
+        return comm.TABLE, [helper(each) for each in model.Model]
+
+    assert taken_along(outer) == {"rate": 16, "TABLE": 8000}
+    assert set(taken_along(spmd(outer))) == {"rate", "TABLE"}
+
+
+def later(comm):
+    return PLACED["of later"] if comm.rank else None
+
+
+PLACED = {}
+
+
+@pytest.mark.parametrize(
+    ("variable", "words"),
+    [
+        (lambda X, _: X, "the variable given, which is or has a dask.Array"),
+        (lambda _, future: future, "the variable given, which is or has a distributed.Future"),
+        (lambda X, _: {"rows": [X]}, "the variable given, which is or has a dask.Array"),
+    ],
+    ids=["collection", "future", "in a dict"],
+)
+@pytest.mark.parametrize("use", ["closure", "default", "within", "argument"])
+def test_what_lies_on_the_ranks_is_refused_as_a_variable(client, variable, words, use):
+    given = variable(place(np.ones((8, 2)), client=client), client.submit(len, "abc"))
+
+    def fitted(comm):
+        return given
+
+    uses = {
+        "closure": fitted,
+        "default": lambda _, given=given: given,
+        "within": spmd(functools.wraps(fitted)(lambda comm: [fitted(comm)])),
+        "argument": lambda comm, objective: objective(comm),
+    }
+    arguments = [fitted] if use == "argument" else []
+    with pytest.raises(InvalidRequest, match=rf"uses {words}\. Pass given as an argument: "):
+        request(uses[use], *arguments, client=client)
+
+
+def test_a_global_of_a_function_that_is_called_is_refused_too(client, monkeypatch):
+    monkeypatch.setitem(PLACED, "of later", place(np.ones((8, 2)), client=client))
+    with pytest.raises(InvalidRequest, match=r"uses the variable PLACED, which is or has a dask\.Array"):
+        request(lambda comm: [later(comm)], client=client)
+
+
+def test_a_lazy_collection_may_be_a_variable(client):
+    lazy = da.ones(8, chunks=2)
+    assert request(lambda _: lazy.sum().compute(), client=client).large == {}
+
+
+def test_what_lies_on_the_ranks_is_refused_at_any_depth(client):
+    held = [1, ("a", {"pairs": [(client.submit(len, "abc"), 2)]})]
+    held.append(held)
+    with pytest.raises(
+        InvalidRequest, match=r"a distributed\.Future is inside a list\. Pass placed arrays and futures"
+    ):
+        request(mean_of(np.ones(8)), held, client=client)
 
 
 def test_a_large_value_travels_beside_the_message_and_not_within_it():
