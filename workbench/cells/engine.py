@@ -93,7 +93,10 @@ def limit_displays(shell: Any, admit: Callable[[int], int]) -> None:
 
 def _within(data: dict[str, Any], admit: Callable[[int], int]) -> dict[str, Any]:
     """Return the MIME types of one object that may be sent: all of them, or the admitted part of the plain text."""
-    sizes = (len(value) if isinstance(value, str | bytes) else len(json.dumps(value)) for value in data.values())
+    # Jupyter also sends values that plain JSON does not have, for example times.
+    sizes = (
+        len(value) if isinstance(value, str | bytes) else len(json.dumps(value, default=str)) for value in data.values()
+    )
     total = sum(sizes)
     if (admitted := admit(total)) == total:
         return data

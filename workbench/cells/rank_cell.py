@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from workbench.cells import protocol
 from workbench.cells.run_cell import CellOutcome, RunCell
 from workbench.collective.rank_state import RankState
+from workbench.collective.serialize import in_words
 from workbench.mpi.call_state import CallCancelled, CallState
 
 if TYPE_CHECKING:
@@ -116,7 +117,7 @@ def _without_display(shell: Any) -> Iterator[None]:
 
 
 def _line(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}".partition("\n")[0]
+    return in_words(error).partition("\n")[0]
 
 
 def _with_value(value: Any, limit: int | None) -> CellOutcome:

@@ -146,7 +146,7 @@ def pack_error(error: BaseException) -> Error:
 
     stack = strip_internal_frames(error).__traceback__
     message: Error = {
-        "words": _cut(_text(error), _LONGEST_TEXT),
+        "words": _cut(in_words(error), _LONGEST_TEXT),
         "stack": _cut("".join(traceback.format_exception(error)), _LONGEST_STACK),
         "parcel": None,
         "process_failed": any(map(_is_process_failure, _chain(error))),
@@ -184,7 +184,8 @@ def _is_process_failure(error: BaseException) -> bool:
     return error.Get_error_class() in {MPI.ERR_PROC_FAILED, MPI.ERR_PROC_FAILED_PENDING} - {MPI.ERR_UNKNOWN}
 
 
-def _text(error: BaseException) -> str:
+def in_words(error: BaseException) -> str:
+    """Return the class and the text of an error, also if the class of the user raises an error there."""
     name = type(error).__name__
     try:
         return f"{name}: {error}".removesuffix(": ")
