@@ -41,7 +41,7 @@ def average(comm: MPI.Intracomm, arrays: Any) -> Any:
     ------
     InvalidRequest
         On all ranks, if the shapes or types differ between ranks; on the rank alone, if an array has other
-        elements, or lies in the memory of a GPU and is not a tensor of PyTorch.
+        elements or a mask, or lies in the memory of a GPU and is not a tensor of PyTorch.
 
     Notes
     -----
@@ -92,6 +92,11 @@ def _numpy(array: Any) -> npt.NDArray[Any]:
         array = array.cpu() if array.is_cuda else array
         if array.is_floating_point() and str(array.dtype).partition(".")[2] not in _WIDE:
             array = array.float()
+    if isinstance(array, np.ma.MaskedArray):
+        raise InvalidRequest(
+            "average() takes no masked arrays, whose masked elements would count. Pass array.filled(0) and "
+            "(~numpy.ma.getmaskarray(array)).astype(float), and divide the first mean by the second one."
+        )
     try:
         found = array if isinstance(array, np.ndarray) else np.from_dlpack(array)
     except (AttributeError, BufferError, RuntimeError, TypeError, ValueError) as error:

@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
+from workbench.errors import InvalidRequest
 from workbench.gpu.tensors import on_device
 from workbench.metrics.report import report
 from workbench.torch import checkpoints
@@ -217,11 +218,34 @@ def _watched(record: Record) -> float:
     return record.get("validation_loss", record["loss"])
 
 
+def require_tensor(found: Any) -> Any:
+    """Return what a module has returned, if that is one tensor; otherwise raise InvalidRequest."""
+    if not isinstance(found, torch.Tensor):
+        raise InvalidRequest(
+            f"the module returned {type(found).__name__}, not one tensor. Pass a module that returns one tensor with a "
+            "row for each row of its input."
+        )
+    return found
+
+
+def as_array(found: torch.Tensor) -> npt.NDArray[Any]:
+    """Return a tensor as an array; of bfloat16, which NumPy does not have, in float32."""
+    found = found.cpu()
+    result: npt.NDArray[Any] = (found.float() if found.dtype == torch.bfloat16 else found).numpy()
+    return result
+
+
 def outputs(_: Any, module: Any, size: int, X: Any, device: str | None = None) -> npt.NDArray[Any]:
     """Return the outputs of a module for the rows of a block."""
     _move(module, device)
     module.eval()
+    parts = []
     with torch.no_grad():
-        parts = [module(_fitting(rows, module)) for rows in tensor(X).split(size)]
-    result: npt.NDArray[Any] = torch.cat(parts).cpu().numpy()
-    return result
+        for rows in tensor(X).split(size):
+            parts.append(require_tensor(module(_fitting(rows, module))))
+            if parts[-1].shape[:1] != rows.shape[:1]:
+                raise InvalidRequest(
+                    f"the module returned outputs of shape {tuple(parts[-1].shape)} for {len(rows)} rows. Pass a "
+                    "module that returns a row for each row of its input."
+                )
+    return as_array(torch.cat(parts))

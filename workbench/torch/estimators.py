@@ -7,7 +7,6 @@ from collections.abc import Callable
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-import numpy as np
 from dask.base import is_dask_collection
 from sklearn.base import ClassifierMixin, MultiOutputMixin, RegressorMixin
 from sklearn.utils._param_validation import Interval, StrOptions
@@ -22,6 +21,7 @@ from workbench.torch.context import require_torch
 from workbench.torch.feeding import SHUFFLES
 
 if TYPE_CHECKING:
+    import numpy as np
     from numpy.typing import NDArray
 
     from workbench.torch.net_part import Trained
@@ -157,9 +157,10 @@ class _NeuralNet(Estimator):
 
     @property
     def _dtype(self) -> np.dtype[Any]:
-        """Type of the outputs and of the weights."""
-        weights = next(iter(self.module_.parameters()))
-        return np.dtype(str(weights.dtype).removeprefix("torch."))
+        """Type of the outputs: that of the weights."""
+        from workbench.torch.epochs import as_array
+
+        return as_array(next(iter(self.module_.parameters())).detach().new_empty(0)).dtype
 
 
 class NeuralNetClassifier(ClassifierMixin, _NeuralNet):
@@ -224,8 +225,9 @@ class NeuralNetClassifier(ClassifierMixin, _NeuralNet):
 
     Notes
     -----
-    With ``shuffle="exchange"`` and modules that neither draw numbers nor depend on the batch, the results on any number
-    of ranks are those of one process, except for rounding.
+    With ``shuffle="exchange"``, modules that neither draw numbers nor depend on the batch, and losses that divide by
+    the number of rows, the results on any number of ranks are those of one process, except for rounding.
+    ``cross_entropy`` with ``weight`` divides by the weights of the rows of a rank.
 
     Examples
     --------
@@ -244,7 +246,7 @@ class NeuralNetClassifier(ClassifierMixin, _NeuralNet):
 
         Returns
         -------
-        array of shape (rows, classes), dtype of the weights
+        array of shape (rows, classes), dtype of the weights (float32 for bfloat16)
             Softmax of the outputs, in the order of ``classes_``. A lazy collection if `X` is a Dask collection.
         """
         check_is_fitted(self)
@@ -311,8 +313,8 @@ class NeuralNetRegressor(MultiOutputMixin, RegressorMixin, _NeuralNet):
 
         Returns
         -------
-        array of shape (rows,) or (rows, targets), as the targets of the fit, dtype of the weights
-            A lazy collection if `X` is a Dask collection.
+        array of shape (rows,) or (rows, targets), as the targets of the fit
+            Of the dtype of the weights, float32 for bfloat16. A lazy collection if `X` is a Dask collection.
         """
         check_is_fitted(self)
         if is_dask_collection(X):

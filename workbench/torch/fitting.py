@@ -98,7 +98,8 @@ def fit(
     Gradients are averaged by ``torch.nn.parallel.DistributedDataParallel`` (Li et al., 2020), so each rank has all
     weights, and rank 0 writes the checkpoint; while it writes, it holds a copy of weights and optimizer. With
     ``shuffle="exchange"`` the losses are the same on any number of ranks, except for rounding, unless layers draw
-    numbers or depend on the batch.
+    numbers or depend on the batch, or the loss divides by another number than that of the rows, as ``cross_entropy``
+    with ``weight`` or ``ignore_index``.
 
     Examples
     --------
@@ -146,12 +147,13 @@ def predict(module: Any, X: Any, *, size: int = 1024, device: str | None = None,
     Returns
     -------
     dask.array.Array
-        Outputs of shape (rows, ...), with the layout of `X`.
+        Outputs of shape (rows, ...), with the layout of `X`; of bfloat16, which NumPy does not have, in float32.
 
     Raises
     ------
     InvalidRequest
-        If PyTorch is not installed in this process, or a rank cannot use the device.
+        If PyTorch is not installed in this process, a rank cannot use the device, or the module returns anything else
+        than one tensor with a row for each row.
     PlacementError
         If `X` is not placed.
 

@@ -15,7 +15,7 @@ import torch
 from workbench.errors import InvalidRequest
 from workbench.ml.engine.parts import weighed
 from workbench.torch.context import distributed
-from workbench.torch.epochs import Alone, Plan, Record, run, state
+from workbench.torch.epochs import Alone, Plan, Record, require_tensor, run, state
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -125,8 +125,9 @@ def as_targets(outputs: Any, shape: tuple[int, ...]) -> Any:
     Raises
     ------
     InvalidRequest
-        If the number of outputs is another one.
+        If the number of outputs is another one, or the outputs are no tensor.
     """
+    require_tensor(outputs)
     if tuple(length for length in outputs.shape if length != 1) != tuple(length for length in shape if length != 1):
         raise InvalidRequest(
             f"the module returned outputs of shape {tuple(outputs.shape)} where {shape} was expected. The number of "

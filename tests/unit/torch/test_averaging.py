@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 
+import numpy as np
 import pytest
 
 from workbench.errors import InvalidRequest
@@ -29,3 +30,9 @@ def test_short_numbers_of_other_libraries_are_to_be_converted(monkeypatch):
         InvalidRequest, match=r"not bfloat16 of OfJax\. Convert the array with astype\('float32'\) first"
     ):
         average(None, OfJax())
+
+
+def test_masked_elements_do_not_count_as_numbers(monkeypatch):
+    monkeypatch.setitem(sys.modules, "mpi4py", None)
+    with pytest.raises(InvalidRequest, match=r"takes no masked arrays.*Pass array\.filled\(0\)"):
+        average(None, {"field": np.ma.masked_equal([1.0, 1e20], 1e20)})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import pickle
 
+import dask.array as da
 import numpy as np
 import pytest
 import torch
@@ -16,6 +17,7 @@ from support.sklearn_checks import accepted_by_scikit_learn
 
 from workbench.errors import InvalidRequest
 from workbench.torch import NeuralNetClassifier, NeuralNetRegressor
+from workbench.torch.epochs import outputs
 
 X = np.random.default_rng(3).normal(size=(90, 4))
 Y = np.where(X[:, 0] > 0, "yes", "no")
@@ -167,3 +169,37 @@ def test_outputs_with_another_axis_are_those_of_the_classes():
     model = NeuralNetClassifier(**QUICK | {"module": with_axis}).fit(X, Y)
     assert model.predict_proba(X).shape == (90, 2)
     assert model.score(X, Y) > 0.9
+
+
+def test_a_module_of_bfloat16_predicts_in_float32():
+    def short(features, outputs):
+        return net(features, outputs).bfloat16()
+
+    model = NeuralNetClassifier(**QUICK | {"module": short}).fit(X, Y)
+    lazy = model.predict_proba(da.from_array(X, chunks=(30, 4)))
+    assert (model.predict_proba(X).dtype, lazy.dtype, lazy.compute().dtype) == ("float32",) * 3
+    assert model.score(X, Y) > 0.9
+
+
+class Pair(torch.nn.Linear):
+    """Returns its result and another value, as recurrent layers do."""
+
+    def forward(self, rows):
+        return super().forward(rows), None
+
+
+def test_a_module_that_returns_no_tensor_is_refused():
+    with pytest.raises(InvalidRequest, match="the module returned tuple, not one tensor"):
+        NeuralNetClassifier(**QUICK | {"module": Pair}).fit(X, Y)
+    with pytest.raises(InvalidRequest, match="the module returned tuple, not one tensor"):
+        outputs(None, Pair(4, 2), 100, X)
+
+
+def test_a_module_that_returns_other_rows_than_it_gets_is_refused():
+    with pytest.raises(InvalidRequest, match=r"outputs of shape \(1, 180\) for 90 rows"):
+        outputs(
+            None,
+            torch.nn.Sequential(torch.nn.Linear(4, 2), torch.nn.Flatten(0), torch.nn.Unflatten(0, (1, -1))),
+            100,
+            X,
+        )
