@@ -61,8 +61,13 @@ def restored(comm: MPI.Intracomm | Any, path: str | None, kept: Mapping[str, Any
             "with which the file was written, or choose another file."
         )
     for name, thing in kept.items():
+        options = [set(group) for group in getattr(thing, "param_groups", ())]
         try:
             thing.load_state_dict(states[name])
+            # An optimizer accepts the options of another one, and fails in the first step.
+            for needed, group in zip(options, getattr(thing, "param_groups", ()), strict=True):
+                if missing := sorted(needed - set(group)):
+                    raise ValueError(f"the file has no {', '.join(missing)}")  # noqa: TRY301  (one place has the message)
         except (RuntimeError, ValueError, KeyError) as error:
             raise InvalidRequest(
                 f"{_NAME} {path}: the file was written for another {name} ({_first_line(error)}). Pass the {name} with "

@@ -50,8 +50,9 @@ def test_a_fit_that_is_killed_while_it_writes_goes_on_from_the_last_whole_checkp
     [
         ({"module": torch.nn.Linear(6, 3).double()}, r"written for another module .*\. Pass the module with which"),
         ({"schedule": torched.shrinking}, "has history, module, optimizer, and the fit needs .*schedule. Pass the opt"),
+        ({"optimizer": torch.optim.SGD}, "written for another optimizer .*the file has no dampening, momentum"),
     ],
-    ids=["module", "schedule"],
+    ids=["module", "schedule", "optimizer"],
 )
 def test_a_checkpoint_of_another_fit_is_refused(tmp_path, change, said):
     path = str(tmp_path / "run.pt")
