@@ -164,5 +164,6 @@ def _all_reduce_sparse(comm: MPI.Intracomm, tensor: torch.Tensor, op: Any) -> No
     indices = torch.cat([torch.from_numpy(part) for part, _ in parts], dim=1)
     values = torch.cat([torch.from_numpy(part) for _, part in parts])
     with torch.no_grad():
-        total = torch.sparse_coo_tensor(indices, values, tensor.shape, device="cpu")
+        # Without a choice PyTorch warns.
+        total = torch.sparse_coo_tensor(indices, values, tensor.shape, device="cpu", check_invariants=False)
         tensor.copy_(total.to(tensor.device).coalesce())
