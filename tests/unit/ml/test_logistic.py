@@ -154,6 +154,16 @@ def test_newton_follows_no_noise_of_single_precision(classes, tol):
     assert len(caught) == 20 or tol > 0
 
 
+@pytest.mark.parametrize("C", [1.0, np.inf])
+def test_newton_adds_nothing_to_the_weights_of_all_classes(C):
+    X, y, _ = data(4)
+    wanted = LogisticRegression(C=C, tol=1e-8, solver="newton-cg").fit(X, y)
+    model = LogisticRegression(C=C, tol=1e-5, solver="newton-cg").fit(X.astype(np.float32), y)
+
+    np.testing.assert_allclose(model.intercept_, wanted.intercept_, atol=1e-3)
+    np.testing.assert_allclose(model.coef_, wanted.coef_, atol=1e-3)
+
+
 @pytest.mark.parametrize("number", [2, 5])
 @pytest.mark.parametrize("solver", ["lbfgs", "newton-cg"])
 @pytest.mark.parametrize("classes", [2, 3])

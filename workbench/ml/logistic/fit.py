@@ -181,7 +181,7 @@ class _Problem:
 
         def step() -> _Vector:
             solution: _Vector = solver(self._hessian(packed))(-gradient[:, None])[:, 0]
-            return solution
+            return self._between_classes(solution)
 
         return loss, gradient, step
 
@@ -212,6 +212,15 @@ class _Problem:
         # LAPACK needs columns first, and a symmetric matrix equals its transpose.
         matrix: _Vector = hessian.reshape(classes * width, -1).T
         return matrix
+
+    def _between_classes(self, step: _Vector) -> _Vector:
+        """Return a step without what it adds to the weights of all classes, which changes no probability."""
+        steps = step.reshape(self.shape)
+        if len(self.shape) > 1:
+            # In single precision the rounding errors of the curvature would make such a step large.
+            free = steps[:, slice(-1 if self._penalty else 0, None)]
+            free -= free.mean(axis=0)
+        return steps.ravel()
 
     def _slopes(self, weights: _Vector) -> _Vector:
         """Return the weights with the intercepts, which are not penalized, set to 0."""
