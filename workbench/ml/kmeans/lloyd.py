@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from workbench.ml.algebra.row_slices import refuse_overflow
 from workbench.ml.engine.parts import Parts
 from workbench.ml.kmeans.part import join_least
 
@@ -84,6 +85,7 @@ def lloyd(parts: Parts, centers: _Array, max_iter: int, tol: float, *, assign: b
 
 def _spread(rows: float, total: _Array, squares: float, weighted: float) -> tuple[float, float]:
     """Return the variance of the features, on average, and the weighted sum of squared norms."""
+    refuse_overflow(squares)
     return max(0.0, float(squares - total @ total / rows)) / (rows * len(total)), weighted
 
 

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from workbench.ml.algebra.moments import Moments
+from workbench.ml.algebra.row_slices import refuse_overflow
 from workbench.ml.checks import FindsNonFinite, checked
 from workbench.ml.engine.kept_arrays import Keeps
 
@@ -65,6 +66,7 @@ class KMeansPart(Keeps, FindsNonFinite):
         self._sum, self._squares, self._weighted = np.empty(0), 0.0, 0.0
         self._kept: NDArray[np.int32] | None = None
 
+    @np.errstate(over="ignore", invalid="ignore")
     def sample(self, total: int) -> Moments:
         """Return the moments of a sample that does not depend on the parts; of no rows for a matrix in CSR format."""
         if sparse.issparse(self._X):
@@ -75,7 +77,9 @@ class KMeansPart(Keeps, FindsNonFinite):
         if not np.isfinite(rows).all():
             self.refuse_non_finite()
         mean = rows.mean(axis=0) if len(rows) else np.zeros(rows.shape[1])
-        return float(len(rows)), mean, np.square(rows - mean).sum(axis=0)
+        deviations = np.square(rows - mean).sum(axis=0)
+        refuse_overflow(deviations)
+        return float(len(rows)), mean, deviations
 
     def weight_and_sample(self, total: int) -> tuple[float, Moments]:
         """Return the results of `weight` and `sample`, in one request."""
@@ -151,8 +155,6 @@ class KMeansPart(Keeps, FindsNonFinite):
             self._labels = None
         before = self._labels
         labels, scores = self._nearest(centers)
-        if first and not np.isfinite(scores):
-            self.refuse_non_finite()
         changed = None if before is None else labels != before
         moved = len(labels) if changed is None else int(np.count_nonzero(changed))
         if changed is None or moved > len(labels) // 4 or self._steps % _RECOUNT_STEPS == 0:
@@ -250,6 +252,7 @@ class KMeansPart(Keeps, FindsNonFinite):
             cost += self._weighed(part, nearest)
         if not np.isfinite(cost):
             self.refuse_non_finite()
+            refuse_overflow(cost)
         return cost
 
     def _apart(self, rows: Any, best: _Array, labels: _Array, centers: _Array) -> _Array:
@@ -304,12 +307,22 @@ class KMeansPart(Keeps, FindsNonFinite):
         numbers = clusters if sparse.issparse(self._X) else max(clusters, features)
         return int(min(rows, _SLICE, max(_LEAST, _NUMBERS // numbers)))
 
+    @np.errstate(over="ignore", invalid="ignore")
     def _nearest(self, centers: _Array) -> tuple[NDArray[np.int32], float]:
-        """Return the nearest center of each row, and the weighted sum of the scores."""
+        """Return the nearest center of each row, and the weighted sum of the scores.
+
+        Raises
+        ------
+        ValueError
+            If a row is not finite, or the scores overflow.
+        """
         labels, total = np.empty(self._X.shape[0], dtype=np.int32), 0.0
         for part, nearest, best, _, _ in self._scored(centers):
             labels[part] = nearest
             total += self._weighed(part, best)
+        if not np.isfinite(total):
+            self.refuse_non_finite()
+            refuse_overflow(total)
         return labels, total
 
     def _scored(self, centers: _Array) -> Iterator[tuple[slice, _Array, _Array, Any, _Array]]:
