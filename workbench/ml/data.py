@@ -40,8 +40,17 @@ class Data:
         return self.X, self.y, self.weight
 
 
-def training(model: Any, checks: Checks, X: Any, y: Any = None, weight: Any = None) -> Data:
+def training(model: Any, checks: Checks, X: Any, y: Any = None, weight: Any = None, *, reset: bool = True) -> Data:
     """Check the parameters of an estimator and the arguments of ``fit``, set the features, and return the data.
+
+    Parameters
+    ----------
+    model, checks
+        The estimator and its requirements.
+    X, y, weight
+        The arguments of ``fit``.
+    reset
+        Whether the features are set; False: they are compared with those of the earlier rows.
 
     Raises
     ------
@@ -59,16 +68,18 @@ def training(model: Any, checks: Checks, X: Any, y: Any = None, weight: Any = No
     lazy = [name for name, value in arguments.items() if is_dask_collection(value)]
     if not lazy:
         columns = checks.apply(X, y, weight)
-        validate_data(model, X, skip_check_array=True)
+        validate_data(model, X, reset=reset, skip_check_array=True)
         return Data(*columns, distributed=False)
+    for name in lazy:
+        axes_of(arguments[name], name)
     for name, value in arguments.items():
         if value is not None and name not in lazy and not (name == "sample_weight" and isinstance(value, Number)):
             raise TypeError(
                 f"{name} is {type_name(value)} and {lazy[0]} is {type_name(arguments[lazy[0]])}. Pass only Dask "
                 f"collections (dask.array.from_array({name})), or no Dask collection."
             )
-    if X.ndim != 2 and not (checks.several_axes and X.ndim > 2):
-        raise ValueError(f"Expected 2D array, got {X.ndim}D array instead: its shape is {X.shape}. Reshape your data.")
+    if not (checks.several_axes and axes_of(X) > 2):
+        refuse_other_axes(X)
     if y is None and checks.target:
         raise ValueError(f"This {type(model).__name__} estimator requires y to be passed, but the target y is None.")
     collections = [arguments[name] for name in lazy]
@@ -77,10 +88,28 @@ def training(model: Any, checks: Checks, X: Any, y: Any = None, weight: Any = No
         check_consistent_length(*collections)
     if y is not None:
         checks.shape(y)
-    know_features(model, X, reset=True)
+    know_features(model, X, reset=reset)
     if not countable:
         X, y, weight = map(in_blocks, placed((X, y, weight), chosen(model.engine, distributed=True)))
     return Data(X, y, weight, distributed=True)
+
+
+def axes_of(collection: Any, name: str = "X") -> int:
+    """Return the number of axes of a Dask collection; raise TypeError if it is neither an array nor a dataframe."""
+    # An object of `dask.delayed` has attributes of any name.
+    if not hasattr(type(collection), "ndim"):
+        raise TypeError(
+            f"{name} is {type_name(collection)}, whose rows are not known. Pass a Dask array or dataframe, for example "
+            "of dask.array.from_delayed or dask.dataframe.from_delayed."
+        )
+    return int(collection.ndim)
+
+
+def refuse_other_axes(X: Any) -> None:
+    """Raise the ValueError of scikit-learn if a Dask collection has not two axes, and TypeError as `axes_of` does."""
+    if (number := axes_of(X)) != 2:
+        shape = f": its shape is {X.shape}" if has_lengths(X) else ""
+        raise ValueError(f"Expected 2D array, got {number}D array instead{shape}. Reshape your data.")
 
 
 def know_features(model: Any, X: Any, *, reset: bool) -> None:
@@ -90,7 +119,10 @@ def know_features(model: Any, X: Any, *, reset: bool) -> None:
     ------
     ValueError
         The error of scikit-learn if the features differ.
+    TypeError
+        See `axes_of`.
     """
+    axes_of(X)
     # scikit-learn reads the features of a Dask dataframe from the dataframe without rows.
     frame = X._meta if hasattr(X, "columns") else X
     validate_data(model, frame, reset=reset, skip_check_array=True)

@@ -7,14 +7,15 @@ import warnings
 from typing import Any, ClassVar, Self
 
 import numpy as np
+from scipy import sparse
 from sklearn.base import BaseEstimator
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from workbench.gpu.tensors import on_host
-from workbench.ml.checks import FLOATS
-from workbench.ml.data import Data, know_features
+from workbench.ml.checks import FLOATS, checked
+from workbench.ml.data import Data, axes_of, know_features, refuse_other_axes
 from workbench.ml.engine import fitting
 from workbench.ml.engine.apply import Applied
 from workbench.ml.engine.rank_task import Task
@@ -97,7 +98,16 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
             stacklevel=3,
         )
 
-    def _map(self, method: str, X: Any, columns: int | None, dtype: Any) -> Any:
+    def _map(
+        self,
+        method: str,
+        X: Any,
+        columns: int | None,
+        dtype: Any,
+        *,
+        transformed: int | None = None,
+        stays_sparse: bool = False,
+    ) -> Any:
         """Return the lazy Dask array of a method that is called with each chunk of a Dask collection.
 
         Parameters
@@ -108,9 +118,18 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
             Number of columns of the results; None: one value per row.
         dtype
             Dtype of the results.
+        transformed
+            Number of columns of X if X is a result of ``transform``; None: X has the features of the fit.
+        stays_sparse
+            Whether the results for sparse chunks are matrices in CSR format.
         """
         check_is_fitted(self)
-        know_features(self, X, reset=False)
+        if transformed is None:
+            know_features(self, X, reset=False)
+        else:
+            refuse_other_axes(X)
+            if X.shape[1] != transformed:
+                raise ValueError(f"X has {X.shape[1]} columns, and {method} needs the {transformed} of transform.")
         X = rows_together(as_array(X))
         if placed_by(X) is not None:
             # Blocks may be tensors on a device, which Dask cannot concatenate.
@@ -122,12 +141,26 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
         model.verbose, model.callback = 0, None
         # The chunks of the result are arrays, also if the user has set another output.
         model._sklearn_output_config = {"transform": "default"}
-        empty = np.empty(0 if columns is None else (0, columns), dtype)
+        empty: Any = np.empty(0 if columns is None else (0, columns), dtype)
+        if stays_sparse and sparse.issparse(X._meta):
+            empty = (sparse.csr_array if isinstance(X._meta, sparse.sparray) else sparse.csr_matrix)(empty)
         call = Applied(model, method, empty)
         axes = list(range(1, X.ndim))
         if columns is None:
             return X.map_blocks(call, drop_axis=axes, dtype=dtype, meta=empty)
         return X.map_blocks(call, drop_axis=axes[1:], chunks=(X.chunks[0], (columns,)), dtype=dtype, meta=empty)
+
+
+def dtype_for(X: Any, numbers: Any) -> np.dtype[Any]:
+    """Return the dtype of results that are computed from the rows of a Dask collection and the numbers of a model."""
+    return np.result_type(checked(dtype_of(X)), numbers)
+
+
+def dtype_of(X: Any) -> np.dtype[Any]:
+    """Return the dtype of a Dask array, or of a Dask dataframe as an array; raise TypeError as `axes_of` does."""
+    axes_of(X)
+    dtype: np.dtype[Any] = (X.to_dask_array() if hasattr(X, "to_dask_array") else X).dtype
+    return dtype
 
 
 def rows_together(X: Any) -> Any:

@@ -8,7 +8,7 @@ from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from dask.base import is_dask_collection
-from sklearn.base import ClassifierMixin, MultiOutputMixin, RegressorMixin
+from sklearn.base import MultiOutputMixin
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 
@@ -17,6 +17,7 @@ from workbench.ml.data import training
 from workbench.ml.engine.rank_task import Task
 from workbench.ml.engine.verbose import Callback
 from workbench.ml.estimator import Estimator
+from workbench.ml.scores import Classifier, Regressor
 from workbench.torch.context import require_torch
 from workbench.torch.feeding import SHUFFLES
 
@@ -163,7 +164,7 @@ class _NeuralNet(Estimator):
         return as_array(next(iter(self.module_.parameters())).detach().new_empty(0)).dtype
 
 
-class NeuralNetClassifier(ClassifierMixin, _NeuralNet):
+class NeuralNetClassifier(Classifier, _NeuralNet):
     """A module of PyTorch as a classifier.
 
     Parameters
@@ -275,7 +276,7 @@ class NeuralNetClassifier(ClassifierMixin, _NeuralNet):
         return self.classes_[self._outputs(X).argmax(axis=1)]
 
 
-class NeuralNetRegressor(MultiOutputMixin, RegressorMixin, _NeuralNet):
+class NeuralNetRegressor(MultiOutputMixin, Regressor, _NeuralNet):
     """A module of PyTorch as a regressor.
 
     Parameters

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import inspect
 import pickle
+import threading
 import tracemalloc
 
 import dask.array as da
+import dask.dataframe as dd
 import numpy as np
+import pandas as pd
 import pytest
 from scipy import sparse
 from sklearn import decomposition
@@ -259,6 +262,26 @@ def test_it_transforms_the_rows_of_dask_collections_there_and_back(model):
     assert (there.shape, back.shape) == ((500, 3), X.shape)
     np.testing.assert_allclose(there.compute(scheduler="sync"), model.transform(X), atol=1e-10)
     np.testing.assert_allclose(back.compute(scheduler="sync"), model.inverse_transform(model.transform(X)), atol=1e-10)
+
+
+@pytest.mark.parametrize("model", [PCA(3, whiten=True), TruncatedSVD(3)], ids=str)
+def test_any_result_of_transform_is_transformed_back(model):
+    lock = threading.Lock()
+    X = pd.DataFrame(data()[:, :5].astype(np.float32), columns=list("abcde"))
+    # A callback that cannot be pickled stays in this process.
+    model = clone(model).set_params(callback=lambda _: lock.locked()).fit(X)
+    rows = model.transform(X)
+    lazy = da.from_array(rows.astype(np.float64), chunks=(100, 3))
+    some = da.from_array(np.arange(500) >= 100, chunks=100)
+    for there in (lazy, dd.from_pandas(pd.DataFrame(rows), npartitions=3)):
+        back = model.inverse_transform(there)
+        found = back.compute(scheduler="sync")
+        np.testing.assert_allclose(found, model.inverse_transform(rows), rtol=1e-4, atol=1e-5)
+        assert found.dtype == back.dtype
+    # The first chunk has no rows.
+    assert model.inverse_transform(lazy[some]).compute(scheduler="sync").shape == (400, 5)
+    with pytest.raises(ValueError, match="X has 5 columns, and inverse_transform needs the 3 of transform"):
+        model.inverse_transform(da.zeros((10, 5)))
 
 
 def test_a_fitted_model_can_be_pickled():

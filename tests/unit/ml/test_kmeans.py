@@ -6,8 +6,11 @@ import itertools
 import pickle
 import tracemalloc
 
+import dask
 import dask.array as da
+import dask.dataframe as dd
 import numpy as np
+import pandas as pd
 import pytest
 from scipy import sparse
 from sklearn import cluster
@@ -495,6 +498,22 @@ def test_numbers_that_are_not_finite_are_found_in_the_first_pass(value, init, dt
     make(KMeansPart, Checks("KMeans"), 0, X, None, None)
 
 
+@pytest.mark.parametrize("form", [np.asarray, sparse.csr_array])
+@pytest.mark.parametrize("init", ["k-means||", "random", np.eye(4, 6)])
+@pytest.mark.parametrize(("dtype", "size"), [("float32", 1e20), ("float64", 1e155), ("float64", 1e300)])
+def test_numbers_whose_products_overflow_are_refused(dtype, size, init, form):
+    X = form((blobs() * size).astype(dtype))
+    with pytest.raises(ValueError, match="Products of rows overflow"):
+        KMeans(4, init=init, random_state=0).fit(X)
+
+
+def test_labels_of_rows_whose_products_overflow_are_refused():
+    X = blobs() * 1e20
+    model = KMeans(4, init=X[:4]).fit(X)
+    with pytest.raises(ValueError, match="Products of rows overflow"):
+        model.predict(X.astype(np.float32))
+
+
 @pytest.mark.parametrize("weighted", [False, True])
 def test_a_score_is_that_of_scikit_learn_also_far_from_zero(weighted):
     X = blobs(away=1e6)
@@ -507,6 +526,34 @@ def test_a_score_is_that_of_scikit_learn_also_far_from_zero(weighted):
     lazy = da.from_array(X, chunks=(700, 6))
     its = weight if weight is None else da.from_array(weight, chunks=700)
     np.testing.assert_allclose(model.score(lazy, sample_weight=its), expected, rtol=1e-9)
+
+
+def test_weights_of_a_score_have_one_number_for_each_row():
+    X, weight = blobs(), weights(len(blobs()))
+    table, of_table = dd.from_pandas(pd.DataFrame(X), npartitions=3), dd.from_pandas(pd.Series(weight), npartitions=3)
+    lazy = da.from_array(X, chunks=(700, 6))
+    model = KMeans(4, init=X[:4]).fit(X)
+    with dask.config.set(scheduler="synchronous"):
+        for rows, its in ((lazy, weight), (lazy, of_table), (table, of_table), (table, weight.tolist())):
+            np.testing.assert_allclose(model.score(rows, sample_weight=its), model.score(X, sample_weight=weight))
+        np.testing.assert_allclose(model.score(lazy, sample_weight=2), 2 * model.score(X))
+        for wrong in (weight[:, None], weight[:1], weight[1:]):
+            with pytest.raises(ValueError, match=r"sample_weight.shape == .*, expected \(2000,\)!"):
+                model.score(lazy, sample_weight=da.from_array(wrong))
+
+
+def test_clusters_of_a_fit_without_labels_are_those_of_predict():
+    X = blobs()
+    model = KMeans(4, init=X[:4], compute_labels=False)
+    np.testing.assert_array_equal(model.fit_predict(X), KMeans(4, init=X[:4]).fit_predict(X))
+
+
+def test_results_for_dask_arrays_have_the_stated_shape_and_dtype():
+    X = blobs()
+    model = KMeans(4, init=X[:4].astype(np.float32)).fit(X.astype(np.float32)).set_params(n_clusters=9)
+    lazy = model.transform(da.from_array(X, chunks=(700, 6)))
+    found = lazy.compute(scheduler="sync")
+    assert (lazy.shape, lazy.dtype) == (found.shape, found.dtype) == ((2000, 4), np.float64)
 
 
 def test_a_score_takes_no_room_for_the_distances_to_all_centers():

@@ -100,6 +100,11 @@ def test_metrics_are_those_of_scikit_learn(metric, options, number):
     assert_found(NearestNeighbors(metric=metric, **options).fit(X).kneighbors(queries), expected, rtol=1e-9)
 
 
+def test_rows_whose_sum_overflows_are_valid():
+    X = np.full((9, 2), 1e38, dtype=np.float32)
+    np.testing.assert_array_equal(NearestNeighbors(1).fit(X).kneighbors(X)[0], 0)
+
+
 @pytest.mark.parametrize("number", [2, 5, 100])
 @pytest.mark.parametrize("wanted", [1, 7, 60])
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])

@@ -9,6 +9,8 @@ import numpy as np
 import pandas as pd
 import pytest
 import sklearn
+from scipy import sparse
+from sklearn.base import clone
 from sklearn.pipeline import make_pipeline
 
 from workbench import place
@@ -100,3 +102,17 @@ def test_what_a_step_has_made_lies_on_the_ranks(client):
     np.testing.assert_allclose(found.compute(), StandardScaler().fit_transform(X))
     weighted = StandardScaler().fit_transform(LAZY, sample_weight=da.from_array(Y + 1, chunks=50))
     np.testing.assert_allclose(weighted.compute(), StandardScaler().fit_transform(X, sample_weight=Y + 1))
+
+
+@pytest.mark.parametrize("form", [sparse.csr_array, sparse.csr_matrix])
+def test_sparse_rows_of_a_pipeline_lie_on_the_ranks(client, form):
+    rows = form(np.where(np.abs(X) < 1, 0, X))
+    lazy = LAZY.map_blocks(lambda block: form(np.where(np.abs(block) < 1, 0, block)), meta=form((0, 3)))
+    model = make_pipeline(StandardScaler(with_mean=False), LogisticRegression(tol=1e-8))
+    there = clone(model).fit(lazy, da.from_array(Y, chunks=60))
+
+    np.testing.assert_allclose(there[-1].coef_, clone(model).fit(rows, Y)[-1].coef_, atol=1e-7)
+    scaled = there[0].transform(lazy[da.from_array(np.arange(200) > 70, chunks=60)])
+    # The first chunk has no rows.
+    assert type(scaled._meta) is type(scaled.compute()) is type(there[0].transform(rows)) is form
+    assert scaled.compute().shape == (129, 3)

@@ -9,10 +9,12 @@ import numpy as np
 import pandas as pd
 import pytest
 import sklearn.utils
+from dask import bag
 
 from workbench import place
 from workbench.errors import InvalidRequest, PlacementError
 from workbench.ml import (
+    PCA,
     KMeans,
     LinearRegression,
     LogisticRegression,
@@ -155,6 +157,44 @@ def test_types_that_only_pandas_has_become_numbers(client):
 
     here = LinearRegression().fit(frame.to_numpy(float), Y * 2)
     np.testing.assert_allclose(model.predict(frame), here.predict(frame.to_numpy(float)), atol=1e-9)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("model", [LogisticRegression(), LinearRegression()], ids=lambda model: type(model).__name__)
+def test_a_score_of_a_table_needs_no_lengths(client, model, weighted):
+    table = lazy_table()
+    model.fit(TABLE[FEATURES], Y)
+    weight = (table["weight"], TABLE["weight"]) if weighted else (None, None)
+    score = model.score(table[FEATURES], table["y"], weight[0])
+
+    assert score == pytest.approx(model.score(TABLE[FEATURES], Y, weight[1]), rel=1e-12)
+
+
+@pytest.mark.parametrize("X", [dask.delayed(X), bag.from_sequence(X)], ids=lambda value: type(value).__name__)
+@pytest.mark.parametrize(
+    "model", [KMeans(), NearestNeighbors(), Recipe([(Scale(), [0])])], ids=lambda value: type(value).__name__
+)
+def test_collections_that_are_neither_arrays_nor_tables_are_refused(X, model):
+    with pytest.raises(TypeError, match=r"X is a dask\.\w+, whose rows are not known\. Pass a Dask array or dataframe"):
+        model.fit(X)
+    with pytest.raises(TypeError, match=r"X is a dask\.\w+, whose rows are not known"):
+        StandardScaler().fit(np.ones((3, 3))).transform(X)
+
+
+def test_a_column_is_no_table():
+    with pytest.raises(ValueError, match=r"Expected 2D array, got 1D array instead\. Reshape your data\."):
+        KMeans().fit(dd.from_pandas(TABLE["a"], npartitions=2))
+
+
+@pytest.mark.parametrize(
+    "model", [LogisticRegression(), LinearRegression(), PCA(2)], ids=lambda value: type(value).__name__
+)
+def test_results_for_dask_arrays_have_the_stated_dtype(model):
+    model.fit(X.astype(np.float32), Y)
+    for method in ("predict", "predict_proba", "decision_function", "transform"):
+        if hasattr(model, method):
+            lazy = getattr(model, method)(da.from_array(X, chunks=(101, 3)))
+            assert lazy.dtype == lazy.compute(scheduler="sync").dtype == getattr(model, method)(X).dtype
 
 
 @pytest.mark.parametrize("labels", [[3, 7], [0.0, 1.0], [False, True], ["early", "late"]])

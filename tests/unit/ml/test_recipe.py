@@ -13,6 +13,7 @@ import pandas as pd
 import pytest
 from scipy import sparse
 from sklearn import preprocessing
+from sklearn.base import clone
 from sklearn.compose import ColumnTransformer, make_column_selector
 from sklearn.impute import SimpleImputer
 from sklearn.linear_model import LogisticRegression as LocalLogisticRegression
@@ -240,6 +241,37 @@ def test_columns_may_be_chosen_by_a_function_and_names_stay_apart():
     assert list(frame.columns) == names
 
 
+@pytest.mark.parametrize(
+    ("columns", "names"),
+    [
+        (slice("hour", "origin"), ["hour", "origin"]),
+        (slice(None, "hour"), ["distance", "hour"]),
+        (slice("hour", None), ["hour", "origin"]),
+        (slice(1), ["distance"]),
+        (np.int64(1), ["hour"]),
+        (pd.Index(["hour"]), ["hour"]),
+    ],
+)
+def test_columns_may_be_slices_of_names(columns, names):
+    table = pd.DataFrame({"distance": [1.0, 2.0], "hour": [3, 4], "origin": [5, 6]})
+    recipe = Recipe([(Scale(), columns)]).fit(table)
+    assert list(recipe.get_feature_names_out()) == names
+    theirs = ColumnTransformer(
+        [("scale", preprocessing.StandardScaler(), [columns] if np.isscalar(columns) else columns)]
+    )
+    np.testing.assert_allclose(recipe.transform(table), theirs.fit_transform(table))
+
+
+def test_missing_numbers_of_categories_are_filled_with_zero():
+    table = pd.DataFrame({"x": [0.0, np.nan, 2.0, 5.0], "s": ["a", "b", None, "a"]})
+    for column in ("x", "s"):
+        steps = [SimpleImputer(strategy="constant"), OneHot()]
+        recipe = Recipe([(steps, [column])]).fit(table)
+        theirs = make_pipeline(*map(clone, steps)).fit(table[[column]])
+        np.testing.assert_array_equal(recipe.transform(table), theirs.transform(table[[column]]))
+        assert list(recipe.get_feature_names_out()) == list(theirs.get_feature_names_out())
+
+
 def test_an_array_of_objects_is_a_table():
     steps = [([Impute(), Scale()], [0, 1]), (OneHot(), [2, 3])]
     of_frame = Recipe(steps).fit_transform(FLIGHTS)
@@ -336,6 +368,8 @@ def test_steps_are_parameters_that_can_be_searched():
             r"X has no column 'height'\. The columns of X: 'distance', 'hour', 'carrier', 'origin'",
         ),
         ([(Scale(), [9])], r"X has no column 9\."),
+        ([(Scale(), slice("height", None))], r"X has no column 'height'\."),
+        ([(Scale(), None)], r"X has no column None\."),
         ([(Scale(), [True])], r"X has no column True\."),
         ([(Scale(), "origin")], "column 'origin' has values that are not numbers"),
         ([([Scale(), OneHot()], "hour")], "cannot follow each other"),

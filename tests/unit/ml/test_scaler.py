@@ -207,6 +207,12 @@ def test_frames_keep_their_names():
 
     assert list(model.transform(frame).columns) == ["a", "b", "c"]
     assert list(model.get_feature_names_out()) == ["a", "b", "c"]
+    with pytest.warns(UserWarning, match="X does not have valid feature names"):
+        model.partial_fit(frame.to_numpy())
+    assert list(model.feature_names_in_) == ["a", "b", "c"]
+    # Scaled rows have no names, and need none.
+    scaled = da.from_array(model.transform(frame).to_numpy(), chunks=(9, 3))
+    np.testing.assert_allclose(model.inverse_transform(scaled).compute(scheduler="sync"), frame, atol=1e-12)
     with pytest.raises(ValueError, match="feature names should match"):
         model.partial_fit(frame[["b", "a", "c"]])
 

@@ -26,10 +26,9 @@ from workbench.ml.decomposition import fit as decomposition_fit
 from workbench.ml.decomposition.part import DecompositionPart
 from workbench.ml.device.decomposition import DeviceDecompositionPart
 from workbench.ml.device.rows import part_on
-from workbench.ml.engine.apply import Applied
 from workbench.ml.engine.rank_task import Task
 from workbench.ml.engine.verbose import Callback
-from workbench.ml.estimator import Estimator
+from workbench.ml.estimator import Estimator, dtype_for
 from workbench.ml.transformer import Transformer
 
 if TYPE_CHECKING:
@@ -174,12 +173,12 @@ class _Decomposition(ClassNamePrefixFeaturesOutMixin, Transformer, Estimator):  
 
         Returns
         -------
-        array of shape (rows, n_components), dtype of the components
+        array of shape (rows, n_components), float32 if rows and components are
             In the unit of the features; without unit with ``whiten``. Lazy if X is a Dask collection.
         """
         check_is_fitted(self)
         if is_dask_collection(X):
-            return self._map("transform", X, len(self.components_), self.components_.dtype)
+            return self._map("transform", X, len(self.components_), dtype_for(X, self.components_))
         X = self._checked(X)
         return self._onto(np.asarray(X @ self.components_.T))
 
@@ -192,19 +191,19 @@ class _Decomposition(ClassNamePrefixFeaturesOutMixin, Transformer, Estimator):  
 
         Parameters
         ----------
-        X : array or Dask array of shape (rows, n_components)
+        X : array, dataframe, or Dask array or dataframe of shape (rows, n_components)
             A result of `transform`.
 
         Returns
         -------
-        array of shape (rows, features), dtype of the components
-            The rows without the parts along other components. Lazy if X is a Dask array.
+        array of shape (rows, features), float32 if X and components are
+            The rows without the parts along other components. Lazy if X is a Dask collection.
         """
         check_is_fitted(self)
         if is_dask_collection(X):
-            rows, features = X.chunks[0], self.components_.shape[1]
-            call = Applied(self, "inverse_transform")
-            return X.rechunk({1: -1}).map_blocks(call, chunks=(rows, (features,)), dtype=self.components_.dtype)
+            number, features = self.components_.shape
+            dtype = dtype_for(X, self.components_)
+            return self._map("inverse_transform", X, features, dtype, transformed=number)
         return self._back(check_array(X, input_name="X", dtype=FLOATS))
 
     @abstractmethod

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from numbers import Integral, Real
+from numbers import Integral, Number, Real
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -21,9 +21,10 @@ from workbench.ml.device.kmeans import DeviceKMeansPart
 from workbench.ml.device.rows import part_on
 from workbench.ml.engine.rank_task import Task
 from workbench.ml.engine.verbose import Callback
-from workbench.ml.estimator import Estimator
+from workbench.ml.estimator import Estimator, dtype_for
 from workbench.ml.kmeans import fit as kmeans_fit
 from workbench.ml.kmeans.part import KMeansPart
+from workbench.ml.placed import as_array, counted
 from workbench.ml.transformer import Transformer
 
 
@@ -226,6 +227,22 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, Transformer, ClusterMixin, Estimat
             del state["labels_"]
         return state
 
+    def fit_predict(self, X: Any, y: Any = None, sample_weight: Any = None) -> Any:
+        """Compute the centers, and return the cluster of each row.
+
+        Parameters
+        ----------
+        X, y, sample_weight
+            See `fit`.
+
+        Returns
+        -------
+        array of shape (rows,), int32
+            `labels_`; without `compute_labels` the result of `predict`.
+        """
+        self.fit(X, y, sample_weight)
+        return self.labels_ if self.compute_labels else self.predict(X)
+
     def predict(self, X: Any) -> Any:
         """Return the cluster of each row.
 
@@ -255,12 +272,12 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, Transformer, ClusterMixin, Estimat
 
         Returns
         -------
-        array of shape (rows, n_clusters), dtype of the centers
+        array of shape (rows, n_clusters), float32 if rows and centers are
             Euclidean distances, in the unit of the features. Lazy if X is a Dask collection.
         """
         check_is_fitted(self)
         if is_dask_collection(X):
-            return self._map("transform", X, self.n_clusters, self.cluster_centers_.dtype)
+            return self._map("transform", X, self._n_features_out, dtype_for(X, self.cluster_centers_))
         X = self._checked(X)
         return euclidean_distances(X, self.cluster_centers_)
 
@@ -283,10 +300,15 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, Transformer, ClusterMixin, Estimat
             unit of the features.
         """
         check_is_fitted(self)
-        squares = self._squared_distances(X)
-        if sample_weight is not None and not is_dask_collection(X):
-            sample_weight = _check_sample_weight(sample_weight, X, dtype=np.float64)
-        return -float((squares if sample_weight is None else squares * sample_weight).sum())
+        squares, weight = self._squared_distances(X), 1.0 if sample_weight is None else sample_weight
+        if not is_dask_collection(X):
+            weight = weight if sample_weight is None else _check_sample_weight(weight, X, dtype=np.float64)
+        elif not isinstance(weight, Number):
+            weight = as_array(weight) if is_dask_collection(weight) else np.asarray(weight)
+            squares, weight = counted([squares, weight])
+            if weight.shape != squares.shape:
+                raise ValueError(f"sample_weight.shape == {weight.shape}, expected {squares.shape}!")
+        return -float((squares * weight).sum())
 
     def _squared_distances(self, X: Any) -> Any:
         """Return the squared distance of each row to its nearest center, shape (rows,)."""

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from dask.base import is_dask_collection
 from scipy.linalg import LinAlgWarning
-from sklearn.base import MultiOutputMixin, RegressorMixin
+from sklearn.base import MultiOutputMixin
 from sklearn.utils._param_validation import Interval
 from sklearn.utils.validation import check_is_fitted
 
@@ -21,9 +21,10 @@ from workbench.ml.device.linear import DeviceLinearPart
 from workbench.ml.device.rows import part_on
 from workbench.ml.engine.rank_task import Task
 from workbench.ml.engine.verbose import Callback
-from workbench.ml.estimator import Estimator
+from workbench.ml.estimator import Estimator, dtype_for
 from workbench.ml.linear import fit as linear_fit
 from workbench.ml.linear.part import LinearPart
+from workbench.ml.scores import Regressor
 from workbench.text import count
 
 # Maximum number of columns in a warning.
@@ -35,7 +36,7 @@ _INSTEAD = (
 )
 
 
-class _Linear(MultiOutputMixin, RegressorMixin, Estimator):  # type: ignore[misc]
+class _Linear(MultiOutputMixin, Regressor, Estimator):  # type: ignore[misc]
     """The base class of `LinearRegression` and `Ridge`."""
 
     _sparse = True
@@ -111,13 +112,13 @@ class _Linear(MultiOutputMixin, RegressorMixin, Estimator):  # type: ignore[misc
 
         Returns
         -------
-        array of shape (rows,) or (rows, targets), dtype of the coefficients
+        array of shape (rows,) or (rows, targets), float32 if rows and coefficients are
             In the unit of the targets. Lazy if X is a Dask collection.
         """
         check_is_fitted(self)
         if is_dask_collection(X):
             columns = None if self.coef_.ndim == 1 else len(self.coef_)
-            return self._map("predict", X, columns, self.coef_.dtype)
+            return self._map("predict", X, columns, dtype_for(X, self.coef_))
         X = self._checked(X)
         return X @ self.coef_.T + self.intercept_
 

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import numpy as np
 from dask.base import is_dask_collection
 from scipy.special import expit, softmax
-from sklearn.base import ClassifierMixin
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 
@@ -21,15 +20,16 @@ from workbench.ml.device.logistic import DeviceLogisticPart
 from workbench.ml.device.rows import part_on
 from workbench.ml.engine.rank_task import Task
 from workbench.ml.engine.verbose import Callback
-from workbench.ml.estimator import Estimator
+from workbench.ml.estimator import Estimator, dtype_for
 from workbench.ml.logistic import fit as logistic_fit
 from workbench.ml.logistic.part import LogisticPart
+from workbench.ml.scores import Classifier
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-class LogisticRegression(ClassifierMixin, Estimator):  # type: ignore[misc]
+class LogisticRegression(Classifier, Estimator):  # type: ignore[misc]
     """Logistic regression with an L2 penalty.
 
     Parameters
@@ -229,13 +229,13 @@ class LogisticRegression(ClassifierMixin, Estimator):  # type: ignore[misc]
 
         Returns
         -------
-        array of shape (rows,) for two classes, else (rows, classes), dtype of the coefficients
+        array of shape (rows,) for two classes, else (rows, classes), float32 if rows and coefficients are
             For two classes the log-odds of the second class. Lazy if X is a Dask collection.
         """
         check_is_fitted(self)
         if is_dask_collection(X):
             columns = None if len(self.classes_) == 2 else len(self.classes_)
-            return self._map("decision_function", X, columns, self.coef_.dtype)
+            return self._map("decision_function", X, columns, dtype_for(X, self.coef_))
         X = self._checked(X)
         scores: NDArray[Any] = np.asarray(X @ self.coef_.T) + self.intercept_
         return scores[:, 0] if scores.shape[1] == 1 else scores
@@ -250,12 +250,12 @@ class LogisticRegression(ClassifierMixin, Estimator):  # type: ignore[misc]
 
         Returns
         -------
-        array of shape (rows, classes), dtype of the coefficients
+        array of shape (rows, classes), float32 if rows and coefficients are
             In the order of ``classes_``. Lazy if X is a Dask collection.
         """
         check_is_fitted(self)
         if is_dask_collection(X):
-            return self._map("predict_proba", X, len(self.classes_), self.coef_.dtype)
+            return self._map("predict_proba", X, len(self.classes_), dtype_for(X, self.coef_))
         scores = self.decision_function(X)
         if scores.ndim == 1:
             return np.column_stack([expit(-scores), expit(scores)])
@@ -271,7 +271,7 @@ class LogisticRegression(ClassifierMixin, Estimator):  # type: ignore[misc]
 
         Returns
         -------
-        array of shape (rows, classes), dtype of the coefficients
+        array of shape (rows, classes), float32 if rows and coefficients are
             The natural logarithms of the results of `predict_proba`.
         """
         return np.log(self.predict_proba(X))

@@ -66,8 +66,9 @@ class NeighborsPart(Keeps, FindsNonFinite):
 
     def rows(self) -> float:
         """Check the rows, and return their number."""
-        if not sparse.issparse(self._X) and not np.isfinite(self._X.sum()):
-            self.refuse_non_finite()
+        with np.errstate(over="ignore", invalid="ignore"):
+            if not sparse.issparse(self._X) and not np.isfinite(self._X.sum()):
+                self.refuse_non_finite()
         return float(self._X.shape[0])
 
     def query_range(self) -> tuple[int, int]:

@@ -53,8 +53,6 @@ def training(checks: Checks, X: Any, y: Any, weight: Any, engine: str) -> Data:
         X, y, weight = checks.apply(X, y, weight)
         if chosen(engine, distributed=False) == "local":
             return Data(X, y, weight, distributed=False)
-    elif X.ndim != 2:
-        raise ValueError(f"Expected 2D array, got {X.ndim}D array instead: its shape is {X.shape}. Reshape your data.")
     elif y is not None:
         checks.shape(y)
     X, y, weight = placed((X, y, weight), chosen(engine, distributed=True))

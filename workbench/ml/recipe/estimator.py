@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from sklearn.preprocessing import TargetEncoder
 from sklearn.utils.validation import _check_feature_names_in, check_is_fitted, validate_data
 
-from workbench.ml.data import Data, know_features
+from workbench.ml.data import Data, know_features, refuse_other_axes
 from workbench.ml.engine.apply import Applied, AppliedToNumbered
 from workbench.ml.engine.rank_task import Task
 from workbench.ml.engine.verbose import Callback
@@ -43,7 +43,8 @@ class Recipe(Transformer, Estimator):
         ``FunctionTransformer`` and ``PolynomialFeatures``, and fitted ones in a ``FrozenEstimator``; they are applied
         to all their columns together. Parameters without a meaning here raise an error. Columns are a name, a number
         (of a column of an array), a list or slice of these, or a function from the dataframe to these, for example
-        ``sklearn.compose.make_column_selector``. Each column has its own result. Other columns are dropped.
+        ``sklearn.compose.make_column_selector``. A slice of names includes the last one. Each column has its own
+        result. Other columns are dropped.
     engine : {"auto", "mpi", "dask", "local"}, default="auto"
         See `workbench.ml.engine.fitting.fit`.
     verbose : int, default=0
@@ -226,6 +227,7 @@ class Recipe(Transformer, Estimator):
         self._validate_params()
         X = X if is_dask_collection(X) else local(X)
         if is_dask_collection(X):
+            refuse_other_axes(X)
             know_features(self, X, reset=True)
         else:
             validate_data(self, X, skip_check_array=True)
@@ -287,10 +289,16 @@ def _pair(entry: Any) -> tuple[Any, Any]:
 def _positions(columns: Any, labels: Sequence[Any]) -> list[int]:
     """Return the numbers of columns from names, or from numbers that are no names."""
     if isinstance(columns, slice):
-        return list(range(len(labels))[columns])
+        start, stop = columns.start, columns.stop
+        if isinstance(start, str):
+            (start,) = _positions(start, labels)
+        if isinstance(stop, str):
+            # A slice of names includes the last one, as in pandas.
+            stop = _positions(stop, labels)[0] + 1
+        return list(range(len(labels))[start : stop : columns.step])
     numbers = {label: number for number, label in enumerate(labels)}
     positions = []
-    for column in [columns] if isinstance(columns, str | int) else columns:
+    for column in [columns] if isinstance(columns, str) or not np.iterable(columns) else columns:
         number = numbers.get(column, column)
         if (
             isinstance(number, bool)

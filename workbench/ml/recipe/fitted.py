@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -198,7 +199,9 @@ def _fill(chain: Chain, statistics: Statistics) -> Any:
     amounts, spread, groups, _ = statistics
     strategy = chain.imputer.strategy
     if strategy == "constant":
-        default = 0.0 if chain.is_numeric else "missing_value"
+        values = groups.categories if groups else ()
+        has_numbers = chain.is_numeric or (values and all(isinstance(value, Real) for value in values))
+        default = 0.0 if has_numbers else "missing_value"
         return default if chain.imputer.fill_value is None else chain.imputer.fill_value
     if strategy == "mean":
         return amounts.mean if amounts else 0.0

@@ -16,13 +16,13 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from workbench.ml.algebra.moments import Moments
 from workbench.ml.checks import FLOATS, checked
-from workbench.ml.data import know_features, training
+from workbench.ml.data import training
 from workbench.ml.device.rows import part_on
 from workbench.ml.device.scaler import DeviceScalerPart
 from workbench.ml.engine.parts import weighed
 from workbench.ml.engine.rank_task import Task
 from workbench.ml.engine.verbose import Callback
-from workbench.ml.estimator import Estimator
+from workbench.ml.estimator import Estimator, dtype_of
 from workbench.ml.scaler.part import ScalerChecks, ScalerPart, moments, refuse_to_center
 from workbench.ml.transformer import Transformer
 
@@ -148,15 +148,11 @@ class StandardScaler(OneToOneFeatureMixin, Transformer, Estimator):  # type: ign
         """
         if not hasattr(self, "n_samples_seen_"):
             return self.fit(X, y, sample_weight)
-        if is_dask_collection(X):
-            know_features(self, X, reset=False)
-        else:
-            validate_data(self, X, reset=False, skip_check_array=True)
         return self._learn(X, sample_weight, self._seen())
 
     def _learn(self, X: Any, weight: Any, seen: Moments | None) -> Self:
         checks = ScalerChecks(type(self).__name__, integers=True, with_mean=self.with_mean)
-        data = training(self, checks, X, None, weight)
+        data = training(self, checks, X, None, weight, reset=seen is None)
         fitted_moments = self._fit(
             Task(moments, seen, part_on(self.device, ScalerPart, DeviceScalerPart), checks), data
         )
@@ -229,7 +225,7 @@ class StandardScaler(OneToOneFeatureMixin, Transformer, Estimator):  # type: ign
         """
         check_is_fitted(self)
         if is_dask_collection(X):
-            return self._lazily("inverse_transform", X)
+            return self._lazily("inverse_transform", X, transformed=self.n_features_in_)
         X = check_array(X, estimator=self, input_name="X", copy=self.copy, **_APPLIED)
         refuse_to_center(X, self.with_mean)
         if sparse.issparse(X):
@@ -242,11 +238,12 @@ class StandardScaler(OneToOneFeatureMixin, Transformer, Estimator):  # type: ign
             X += self.mean_.astype(X.dtype)
         return X
 
-    def _lazily(self, method: str, X: Any) -> Any:
+    def _lazily(self, method: str, X: Any, transformed: int | None = None) -> Any:
         model = copy.copy(self)
         # Other tasks may use the block, which must not change.
         model.copy = True
-        return model._map(method, X, self.n_features_in_, _dtype(X))
+        columns, dtype = self.n_features_in_, checked(dtype_of(X))
+        return model._map(method, X, columns, dtype, transformed=transformed, stays_sparse=True)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -261,7 +258,3 @@ def _is_constant(rows: _Array, mean: _Array, variance: _Array) -> _Array:
     rounding = rows * np.finfo(np.float64).eps
     constant: _Array = variance <= rounding * variance + np.square(rounding * mean)
     return constant
-
-
-def _dtype(collection: Any) -> Any:
-    return checked((collection.to_dask_array() if hasattr(collection, "to_dask_array") else collection).dtype)
