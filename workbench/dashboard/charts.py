@@ -45,14 +45,10 @@ _NUMBERS_SHOWN = 8
 # pixels for both.
 _APART_CODES, _SPACE_CODES, _ROOM_FOR_BOTH_PX = 18, 10, 300
 
-# JavaScript that returns the number of a cell: of its code on a linear scale, or the number itself.
+# JavaScript that decodes a cell of a heat map on a linear scale.
 _DECODE = """
 if (value == 255) return "no data"
 const number = (value - 1) / 253 * scale.data.high[0]
-"""
-_EXACT = """
-if (isNaN(value)) return "no data"
-const number = value
 """
 _BINARY = """
 const power = number < 1 ? 0 : Math.min(5, Math.floor(Math.log2(number) / 10))
@@ -192,8 +188,14 @@ def legend(chart: Figure, theme: Theme) -> None:
 
 
 def hover(chart: Figure, renderers: Sequence[Any], tooltips: Sequence[tuple[str, str]]) -> None:
-    """Add a tooltip to renderers of the figure."""
-    chart.add_tools(HoverTool(renderers=list(renderers), tooltips=list(tooltips)))
+    """Add a tooltip to renderers of the figure; a format may be a key of `WORDS`, as in ``"@{loss}{number}"``."""
+    formats = [text.removesuffix("}").rpartition("{") for _, text in tooltips]
+    formatters: dict[str, Any] = {column: _formatter(unit) for column, _, unit in formats if unit in WORDS}
+    chart.add_tools(HoverTool(renderers=list(renderers), tooltips=list(tooltips), formatters=formatters))
+
+
+def _formatter(unit: str) -> CustomJSHover:
+    return CustomJSHover(code=f"const number = value\n{WORDS[unit]}")
 
 
 class HeatMap:
@@ -350,7 +352,7 @@ class HeatMap:
             "$y": name(rows),
             "$x": "datetime" if columns is None else name(columns),
             "@image": CustomJSHover(args={"scale": self._scale}, code=_DECODE + WORDS[unit]),
-            "@number": CustomJSHover(code=_EXACT + WORDS[unit]),
+            "@number": _formatter(unit),
         }
         across = "$x{%H:%M:%S}" if columns is None else "$x{custom}"
         cell = "@number{custom}" if self._logarithmic else "@image{custom}"
@@ -370,7 +372,7 @@ def share_bars(
     x, name
         Columns of the positions, and of the names of the bars.
     number_format
-        Format of a number in the tooltip, like ``"{0 %}"``.
+        Format of a number in the tooltip, like ``"{0 %}"``, see `hover`.
     thin
         Whether the bars touch each other.
     options

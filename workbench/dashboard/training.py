@@ -45,7 +45,7 @@ class Training(Page):
         # By the names of the values: a row of charts and the source of each.
         self._rows: dict[tuple[str, ...], tuple[Any, dict[str, Any]]] = {}
         self._spent: Any = ColumnDataSource({"step": [], **{share: [] for share in SHARES}})
-        chart = charts.share_bars(self.theme, self._spent, "step", "step", "{0.000} s")
+        chart = charts.share_bars(self.theme, self._spent, "step", "step", "{seconds}")
         charts.numbers(chart, "seconds")
         chart.xaxis.axis_label = "step"
         self._spent_card = self.cards.chart(
@@ -135,7 +135,7 @@ class Training(Page):
         chart.xaxis.axis_label = "step"
         chart.yaxis.formatter = charts.tick_format("number")
         chart.yaxis.ticker.desired_num_ticks = 5
-        charts.hover(chart, [line], [("step", "@step"), (_title(name), f"@{{{name}}}{{0.[00000]}}")])
+        charts.hover(chart, [line], [("step", "@step"), (_title(name), f"@{{{name}}}{{number}}")])
         return self.cards.chart(_title(name).capitalize(), chart, lambda: pd.DataFrame(source.data), "By step")
 
     def _times(self, steps: list[dict[str, Any]]) -> dict[str, NDArray[Any]]:

@@ -16,15 +16,17 @@ from bokeh.document import Document
 from bokeh.models import Axis, HoverTool, NoOverlap, Plot
 from bokeh.plotting import figure
 from panel.io.state import set_curdoc
+from panel.pane import Bokeh
 
 from workbench.bench.simulated import Simulated
 from workbench.dashboard.cards import CardFactory
-from workbench.dashboard.charts import HeatMap, local
+from workbench.dashboard.charts import WORDS, HeatMap, local
 from workbench.dashboard.color_scale import FIRST, MISSING, NOTHING, TOP
 from workbench.dashboard.controls import Controls
 from workbench.dashboard.overview import shared_cores
 from workbench.dashboard.page import PageContext
 from workbench.dashboard.session import PAGE_CLASSES, Session
+from workbench.dashboard.snapshot import SHARES
 from workbench.dashboard.store import DataStore
 from workbench.dashboard.theme import DARK, LIGHT, contrast
 from workbench.dashboard.training import spread
@@ -525,6 +527,17 @@ def test_a_rate_is_a_step_since_it_holds_for_the_whole_time_before_it():
     assert drawn["dask"].tolist() == [1, 5, 5, 7, 7]
     page._take_pair(np.empty(0), np.empty((0, 2)))
     assert {len(column) for column in page._pair.data.values()} == {0}
+
+
+def test_tooltips_of_a_training_format_numbers_like_the_axes():
+    record = {"fit": "1", "name": "mine", "time": 1.0, "step": 1, "learning_rate": 3e-7}
+    page = made("training", known(2, 1, fits=[record]).at(None))
+
+    tools = [tool for pane in page.view.select(Bokeh) for tool in pane.object.select(HoverTool)]
+    formats = {column: formatter.code for tool in tools for column, formatter in tool.formatters.items()}
+    assert WORDS["number"] in formats.pop("@{learning_rate}")
+    assert formats.keys() == {f"@{share}" for share in SHARES}
+    assert all(WORDS["seconds"] in code for code in formats.values())
 
 
 def test_the_chart_of_message_sizes_names_both_of_its_axes():
