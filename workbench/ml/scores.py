@@ -49,10 +49,12 @@ class Regressor(RegressorMixin):  # type: ignore[misc]
 
         Parameters
         ----------
-        X, sample_weight
+        X
             See `Classifier.score`.
         y : array-like, or Dask array, series or dataframe of shape (rows,) or (rows, targets)
             The targets.
+        sample_weight
+            See `Classifier.score`.
 
         Returns
         -------
