@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-class LogisticRegression(Classifier, Estimator):  # type: ignore[misc]
+class LogisticRegression(Classifier, Estimator):
     """Logistic regression with an L2 penalty.
 
     Parameters
