@@ -49,12 +49,12 @@ class Regressor(RegressorMixin):  # type: ignore[misc]
 
         Parameters
         ----------
-        X
-            See `Classifier.score`.
+        X : array, CSR matrix, dataframe, or Dask array or dataframe of shape (rows, features)
+            The rows.
         y : array-like, or Dask array, series or dataframe of shape (rows,) or (rows, targets)
             The targets.
-        sample_weight
-            See `Classifier.score`.
+        sample_weight : array-like, or Dask array or series of shape (rows,), default=None
+            Weights of the rows; None: all 1.
 
         Returns
         -------
