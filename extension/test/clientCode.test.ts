@@ -68,15 +68,14 @@ test('a read-only notebook is refused', () => {
 test('a kernel without the workbench is named with the command that installs it', () => {
   const kernels = [
     kernel({ name: 'python3', version: '0.1.0' }),
-    kernel({ name: 'bare', display_name: 'Bare', hint: 'pip install mpi-workbench' })
+    kernel({ name: 'conda', hint: 'no answer' }),
+    kernel({ name: 'bare', display_name: 'Bare', hint: 'pip install it', installable: true })
   ];
   const fails = (facts: IFacts) => failureReason(notebook(facts), kernels, trans);
 
-  assert.match(
-    fails({ kernel: 'bare' }),
-    /one\.ipynb: its kernel Bare .*: pip install mpi-workbench$/
-  );
+  assert.match(fails({ kernel: 'bare' }), /one\.ipynb: its kernel Bare .*: pip install it$/);
   assert.match(fails({ defaultKernelName: 'bare' }), /Bare/);
   assert.equal(fails({ kernel: 'python3' }), '');
+  assert.equal(fails({ kernel: 'conda' }), '', 'its environment is not known');
   assert.equal(fails({ kernel: 'of another server' }), '');
 });

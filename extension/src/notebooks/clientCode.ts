@@ -42,9 +42,10 @@ export function failureReason(
   trans: TranslationBundle
 ): string {
   const kernel = kernels.find(({ name }) => name === kernelName(panel));
-  return kernel?.version === null
+  // of some kernels the server does not know the environment
+  return kernel?.installable
     ? trans.__(
-        'The code fails in %1: its kernel %2 has no workbench that can be used: %3',
+        'The code fails in %1: its kernel %2 has no workbench. Install it: %3',
         panel.title.label,
         kernel.display_name,
         kernel.hint ?? ''
