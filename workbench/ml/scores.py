@@ -63,7 +63,7 @@ class Regressor(RegressorMixin):  # type: ignore[misc]
 
         Notes
         -----
-        See `Classifier.score`.
+        The predictions for a Dask collection are computed on the ranks, and sent to this process with the targets.
         """
         from sklearn.metrics import r2_score
 
