@@ -91,7 +91,7 @@ repeated := '50_times_of_50 or among_many_tasks' tests/cluster
 
 .PHONY: test-long
 test-long: .venv/.test .venv-mpich/.test
-	.venv/bin/python -m pytest -m long
+	.venv/bin/python -m pytest -m 'long and not gpu'
 	WORKBENCH_CYCLES=20 .venv/bin/python -m pytest -o faulthandler_timeout=600 tests/slurm/test_orphans.py
 	WORKBENCH_CYCLES=50 .venv/bin/python -m pytest -o faulthandler_timeout=900 -k $(repeated)
 	WORKBENCH_CYCLES=50 .venv-mpich/bin/python -m pytest -o faulthandler_timeout=900 -k $(repeated)
