@@ -42,6 +42,6 @@ def test_an_abort_that_hangs_with_the_lock_of_the_interpreter_ends_the_process()
     with subprocess.Popen(["sleep", str(DEADLINE)]) as launcher:
         try:
             # A function of PyDLL keeps the lock, as mpi4py's Abort does.
-            _ends(f"ctypes.PyDLL(None).sleep({DEADLINE:.0f})", 0.01, launcher.pid)
+            _ends("ctypes.PyDLL(None).pause()", 0.01, launcher.pid)
         finally:
             launcher.kill()
