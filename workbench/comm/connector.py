@@ -1,7 +1,7 @@
 """A connector of ``tls://`` that reports a peer that ends before the handshake as a lost connection.
 
-Tornado raises ValueError for such a peer, which distributed takes for a malformed address: a client then stops trying
-to reach its scheduler, logs a traceback, and raises the error once more when it is closed.
+Tornado then raises ValueError, which distributed takes for a malformed address: a client stops trying
+to reach its scheduler, logs a traceback, and raises the error once more when the client is closed.
 """
 
 from __future__ import annotations

@@ -217,7 +217,7 @@ class _Problem:
         """Return a step without what it adds to the weights of all classes, which changes no probability."""
         steps = step.reshape(self.shape)
         if len(self.shape) > 1:
-            # In single precision the rounding errors of the curvature would make such a step large.
+            # In single precision the rounding errors of the curvature would make this part of the step large.
             free = steps[:, slice(-1 if self._penalty else 0, None)]
             free -= free.mean(axis=0)
         return steps.ravel()
