@@ -153,12 +153,20 @@ def test_collectives_measures_torch_against_mpi():
     assert report.summary["all_reduce_large_ratio"] > 0
 
 
-@pytest.mark.parametrize("kind", ["bytes", "memoryview", "torch"])
+@pytest.mark.parametrize("kind", ["bytes", "memoryview", "torch", pytest.param("cuda", marks=pytest.mark.gpu)])
 def test_transport_measures_other_kinds_of_buffers(kind):
     report = _run(transport, "--sizes=64,2MiB", "--rounds=1", f"--buffers={kind}")
 
     assert report.machine["buffers"] == kind
     assert all(row["mpi_us"] > 0 < row["raw_us"] for row in report.rows)
+
+
+def test_buffers_of_a_gpu_are_refused_where_there_is_none(monkeypatch):
+    import torch
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(InvalidRequest, match=r"--buffers cuda: PyTorch finds no GPU here.* pass --buffers torch"):
+        _run(transport, "--buffers=cuda")
 
 
 def test_collectives_of_mpi_on_a_device_are_refused():

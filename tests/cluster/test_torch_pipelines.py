@@ -107,8 +107,8 @@ def test_a_pipeline_in_another_precision_than_it_was_made_in_is_refused(client4,
         run_on_ranks(pipelined.in_other_precision, way, client=client4, timeout=2 * DEADLINE)
 
 
-def test_a_pipeline_that_was_made_in_half_precision_trains_in_it(client4):
-    for losses, expected in run_on_ranks(pipelined.in_half, client=client4, timeout=2 * DEADLINE):
+def test_a_pipeline_that_was_made_in_half_precision_trains_in_it(client4, device):
+    for losses, expected in on_parts(client4, 4, pipelined.in_half, device=device):
         assert losses == pytest.approx(expected, rel=1e-2)
 
 

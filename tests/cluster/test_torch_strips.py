@@ -53,8 +53,8 @@ def test_functions_of_strips_have_the_results_and_gradients_of_whole_images(clie
 
 
 @SIZES
-def test_nets_in_autocast_have_the_types_of_one_process_and_its_results_except_for_rounding(client4, size):
-    for of_rank in on_parts(client4, size, stripped.in_half):
+def test_nets_in_autocast_have_the_types_of_one_process_and_its_results_except_for_rounding(client4, size, device):
+    for of_rank in on_parts(client4, size, stripped.in_half, device=device):
         for apart, types in of_rank.values():
             assert types == ["torch.bfloat16", "torch.bfloat16", "torch.float32"]
             assert apart < 0.05
@@ -90,17 +90,20 @@ def test_ranks_may_pass_other_rows_than_theirs(client4):
     assert max(run_on_ranks(stripped.in_other_parts, client=client4)) <= EXACT
 
 
-def test_a_dropout_of_channels_drops_them_on_all_ranks(client4):
-    found = run_on_ranks(stripped.dropped_channels, client=client4)
+def test_a_dropout_of_channels_drops_them_on_all_ranks(client4, device):
+    found = on_parts(client4, 4, stripped.dropped_channels, device=device)
     assert all(channels == found[0][0] for channels, _ in found)
     assert {tuple(values) for _, values in found} == {(0.0, 2.0)}
 
 
-def test_ranks_draw_different_random_numbers_and_the_same_for_whole_tensors(client4):
-    found = run_on_ranks(stripped.random_numbers, client=client4)
+def test_ranks_draw_different_random_numbers_and_the_same_for_whole_tensors(client4, device):
+    found = on_parts(client4, 4, stripped.random_numbers, device=device)
     for of_ranks in zip(*(rows for rows, _ in found), strict=True):
         assert len({tuple(rows) for rows in of_ranks}) == 4
     assert [whole for _, whole in found] == [found[0][1]] * 4
+
+
+def test_a_dropout_in_evaluation_draws_no_random_numbers(client4):
     assert run_on_ranks(stripped.evaluated_dropout, client=client4) == [True] * 4
 
 

@@ -61,7 +61,7 @@ def in_half(comm):
         net = Scaled(pool)
         twin = copy.deepcopy(net)
         model = strips(net, comm)
-        with torch.autocast("cpu", torch.bfloat16):
+        with torch.autocast(torch.get_default_device().type, torch.bfloat16):
             expected, result = twin(volumes), model(volumes[:, :, model.rows(9)])
             of_one, of_many = squares(expected.float()), squares(result.float())
         of_one.backward()
@@ -461,7 +461,7 @@ def random_net(seed):
                 shape = layer(torch.zeros(2, channels, *sizes, dtype=torch.float64)).shape
             except (RuntimeError, ValueError):
                 continue  # the images are too small for it
-            if 1 < shape[2:].numel() < 10_000 and 0 < shape[1] <= 16:
+            if 1 < shape[2:].numel() < 10_000 and 0 < shape[1] <= 16 and not _moves_gradients(layer, sizes):
                 layers.append(layer)
                 channels, sizes = shape[1], list(shape[2:])
                 break
@@ -470,6 +470,24 @@ def random_net(seed):
         pool = getattr(nn, f"Adaptive{draw.choice(['Avg', 'Max'])}Pool{dims}d")(rows)
         layers += [pool, nn.Flatten(), nn.Linear(channels * torch.Size(rows).numel(), 3).double()]
     return nn.Sequential(*layers), torch.randn(2, first, *height, dtype=torch.float64)
+
+
+def _moves_gradients(layer, sizes):
+    """Return whether PyTorch adds the gradient of a resizing to other elements than it copied.
+
+    The kernels for CUDA do so with "nearest-exact" from 18 to 3 rows, for example, since their backward pass rounds in
+    another way; those for the CPU from 14 to 23.
+    """
+    import torch
+
+    if getattr(layer, "mode", "") != "nearest-exact":
+        return False
+    count = torch.Size(sizes).numel()
+    elements = torch.arange(count, dtype=torch.float64).view(1, 1, *sizes).requires_grad_()
+    copied = layer(elements)
+    copied.sum().backward()
+    counts = torch.bincount(copied.detach().flatten().long(), minlength=count)
+    return not torch.equal(counts, elements.grad.flatten().long())
 
 
 def _random_layer(draw, dims, channels, sizes):  # noqa: C901  (a function for each kind)

@@ -574,21 +574,27 @@ def slow_message(comm):
 
 
 class OfAnotherLibrary:
-    """An array of a library that has DLPack and the array API standard, and whose arrays are no NumPy's."""
+    """An array of a library that has DLPack and the array API standard, and whose arrays are no NumPy's.
 
-    def __init__(self, array):
-        self._array, self.dtype = array, array.dtype
+    With a GPU the array is exported only as a copy in the memory of the host, as by CuPy.
+    """
 
-    def __dlpack__(self, **options):
+    def __init__(self, array, device=(1, 0)):
+        self._array, self.dtype, self.device = array, array.dtype, device
+
+    def __dlpack__(self, dl_device=None, **options):
+        if self.device != (1, 0) != dl_device:
+            raise BufferError("this array is in the memory of a GPU")
         return self._array.__dlpack__(**options)
 
     def __dlpack_device__(self):
-        return self._array.__dlpack_device__()
+        return self.device
 
     def __array_namespace__(self):
         class Namespace:
-            from_dlpack = staticmethod(lambda array: OfAnotherLibrary(np.from_dlpack(array)))
-            astype = staticmethod(lambda array, dtype: OfAnotherLibrary(array._array.astype(dtype)))
+            @staticmethod
+            def asarray(array, dtype, device):
+                return OfAnotherLibrary(array.astype(dtype), device)
 
         return Namespace
 
@@ -606,12 +612,14 @@ def averaged(comm):
         "bfloat16": torch.full((2,), me, dtype=torch.bfloat16),
         "negative": torch.full((2,), -1j * me).conj().imag,
         "other": OfAnotherLibrary(np.full(5, me, np.float32)),
+        "on a GPU": OfAnotherLibrary(np.full(6, me, np.float32), (2, 1)),
     }
     before = comm.watch.count
     means = average(comm, given)
     calls = comm.watch.count - before
     assert [type(mean) for mean in means.values()] == [type(array) for array in given.values()]
     assert [mean.dtype for mean in means.values()] == [array.dtype for array in given.values()]
+    assert [mean.device for mean in means.values()] == [array.device for array in given.values()]
     assert float(average(comm, np.ones(1))[0]) == 1
     numbers = [getattr(mean, "_array", mean) for mean in means.values()]
     return {float(value) for mean in numbers for value in mean.reshape(-1)}, calls

@@ -7,6 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from workbench.errors import InvalidRequest
+from workbench.gpu.tensors import is_tensor
+from workbench.torch.context import require_torch
+
 
 def _tensor(array: np.ndarray) -> Any:
     import torch
@@ -18,10 +22,12 @@ KINDS: Mapping[str, Callable[[Any], Any]] = {
     "numpy": lambda array: array,
     "memoryview": memoryview,
     "torch": _tensor,
+    "cuda": lambda array: _tensor(array).cuda(),
     "bytes": lambda array: array.tobytes(),
 }
-"""The buffer of a NumPy array, by kind: with the memory of the array, except ``bytes``, which cannot be written."""
-WRITABLE = tuple(kind for kind in KINDS if kind != "bytes")
+"""The buffer of a NumPy array, by kind: with the memory of the array, except ``bytes``, which cannot be written, and
+``cuda``, a tensor on a GPU."""
+WRITABLE = tuple(kind for kind in KINDS if kind not in {"bytes", "cuda"})
 """The kinds into which MPI can receive."""
 
 
@@ -30,6 +36,20 @@ def add_option(add_argument: Callable[..., Any], kinds: Iterable[str]) -> None:
     add_argument("--buffers", choices=[*kinds], default="numpy", help="kind of the buffers (default: %(default)s)")
 
 
+def check(kind: str) -> None:
+    """Raise `InvalidRequest` where a kind needs PyTorch or a GPU, and there is none."""
+    if kind not in {"torch", "cuda"}:
+        return
+    require_torch()
+    import torch
+
+    if kind == "cuda" and not torch.cuda.is_available():
+        raise InvalidRequest(
+            "--buffers cuda: PyTorch finds no GPU here. Run this on a host with one, or pass --buffers torch, which "
+            "measures tensors in the memory of the host."
+        )
+
+
 def octets(buffer: Any) -> np.ndarray:
-    """Return the bytes of a buffer of any kind, as an array of its memory."""
-    return np.frombuffer(buffer.numpy() if hasattr(buffer, "numpy") else buffer, np.uint8)
+    """Return the bytes of a buffer of any kind, as an array of its memory, or of a copy if a GPU has the memory."""
+    return np.frombuffer(buffer.cpu().numpy() if is_tensor(buffer) else buffer, np.uint8)

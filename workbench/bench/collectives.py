@@ -16,7 +16,6 @@ from workbench.bench.report import Report, above_zero, machine, positive
 from workbench.bench.sizes import KIB, MIB, mean_ratio, sizes
 from workbench.errors import InvalidRequest
 from workbench.launch import mpi_library
-from workbench.torch.context import require_torch
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -63,8 +62,8 @@ def run(options: argparse.Namespace) -> Report:
         raise InvalidRequest(f"--device {options.device} is for tensors of torch.distributed. Pass --torch, too.")
     found = mpi_library.find()
     facts = machine(found) | {"ranks": options.ranks}
+    buffers.check("torch" if options.torch else options.buffers)
     if options.torch or options.buffers == "torch":
-        require_torch()
         facts |= {"torch": version("torch")}
     given = {"sizes": options.sizes or (TORCH_SIZES if options.torch else SIZES), "seconds": options.seconds}
     if options.torch:

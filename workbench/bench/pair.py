@@ -28,6 +28,7 @@ from workbench.bench.kernel import gradient
 from workbench.bench.report import alternate
 from workbench.bench.sizes import KIB, MIB
 from workbench.deploy import certificates
+from workbench.gpu.tensors import is_tensor, register_messages
 
 SCHEMES = {"tcp": "tcp", "mpi": "mpi", "tls": "tls", "mpi_tls": "mpi"}
 """Scheme of the address of every arm that is a Dask connection; those named so are under TLS."""
@@ -76,6 +77,8 @@ def measure(folder: str, sizes: list[int], rounds: int | None, buffers: str) -> 
         ``rows``, and of the kernel ``kernel`` and ``kernel_tcp``: its time on a received block over that on a local
         one; empty on rank 1.
     """
+    if buffers == "cuda":
+        register_messages()
     comm.join(MPI.COMM_WORLD.Dup(), world="bench")
     raw = MPI.COMM_WORLD.Dup()
     run = _serve(raw, Path(folder), max(sizes)) if raw.rank else _ask(raw, Path(folder), sizes, rounds, KINDS[buffers])
@@ -95,6 +98,8 @@ def turns(nbytes: int) -> tuple[int, int]:
 
 def is_fine(buffer: Any) -> bool:
     """Tell whether a buffer starts at a multiple of 64 bytes and may be written to."""
+    if is_tensor(buffer):
+        return bool(buffer.data_ptr() % 64 == 0)
     array = octets(buffer)
     return bool(array.__array_interface__["data"][0] % 64 == 0 and array.flags.writeable)
 

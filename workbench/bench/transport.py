@@ -1,7 +1,8 @@
 """One-way times of numpy arrays between two ranks: mpi:// against tcp://, plain MPI, and both under TLS.
 
 Half of a round trip through ``distributed.comm``, serialization and all, each array sent back by the other rank. The
-reference ``raw`` is mpi4py's ``Send`` and ``Recv`` into a buffer that is used again: what no transport can beat.
+reference ``raw`` is mpi4py's ``Send`` and ``Recv`` into a buffer that is used again: what no transport can beat. It is
+in the memory of the host also with ``--buffers cuda``, where all other arms copy to and from the GPU, too.
 """
 
 from __future__ import annotations
@@ -16,7 +17,6 @@ from workbench.bench.report import Report, machine, positive
 from workbench.bench.sizes import KIB, MIB, mean_ratio, sizes
 from workbench.deploy import certificates
 from workbench.launch import mpi_library
-from workbench.torch.context import require_torch
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -42,13 +42,12 @@ def run(options: argparse.Namespace) -> Report:
     Raises
     ------
     InvalidRequest
-        If the buffers are tensors, and PyTorch is not installed.
+        If the buffers are tensors, and PyTorch is not installed or finds no GPU for them.
     LaunchError
         If the world fails, or an arm delivers something else than was sent.
     """
     found = mpi_library.find()
-    if options.buffers == "torch":
-        require_torch()
+    buffers.check(options.buffers)
     with tempfile.TemporaryDirectory(prefix="workbench-bench-") as folder:
         certificates.make(Path(folder), "bench")
         given = {"folder": folder, "sizes": options.sizes, "rounds": options.rounds, "buffers": options.buffers}

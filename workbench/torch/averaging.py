@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 _WIDE = ("float32", "float64", "complex64", "complex128")
 # Types of other libraries that NumPy does not have.
 _SHORT = re.compile("bfloat16|float[48]")
+# The type of a device in DLPack.
+_HOST = 1
 
 
 def average(comm: MPI.Intracomm, arrays: Any) -> Any:
@@ -28,20 +30,20 @@ def average(comm: MPI.Intracomm, arrays: Any) -> Any:
     comm : mpi4py.MPI.Intracomm
         Communicator of the call.
     arrays : array, sequence of arrays or mapping of arrays
-        Real or complex arrays of any shapes: of NumPy; of PyTorch, also on a GPU; or of any library with DLPack in the
-        memory of the host, as JAX. All ranks pass the same shapes and types in the same order.
+        Real or complex arrays of any shapes, of NumPy, PyTorch or any library with DLPack, as JAX and CuPy; in the
+        memory of the host or of a GPU. All ranks pass the same shapes and types in the same order.
 
     Returns
     -------
     array, list of arrays or dict of arrays
-        New arrays of the same libraries, shapes and types: `arrays` stay as they are. NumPy's where the library of an
-        array does not implement the array API standard.
+        New arrays of the same libraries, shapes, types and devices: `arrays` stay as they are. NumPy's where the
+        library of an array, except for CuPy, does not implement the array API standard.
 
     Raises
     ------
     InvalidRequest
         On all ranks, if the shapes or types differ between ranks; on the rank alone, if an array has other
-        elements or a mask, or lies in the memory of a GPU and is not a tensor of PyTorch.
+        elements or a mask, or is in the memory of a GPU and its library does not copy it to the host.
 
     Notes
     -----
@@ -98,7 +100,7 @@ def _numpy(array: Any) -> npt.NDArray[Any]:
             "(~numpy.ma.getmaskarray(array)).astype(float), and divide the first mean by the second one."
         )
     try:
-        found = array if isinstance(array, np.ndarray) else np.from_dlpack(array)
+        found = array if isinstance(array, np.ndarray) else _from_dlpack(array)
     except (AttributeError, BufferError, RuntimeError, TypeError, ValueError) as error:
         if _SHORT.search(kind := str(getattr(array, "dtype", ""))):
             raise InvalidRequest(
@@ -106,9 +108,9 @@ def _numpy(array: Any) -> npt.NDArray[Any]:
                 "astype('float32') first, and convert the mean back."
             ) from error
         raise InvalidRequest(
-            f"average() takes arrays in the memory of the host, of NumPy, PyTorch or with DLPack, not "
-            f"{type(array).__name__} ({error}). Copy the array to the host first, for example with array.get() or "
-            "tensor.cpu()."
+            f"average() takes arrays of NumPy, PyTorch or with DLPack that can be copied to the memory of the host, "
+            f"not {type(array).__name__} ({error}). Convert the array with numpy.asarray(array), or on a GPU with "
+            "array.get()."
         ) from error
     if found.dtype == np.float16:
         found = found.astype(np.float32)
@@ -117,6 +119,15 @@ def _numpy(array: Any) -> npt.NDArray[Any]:
             f"average() takes real and complex numbers, not {found.dtype}. Convert the array with astype('float32')."
         )
     return found
+
+
+def _from_dlpack(array: Any) -> npt.NDArray[Any]:
+    import numpy as np
+
+    # Libraries whose arrays are always in the memory of the host need not accept a device.
+    if array.__dlpack_device__()[0] == _HOST:
+        return np.from_dlpack(array)
+    return np.from_dlpack(array, device="cpu")
 
 
 def _require_alike(comm: MPI.Intracomm, kinds: list[tuple[tuple[int, ...], str]]) -> None:
@@ -143,7 +154,10 @@ def _like(mean: npt.NDArray[Any], given: Any) -> Any:
         return mean.astype(given.dtype, copy=False)
     if _is_tensor(given):
         return sys.modules["torch"].from_numpy(mean).to(given.device, given.dtype)
+    if "cupy" in sys.modules and isinstance(given, sys.modules["cupy"].ndarray):
+        # CuPy has the functions of the array API standard, but neither the method that returns them nor `device`.
+        with given.device:
+            return sys.modules["cupy"].asarray(mean, given.dtype)
     if hasattr(given, "__array_namespace__"):
-        library = given.__array_namespace__()
-        return library.astype(library.from_dlpack(mean), given.dtype)
+        return given.__array_namespace__().asarray(mean, dtype=given.dtype, device=given.device)
     return mean
