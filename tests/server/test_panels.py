@@ -184,6 +184,16 @@ async def test_a_viewer_that_leaves_during_the_start_takes_the_dashboard_from_no
     assert (await staying).exists()
 
 
+async def test_who_views_a_dashboard_while_the_next_one_starts_gets_no_error(new, cluster):
+    shown, record = new(), cluster("a")
+    starting = asyncio.create_task(shown.socket(record, PREFIX))
+    await awaited("its process is there", lambda: panels_of(os.getpid(), record))
+
+    with shown.viewing(record):
+        assert not starting.done()
+    assert (await starting).exists()
+
+
 async def test_dashboards_that_are_starting_end_too(new, cluster):
     shown, record = new(), cluster("a")
     starting = asyncio.create_task(shown.socket(record, PREFIX))

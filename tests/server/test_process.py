@@ -194,7 +194,7 @@ def test_where_no_file_can_be_opened_for_the_log_that_is_told(monkeypatch):
 )
 def test_the_error_of_a_verb_comes_with_its_fields(error):
     with pytest.raises(WorkbenchError) as raised:
-        answer(ProcessResult(1, json.dumps({"error": error.fields()}), "a warning"), "start")
+        answer(ProcessResult(1, json.dumps({"error": error.fields()}), "a warning"), "workbench start")
 
     assert type(raised.value) is type(error)
     assert raised.value.fields() == error.fields()
@@ -206,7 +206,8 @@ def test_the_error_of_a_cluster_that_could_not_be_stopped_comes_with_its_fields(
 
     with pytest.raises(SchedulerTimeout) as raised:
         answer(
-            ProcessResult(1, json.dumps(asdict(stopped)), "cluster 'a' was not stopped: Slurm does not answer."), "stop"
+            ProcessResult(1, json.dumps(asdict(stopped)), "cluster 'a' was not stopped: Slurm does not answer."),
+            "workbench stop",
         )
 
     assert raised.value.fields() == error.fields()
@@ -216,7 +217,8 @@ def test_the_error_of_a_cluster_that_could_not_be_stopped_comes_with_its_fields(
 def test_of_an_error_whose_fields_are_of_another_version_the_message_is_told(field):
     with pytest.raises(WorkbenchError, match=r"^no MPI\.$"):
         answer(
-            ProcessResult(1, json.dumps({"error": {"kind": "MPINotFound", "message": "no MPI."} | field}), ""), "start"
+            ProcessResult(1, json.dumps({"error": {"kind": "MPINotFound", "message": "no MPI."} | field}), ""),
+            "workbench start",
         )
 
 
@@ -235,20 +237,20 @@ def test_of_an_error_whose_fields_are_of_another_version_the_message_is_told(fie
 )
 def test_a_verb_that_breaks_off_is_told_in_words(ended, words):
     with pytest.raises(WorkbenchError, match=words) as raised:
-        answer(ended, "start")
+        answer(ended, "workbench start")
 
     assert type(raised.value) is WorkbenchError
     assert "secret" not in str(raised.value)
 
 
 def test_a_verb_that_answers_is_understood():
-    assert answer(ProcessResult(0, '{"a": 1}\n', "a warning"), "start", "a") == {"a": 1}
+    assert answer(ProcessResult(0, '{"a": 1}\n', "a warning"), "workbench start", "a") == {"a": 1}
 
 
 @pytest.mark.parametrize("out", ['{"b": 1}', "[]", "null", "3", ""])
 def test_a_verb_of_another_version_is_told(out):
     with pytest.raises(WorkbenchError, match=r"^this version cannot read the answer of `workbench start`\."):
-        answer(ProcessResult(0, out, ""), "start", "a")
+        answer(ProcessResult(0, out, ""), "workbench start", "a")
 
 
 @pytest.mark.parametrize(

@@ -162,8 +162,8 @@ def _show_tagged(rank: int, item: CellOutput, tagged: LinePrefixer) -> None:
 # -- the first line --------------------------------------------------------------------------------------------
 
 
-def _parse(line: str) -> tuple[list[str], dict[str, str]]:
-    """Return the names and the options of a line."""
+def _parse(line: str, magic: str = "%%mpi") -> tuple[list[str], dict[str, str]]:
+    """Return the names and the options of a line of a magic."""
     words = split(line)
     names: list[str] = []
     given: dict[str, str] = {}
@@ -174,7 +174,7 @@ def _parse(line: str) -> tuple[list[str], dict[str, str]]:
             continue
         option, equals, value = word.partition("=")
         if option not in OPTIONS:
-            raise InvalidRequest(f"%%mpi has no option {option!r}: {did_you_mean(option, OPTIONS)}")
+            raise InvalidRequest(f"{magic} has no option {option!r}: {did_you_mean(option, OPTIONS)}")
         if option not in _FLAGS and not equals:
             if not words:
                 raise InvalidRequest(f"{option} needs a value: {OPTIONS[option]}.")
@@ -189,7 +189,7 @@ def _leading_options(line: str) -> tuple[str, dict[str, str]]:
     while match := re.match(r"""\s*(--\w+)(?:(?:=|\s+)('[^']*'|"[^"]*"|\S+))?\s*""", line):
         option = match[1]
         rest = line[match.end(1) :] if option in _FLAGS else line[match.end() :]
-        given |= _parse(line[: len(line) - len(rest)])[1]
+        given |= _parse(line[: len(line) - len(rest)], "%mpi")[1]
         line = rest
     return line.strip(), given
 
@@ -225,11 +225,12 @@ def _ranks(text: str) -> list[int]:
 _LINE = re.compile(r"\s*([\w.]+\s*=\s*)?%mpi\s")
 _FIRST = re.compile(r"\s*%%mpi\s")
 _DOTTED = re.compile(r"[^\W\d][\w.]*$")
+_WORLD = re.compile(r"\s--world[=\s]+(\d+)\s")
 
 
 @context_matcher(identifier="workbench.mpi")  # type: ignore[untyped-decorator]
 def match(context: CompletionContext) -> SimpleMatcherResult:
-    """Complete options in the first line of ``%%mpi``, and names of rank 0 in the others."""
+    """Complete options in the first line of ``%%mpi``, and names of rank 0 of its world in the others."""
     before = context.text_until_cursor
     is_line, is_first = _LINE.match(before), _FIRST.match(before)
     if (is_line or is_first) and before.split(" ")[-1].startswith("-"):
@@ -237,7 +238,9 @@ def match(context: CompletionContext) -> SimpleMatcherResult:
         matches = [option for option in OPTIONS if option.startswith(last)]
     elif (dotted := _DOTTED.search(before)) and (is_line or (_FIRST.match(context.full_text) and not is_first)):
         last = dotted[0]
-        matches = cells_client.complete(last, _client_here())
+        first = before if is_line else context.full_text.lstrip().partition("\n")[0] + " "
+        world = _WORLD.search(first)
+        matches = cells_client.complete(last, _client_here(), int(world[1]) if world else 0)
     else:
         return SimpleMatcherResult(completions=[], suppress=False)
     matched: SimpleMatcherResult = SimpleMatcherResult(

@@ -97,8 +97,12 @@ def _text(path: Path) -> str:
         return ""
 
 
-def _order(path: Path) -> tuple[int, str, int]:
+def _order(path: Path) -> tuple[int, int, int]:
     kind, _, name = path.stem.partition("-")
     world, _, rank = name.rpartition(".")
     place = _KINDS.index(kind) if kind in _KINDS else len(_KINDS)
-    return place, world, int(rank) if rank.isdecimal() else 0
+    return place, _number(world.removeprefix("w")), _number(rank)
+
+
+def _number(text: str) -> int:
+    return int(text) if text.isdecimal() else 0

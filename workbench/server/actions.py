@@ -88,7 +88,7 @@ class PendingActions(BackgroundTasks):
     async def _follow(self, record: Record, verb: str, process: Process) -> None:
         error = None
         try:
-            answer(await process.ended(_timeout(record)), verb)
+            answer(await process.ended(_timeout(record)), f"workbench {verb}")
         except (WorkbenchError, TimeoutError) as failure:
             error = worded(failure, PANEL)
         self._actions[record.id] = _Action(error=error)

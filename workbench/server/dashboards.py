@@ -112,8 +112,9 @@ class DashboardProcesses:
     def viewing(self, record: Record) -> Iterator[None]:
         """Return a context in which the dashboard has a viewer; call `socket` before."""
         task = self._panels.get(record.id)
-        if task is None or _has_ended(task):
-            yield  # it has ended since
+        if task is None or not task.done() or _has_ended(task):
+            # The dashboard has ended since, or the next one is starting.
+            yield
             return
         panel = task.result()
         panel.viewers += 1

@@ -288,8 +288,9 @@ class Form(Handler):
     @requires("read")
     async def get(self) -> None:
         """Send schedulers, fields and the server's folder."""
-        result = await run([sys.executable, "-P", "-m", "workbench.server.form_fields"], _FORM)
-        self.finish(answer(result, "form", "fields") | {"directory": str(self.shared.root)})
+        module = "workbench.server.form_fields"
+        result = await run([sys.executable, "-P", "-m", module], _FORM)
+        self.finish(answer(result, f"python -m {module}", "fields") | {"directory": str(self.shared.root)})
 
 
 class Check(_WithOptions):
@@ -327,7 +328,7 @@ class Check(_WithOptions):
             try:
                 async with self.shared.checks:
                     result = await end_of(context.run("start", ["--dry-run", *argv]), _CHECK)
-                script = answer(result, "start", "script")["script"]
+                script = answer(result, "workbench start", "script")["script"]
             except WorkbenchError as error:
                 # Other errors, for example of the MPI library, may be caused by the missing kernel.
                 if isinstance(error, InvalidRequest) or "kernel" not in errors:

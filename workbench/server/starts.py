@@ -116,7 +116,7 @@ class Starts(BackgroundTasks):
             result = await start.process.ended()
             if start.id not in self._starts:
                 return  # it was dismissed
-            status = answer(result, "start", "name", "message")
+            status = answer(result, "workbench start", "name", "message")
         except WorkbenchError as error:
             start.state, start.message, start.log = "failed", error.words(PANEL), error.log
         else:

@@ -33,15 +33,15 @@ class ExecutionContext:
         return Process(argv, directory=self.directory, environment={**os.environ, **self.environment})
 
 
-def answer(result: ProcessResult, verb: str, *names: str) -> dict[str, Any]:
-    """Return the answer of a verb.
+def answer(result: ProcessResult, command: str, *names: str) -> dict[str, Any]:
+    """Return the answer of a verb, or of a module that answers in the same form.
 
     Parameters
     ----------
     result
-        Result of the verb's process.
-    verb
-        The verb.
+        Result of the process.
+    command
+        The command, for messages.
     names
         Keys that the answer must have; the workbench of another environment may have another version.
 
@@ -63,11 +63,11 @@ def answer(result: ProcessResult, verb: str, *names: str) -> dict[str, Any]:
             return response
     if result.code == 0:
         raise WorkbenchError(
-            f"this version cannot read the answer of `workbench {verb}`.",
+            f"this version cannot read the answer of `{command}`.",
             log=f"{result.out.strip()}\n{errors}".strip(),
         )
-    logger.error("`workbench %s` failed with exit code %d:\n%s", verb, result.code, errors)
-    raise WorkbenchError(f"`workbench {verb}` failed (exit code {result.code}).", hint="See the log of the server.")
+    logger.error("`%s` failed with exit code %d:\n%s", command, result.code, errors)
+    raise WorkbenchError(f"`{command}` failed (exit code {result.code}).", hint="See the log of the server.")
 
 
 def _error(fields: Mapping[str, Any]) -> WorkbenchError:

@@ -56,6 +56,11 @@ def test_an_expression_follows_its_options(line, expected):
     assert _leading_options(line) == expected
 
 
+def test_an_option_that_the_line_magic_does_not_have_is_refused_with_its_name():
+    with pytest.raises(InvalidRequest, match=r"^%mpi has no option '--rank': did you mean '--ranks'"):
+        _leading_options("--rank 3 X.sum()")
+
+
 def test_the_values_of_an_expression_get_the_name_that_is_asked_for(monkeypatch):
     monkeypatch.setattr(cells_client, "run", lambda *_, **__: CellResult(0, [0], {0: CellOutcome("ok")}))
     shell = SimpleNamespace(user_ns={})
@@ -72,6 +77,9 @@ def test_the_values_of_an_expression_get_the_name_that_is_asked_for(monkeypatch)
         ("%mpi my", ["myvalue"]),
         ("values = %mpi my", ["myvalue"]),
         ("%%mpi\nmy", ["myvalue"]),
+        ("%%mpi X --world 1\nmy", ["value1"]),
+        ("\n%%mpi --world=2\n--world 1\nmy", ["value2"]),
+        ("%mpi --world 1 my", ["value1"]),
         ("%mpi 1\nmy", []),
         ("%%mpi_profile\nmy", []),
         ("1\n%mpi my", ["myvalue"]),
@@ -81,7 +89,8 @@ def test_the_values_of_an_expression_get_the_name_that_is_asked_for(monkeypatch)
     ],
 )
 def test_names_of_rank_0_are_completed_where_they_are_used(text, expected, monkeypatch):
-    monkeypatch.setattr(cells_client, "complete", lambda *_: ["myvalue"])
+    names = ["myvalue", "value1", "value2"]
+    monkeypatch.setattr(cells_client, "complete", lambda *asked: [names[asked[2]]])
     monkeypatch.setattr("workbench.cells.magics._client_here", lambda: None)
     last = text.split("\n")[-1]
 

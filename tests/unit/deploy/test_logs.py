@@ -54,6 +54,9 @@ def test_all_logs_are_one_text_with_head_worlds_and_ranks_in_order(record):
         "rank-w1.0",
         "rank-w1.11",
         "rank-w1.2",
+        "rank-w10.0",
+        "rank-w2.0",
+        "world-10",
         "world-1",
         "world-0",
         "head",
@@ -64,8 +67,10 @@ def test_all_logs_are_one_text_with_head_worlds_and_ranks_in_order(record):
     (record.logs / "core").write_text("no log")
     text = logs.read(record.logs)
     titles = [line.split()[1] for line in text.splitlines() if line.startswith("==>")]
-    assert titles[:8] == ["head", "world-0", "world-1", "rank-9", "rank-10", "rank-w1.0", "rank-w1.2", "rank-w1.11"]
-    assert sorted(titles[8:]) == ["other-x", "z"]
+    of_first, of_others = ["rank-9", "rank-10"], ["w1.0", "w1.2", "w1.11", "w2.0", "w10.0"]
+    expected = ["head", "world-0", "world-1", "world-10", *of_first, *(f"rank-{name}" for name in of_others)]
+    assert titles[: len(expected)] == expected
+    assert sorted(titles[len(expected) :]) == ["other-x", "z"]
     assert "==> rank-9 <==\ntext of rank-9\n" in text
 
 
