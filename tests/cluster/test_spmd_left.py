@@ -33,6 +33,21 @@ def test_what_a_failed_call_had_posted_does_not_write_into_the_memory_of_the_nex
 
 
 @pytest.mark.mpi_flavor
+def test_the_buffer_of_a_call_that_fails_is_detached_and_that_of_one_that_returns_stays(client4):
+    with pytest.raises(ValueError, match="with a buffer"):
+        run_on_ranks(functions.fail_with_a_buffer, client=client4)
+    from_before = [3, 0, 1, 2]
+    found = run_on_ranks(functions.send_by_a_buffer, client=client4, timeout=DEADLINE)
+    assert found == [(rank, True) for rank in from_before]
+
+    found = run_on_ranks(functions.send_by_a_buffer, detaches=False, client=client4, timeout=DEADLINE)
+    assert found == [(rank, None) for rank in from_before]
+    with pytest.raises(ValueError, match="without a buffer"):
+        run_on_ranks(functions.fail, client=client4)
+    assert run_on_ranks(functions.detach_the_buffer, client=client4) == [True] * 4
+
+
+@pytest.mark.mpi_flavor
 def test_what_a_call_posted_and_never_waited_for_takes_no_message_of_the_next(client4):
     run_on_ranks(functions.leave_a_request, client=client4)
     assert run_on_ranks(functions.passed_on, client=client4, timeout=DEADLINE) == [3, 0, 1, 2]

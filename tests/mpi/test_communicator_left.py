@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from support.ends import until
 from support.patience import DEADLINE
 from support.world import World, on_ranks
 
@@ -54,6 +55,29 @@ async def left_behind(end: End, function: Callable[[Any], object]) -> tuple[bool
     assert run(call, Fresh(), end.rank)["nbytes"]
     told = (await end.gather(call.left_behind())).values()
     return any(each["pending"] for each in told), bool(sum(each["messages"] for each in told) & KEYS)
+
+
+@on_ranks
+async def test_a_buffer_is_not_detached_before_its_messages_are_received(end: End):
+    from mpi4py import MPI
+
+    from workbench.mpi import attached_buffer
+
+    attached_buffer.track()
+    comm, message = MPI.COMM_WORLD.Dup(), np.full(1_000_000, float(end.rank))
+    MPI.Attach_buffer(bytearray(message.nbytes + MPI.BSEND_OVERHEAD))
+    comm.Bsend(message, right(comm))
+    assert not attached_buffer.detach_empty()
+    assert attached_buffer.is_attached()
+    await end.gather(None)  # no rank receives before all have tried
+
+    comm.Recv(message)
+    assert message[0] == (comm.rank - 1) % comm.size
+    await until(attached_buffer.detach_empty)
+    MPI.Attach_buffer(bytearray(10_000))  # MPI refuses a second one
+    MPI.Detach_buffer()
+    await end.gather(None)
+    comm.Free()
 
 
 def right(comm: Any) -> int:

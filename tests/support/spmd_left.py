@@ -42,6 +42,40 @@ def fail_with_a_request(comm):
     comm.Barrier()
 
 
+def fail_with_a_buffer(comm):
+    """Fail on all ranks, each with its buffer attached."""
+    from mpi4py import MPI
+
+    MPI.Attach_buffer(bytearray(8 * FEW + MPI.BSEND_OVERHEAD))
+    comm.Bsend(np.full(FEW, comm.rank), (comm.rank + 1) % comm.size)
+    comm.Barrier()
+    raise ValueError("a call with a buffer")
+
+
+def send_by_a_buffer(comm, detaches=True):
+    """Return what each rank gets from the rank before by a buffered send, and whether all have detached a buffer."""
+    from mpi4py import MPI
+
+    MPI.Attach_buffer(bytearray(8 * FEW + MPI.BSEND_OVERHEAD))
+    comm.Bsend(np.full(FEW, comm.rank), (comm.rank + 1) % comm.size)
+    got = np.empty(FEW, int)
+    comm.Recv(got)
+    return got[0], MPI.Detach_buffer() is not None if detaches else None
+
+
+def fail(comm):
+    """Fail on all ranks."""
+    comm.Barrier()
+    raise ValueError("a call without a buffer")
+
+
+def detach_the_buffer(_comm):
+    """Return the size of the buffer that another call has left."""
+    from mpi4py import MPI
+
+    return len(MPI.Detach_buffer()) > 1000
+
+
 def dirty_zeros(comm):
     """Return how many arrays of zeros are not so any more after some messages."""
     arrays = [np.zeros(FEW) for _ in range(200)]

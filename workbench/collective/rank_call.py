@@ -80,6 +80,8 @@ class SpmdCall(RankState):
         self._comm: Communicator | None = None
         # Requests that were incomplete at the end.
         self._left: list[MPI.Request] = []
+        # Whether an earlier call or a cell has left a buffer attached, which stays.
+        self._had_buffer = True
         self._lock = threading.Lock()
         self._ended_at = 0.0
         self._interrupted = False
@@ -117,8 +119,11 @@ class SpmdCall(RankState):
         return {**outcome, **self.left_behind()}
 
     def _call(self, communicators: CommunicatorCache, number: int, wanted: protocol.Wanted) -> protocol.Outcome:
+        from workbench.mpi import attached_buffer
         from workbench.mpi.communicator import Communicator
 
+        attached_buffer.track()
+        self._had_buffer = attached_buffer.is_attached()
         with self.watch.doing("the making of its communicator", counted=False):
             shared = communicators.get(self._serial, self._ranks, self.watch.check)
         self._comm = comm = Communicator(shared, self.watch, _key(self.id))
@@ -183,6 +188,11 @@ class SpmdCall(RankState):
         self._left = [request for request in posted if not (self._returned and is_over(request))]
         for request in self._left:
             keep_alive(request)
+        if not (self._returned or self._had_buffer):
+            from workbench.mpi import attached_buffer
+
+            with contextlib.suppress(MPI.Exception, MemoryError):
+                attached_buffer.detach_empty()
 
     def left_behind(self) -> protocol.Outcome:
         """Return whether messages of this call may be left on the communicator, where the next call would get them."""
