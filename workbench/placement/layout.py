@@ -39,6 +39,11 @@ def blocks(X: Any) -> list[Future[Any]]:
     ------
     PlacementError
         If the collection was not placed.
+
+    Examples
+    --------
+    >>> [block.result().shape for block in blocks(X)]  # doctest: +SKIP
+    [(25000, 8), (25000, 8), (25000, 8), (25000, 8)]
     """
     if sources.placed_by(X) is None:
         raise PlacementError(f"{sources.type_name(X)} is not placed. Pass the collection that place(...) returned.")

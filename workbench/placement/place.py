@@ -126,6 +126,12 @@ def map_blocks(
     ------
     PlacementError
         If ``X`` is not placed, or another Dask collection is not placed or has another layout.
+
+    Examples
+    --------
+    >>> sums = map_blocks(lambda X, y: X[y > 0].sum(axis=0), X, y)  # doctest: +SKIP
+    >>> functools.reduce(operator.add, client.gather(sums))         # doctest: +SKIP
+    array([81234.0, 5210.5])
     """
     from dask.utils import funcname
 

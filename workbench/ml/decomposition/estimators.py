@@ -294,6 +294,17 @@ class PCA(_Decomposition):
     `error_bound_`; the precision of a component increases with the distance of its singular value from the others. All
     computations are in float64. Each rank needs matrices of features x features, or with ``"randomized"`` of features x
     vectors, and slices of its rows; blocks are never copied.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from workbench.ml import PCA
+    >>> X = np.array([[-1.0, -1.0], [-2.0, -1.0], [-3.0, -2.0], [1.0, 1.0], [2.0, 1.0], [3.0, 2.0]])
+    >>> model = PCA(1).fit(X)
+    >>> model.explained_variance_ratio_.round(3)
+    array([0.992])
+    >>> model.transform(X).shape
+    (6, 1)
     """
 
     _centered = True
@@ -479,6 +490,14 @@ class TruncatedSVD(_Decomposition):
     Notes
     -----
     See `PCA`. The result is that of scikit-learn with ``algorithm="arpack"``: the true singular values.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from workbench.ml import TruncatedSVD
+    >>> X = np.array([[-1.0, -1.0], [-2.0, -1.0], [-3.0, -2.0], [1.0, 1.0], [2.0, 1.0], [3.0, 2.0]])
+    >>> TruncatedSVD(1).fit(X).singular_values_.round(2)
+    array([6.3])
     """
 
     _centered = False

@@ -87,6 +87,18 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, Transformer, ClusterMixin, Estimat
     From the same first centers the result is that of scikit-learn, apart from rounding: rows with the same distance
     from two centers, to 14 digits, may be in the other cluster. The first centers of k-means|| cost about as much as
     five iterations, and two more for each round that finds clusters far from all others.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from workbench.ml import KMeans
+    >>> X = np.array([[1.0, 2.0], [1.0, 4.0], [1.0, 0.0], [10.0, 2.0], [10.0, 4.0], [10.0, 0.0]])
+    >>> model = KMeans(2, random_state=0).fit(X)  # on a cluster: fit(place(X)), or a Dask array
+    >>> model.cluster_centers_
+    array([[ 1.,  2.],
+           [10.,  2.]])
+    >>> model.predict([[0.0, 0.0], [12.0, 3.0]])
+    array([0, 1], dtype=int32)
     """
 
     _sparse = True

@@ -174,6 +174,17 @@ class LinearRegression(_Linear):
     float64. If a singular value between `tol` and 1e-5 of the largest is possible, a pass of QR decompositions follows,
     since squares have too few digits. The coefficients of float64 rows agree with scikit-learn to about 1e-10 of the
     largest.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from workbench.ml import LinearRegression
+    >>> X = np.array([[1.0, 1.0], [1.0, 2.0], [2.0, 2.0], [2.0, 3.0]])
+    >>> model = LinearRegression().fit(X, X @ [1.0, 2.0] + 3)
+    >>> model.coef_.round(6)
+    array([1., 2.])
+    >>> model.predict([[3.0, 5.0]]).round(6)
+    array([16.])
     """
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
@@ -278,6 +289,15 @@ class Ridge(_Linear):
     Each rank reduces its rows to sums of products, like `LinearRegression`. A Cholesky decomposition for each different
     `alpha` solves the equations, and another pass corrects the coefficients. These agree with scikit-learn to about
     1e-10 of the largest if the condition of the rows with the penalty is below 1e5.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from workbench.ml import Ridge
+    >>> X = np.array([[1.0, 1.0], [1.0, 2.0], [2.0, 2.0], [2.0, 3.0]])
+    >>> model = Ridge(alpha=1.0).fit(X, X @ [1.0, 2.0] + 3)
+    >>> model.coef_.round(6)
+    array([0.8, 1.4])
     """
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {

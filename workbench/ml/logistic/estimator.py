@@ -92,6 +92,15 @@ class LogisticRegression(Classifier, Estimator):
     The loss is that of scikit-learn, with the same scale and, except for ``"newton-cg"``, the same solver, so that
     coefficients agree to about `tol`, or to rounding for a small `tol`. If several models fit best, Newton's method
     returns one of them.
+
+    Examples
+    --------
+    >>> from workbench.ml import LogisticRegression
+    >>> model = LogisticRegression().fit([[0.0], [1.0], [2.0], [3.0]], ["no", "no", "yes", "yes"])
+    >>> model.predict([[0.5], [2.5]])
+    array(['no', 'yes'], dtype='<U3')
+    >>> model.predict_proba([[1.5]]).round(2)
+    array([[0.5, 0.5]])
     """
 
     _sparse = True

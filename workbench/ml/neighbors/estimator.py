@@ -97,6 +97,16 @@ class NearestNeighbors(Estimator):
 
     A model that was fitted on an array can be pickled, with its rows. A model whose rows are on ranks cannot, since it
     only refers to the rows: pickling raises TypeError.
+
+    Examples
+    --------
+    >>> from workbench.ml import NearestNeighbors
+    >>> model = NearestNeighbors(n_neighbors=2).fit([[0.0, 0.0, 2.0], [1.0, 0.0, 0.0], [0.0, 0.0, 1.0]])
+    >>> distances, rows = model.kneighbors([[0.0, 0.0, 1.3]])
+    >>> distances.round(2)
+    array([[0.3, 0.7]])
+    >>> rows
+    array([[2, 0]])
     """
 
     _sparse = True

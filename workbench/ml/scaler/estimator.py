@@ -80,6 +80,15 @@ class StandardScaler(OneToOneFeatureMixin, Transformer, Estimator):  # type: ign
     The result is that of scikit-learn to about 14 digits, also if the mean is much larger than the deviations. Missing
     numbers (NaN) are ignored, and stay missing. Weights must not be negative. A rank needs 2 MiB in addition to its
     block.
+
+    Examples
+    --------
+    >>> from workbench.ml import StandardScaler
+    >>> model = StandardScaler().fit([[0.0, 0.0], [0.0, 0.0], [1.0, 1.0], [1.0, 1.0]])
+    >>> model.mean_
+    array([0.5, 0.5])
+    >>> model.transform([[2.0, 2.0]])
+    array([[3., 3.]])
     """
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
