@@ -92,11 +92,11 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, Transformer, ClusterMixin, Estimat
     --------
     >>> import numpy as np
     >>> from workbench.ml import KMeans
-    >>> X = np.array([[1.0, 2.0], [1.0, 4.0], [1.0, 0.0], [10.0, 2.0], [10.0, 4.0], [10.0, 0.0]])
-    >>> model = KMeans(2, random_state=0).fit(X)  # on a cluster: fit(place(X)), or a Dask array
+    >>> X = np.array([[1.0, 2.0], [1.0, 4.0], [10.0, 2.0], [10.0, 4.0]])
+    >>> model = KMeans(2, random_state=0).fit(X)
     >>> model.cluster_centers_
-    array([[ 1.,  2.],
-           [10.,  2.]])
+    array([[ 1.,  3.],
+           [10.,  3.]])
     >>> model.predict([[0.0, 0.0], [12.0, 3.0]])
     array([0, 1], dtype=int32)
     """
