@@ -17,25 +17,32 @@ _VIEWS = 256
 
 def wanted_rows(
     lengths: Sequence[int], rank: int, size: int, seed: int | Sequence[int], shuffle: str | None, *, drop_last: bool
-) -> list[npt.NDArray[np.int64]]:
-    """Return the rows of this rank in each batch, as positions in all rows or in the block of the rank."""
+) -> tuple[npt.NDArray[np.int64], list[int]]:
+    """Return the rows of this rank in all batches, one batch after another, and their number in each batch.
+
+    Rows are positions in the rows of all ranks with ``shuffle="exchange"``, otherwise in the block of the rank.
+    """
     import numpy as np
 
     ranks = len(lengths)
-    parts = np.array_split(np.arange(size), ranks)
+    shares = [len(share) for share in np.array_split(np.arange(size), ranks)]
+    each = shares[rank]
     if shuffle == "exchange":
         rows = np.random.default_rng(seed).permutation(sum(lengths))
-        full = len(rows) // size * size
-        found = list(rows[:full].reshape(-1, size)[:, parts[rank]])
-        return found if drop_last or full == len(rows) else [*found, np.array_split(rows[full:], ranks)[rank]]
-    each = len(parts[rank])
+        count, first = len(rows) // size, sum(shares[:rank])
+        rest = rows[count * size :]
+        rows = rows[: count * size].reshape(-1, size)[:, first : first + each].ravel()
+        if drop_last or not len(rest):
+            return rows, [each] * count
+        last = np.array_split(rest, ranks)[rank]
+        return np.concatenate([rows, last]), [each] * count + [len(last)]
     own = np.arange(lengths[rank])
     if shuffle == "local":
         np.random.default_rng([seed, rank]).shuffle(own)
     # All ranks have the same number of batches, since they train together.
-    counts = [length / len(part) for length, part in zip(lengths, parts, strict=True)]
+    counts = [length / share for length, share in zip(lengths, shares, strict=True)]
     count = math.floor(min(counts)) if drop_last else math.ceil(max(counts))
-    return [own[number * each : (number + 1) * each] for number in range(count)]
+    return own[: count * each], [max(0, min(each, len(own) - start)) for start in range(0, count * each, each)]
 
 
 def exchange(comm: MPI.Intracomm, parts: list[Any], lengths: Sequence[int], rows: npt.NDArray[np.int64]) -> list[Any]:
@@ -50,6 +57,8 @@ def exchange(comm: MPI.Intracomm, parts: list[Any], lengths: Sequence[int], rows
         return [select(part, torch.from_numpy(rows)) for part in parts]
     starts = np.concatenate([[0], np.cumsum(lengths)])
     owners = np.searchsorted(starts, rows, side="right") - 1
+    if comm.size < 1 << 15:
+        owners = owners.astype(np.int16)  # NumPy sorts these several times faster
     order = np.argsort(owners, kind="stable")
     mine = np.bincount(owners, minlength=comm.size)
     theirs = np.empty_like(mine)

@@ -102,13 +102,13 @@ def batches(
         columns = [f"{str(part.dtype).removeprefix('torch.')} of shape {tuple(part.shape[1:])}" for part in parts]
         options |= {"seed": seed, "columns": columns}
     lengths = _agreed(comm, len(parts[0]), options)
-    wanted = wanted_rows(lengths, comm.rank, size, seed, shuffle, drop_last=drop_last)
-    if not wanted:
+    rows, counts = wanted_rows(lengths, comm.rank, size, seed, shuffle, drop_last=drop_last)
+    if not counts:
         raise InvalidRequest(
             f"size={size} is not valid: the ranks have {lengths} rows, which do not fill a batch. Choose a smaller "
             "size."
         )
-    return _yielded(comm, parts, lengths, wanted, shuffle)
+    return _yielded(comm, parts, lengths, rows, counts, shuffle=shuffle)
 
 
 def require_seed(seed: Any) -> None:
@@ -135,17 +135,19 @@ def _yielded(
     comm: MPI.Intracomm,
     parts: list[Any],
     lengths: Sequence[int],
-    wanted: list[npt.NDArray[np.int64]],
+    rows: npt.NDArray[np.int64],
+    counts: list[int],
+    *,
     shuffle: str | None,
 ) -> Iterator[Any]:
-    import numpy as np
     import torch
 
     exchanged = shuffle == "exchange" and comm.size > 1
     if exchanged:
-        parts = exchange(comm, parts, lengths, np.concatenate(wanted))
+        parts = exchange(comm, parts, lengths, rows)
     if exchanged or shuffle is None:
-        taken = cut(parts, [len(rows) for rows in wanted])
+        taken = cut(parts, counts)
     else:
-        taken = (tuple(select(part, torch.from_numpy(rows)) for part in parts) for rows in wanted)
+        each = torch.from_numpy(rows).split(counts)
+        taken = (tuple(select(part, places) for part in parts) for places in each)
     yield from taken if len(parts) > 1 else (rows for (rows,) in taken)

@@ -70,9 +70,9 @@ def _exchanged(
         # All rows that are left, then all of the chunks: the order on any number of ranks.
         is_fresh = np.repeat(np.tile([False, True], comm.size), np.ravel(parts))
         places = np.argsort(is_fresh, kind="stable")
-        wanted = wanted_rows(lengths, comm.rank, size, [seed, number], "exchange", drop_last=False)
-        rows = exchange(comm, rows, lengths, places[np.concatenate([places[:0], *wanted])])
-        full = [len(batch) for batch in wanted[: sum(lengths) // size]]
+        wanted, counts = wanted_rows(lengths, comm.rank, size, [seed, number], "exchange", drop_last=False)
+        rows = exchange(comm, rows, lengths, places[wanted])
+        full = counts[: sum(lengths) // size]
         yield from cut(rows, full)
         # Copies, so that the memory of the window is freed before the next one is joined.
         left = [part[sum(full) :].clone() for part in rows]
