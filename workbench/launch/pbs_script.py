@@ -66,12 +66,17 @@ def job_name(name: str, identity: str, flavor: Flavor) -> str:
     'w1_long_name-01234567'
     >>> job_name("training", "0123456789:world-1-2", Flavor.TORQUE)
     'tr-01234567-1-2'
+    >>> job_name("training", "0123456789:world-12-10", Flavor.TORQUE)
+    't-0123456-12-10'
     """
+    longest = 15 if flavor is Flavor.TORQUE else 230
     cluster, _, stem = identity.partition(":")
-    mark = f"-{cluster[:8]}{stem.removeprefix('job').removeprefix('world')}" if identity else ""
+    place = stem.removeprefix("job").removeprefix("world")
+    # One letter of the name remains at least: the first character has to be one.
+    mark = f"-{cluster[: min(8, longest - 2 - len(place))]}{place}" if identity else ""
     legal = _NAME.sub("_", name)
     legal = legal if legal[:1].isalpha() else f"w{legal}"
-    return legal[: (15 if flavor is Flavor.TORQUE else 230) - len(mark)] + mark
+    return legal[: longest - len(mark)] + mark
 
 
 def skipped(site: Site) -> set[str]:

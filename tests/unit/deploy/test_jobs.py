@@ -10,7 +10,8 @@ from workbench.deploy.record import Record
 from workbench.deploy.stop import stop
 from workbench.errors import LaunchError, SchedulerTimeout
 from workbench.launch import slurm
-from workbench.launch.interface import JobState
+from workbench.launch.interface import JobState, JobStatus
+from workbench.launch.pbs_script import Flavor, job_name
 from workbench.launch.slurm_parse import SEPARATOR
 from workbench.processes.process_id import ProcessId
 
@@ -111,6 +112,16 @@ def test_a_job_of_the_cluster_is_cancelled_by_comment_or_where_the_site_changes_
         system.queue("RUNNING", "training", comment)
         jobs.cancel(record)
     assert system.called.count("scancel") == 3
+
+
+def test_the_short_name_of_a_job_of_torque_belongs_to_the_cluster_whose_id_begins_with_its_digits(system):
+    record = training(system=A)
+    name = job_name("training", f"{record.id}:world-12-10", Flavor.TORQUE)
+    of_another = name.replace(record.id[:7], "f000000" if record.id[0] != "f" else "0000000")
+
+    assert len(name) == 15
+    assert jobs.of(record, JobStatus(JobState.RUNNING, label=name)).state is JobState.RUNNING
+    assert jobs.of(record, JobStatus(JobState.RUNNING, label=of_another)).state is JobState.UNKNOWN
 
 
 def test_a_running_job_of_an_earlier_version_is_believed_and_cancelled(system):
