@@ -9,6 +9,9 @@ import numpy as np
 
 from workbench.errors import InvalidRequest
 
+# Bytes of a page-locked buffer, and of the smallest tensor for which two of them save time.
+_BUFFER, _LARGE = 8 << 20, 32 << 20
+
 
 def is_tensor(value: Any) -> bool:
     """Return whether a value is a tensor of PyTorch."""
@@ -51,8 +54,8 @@ def register_messages() -> None:
         # A process that has not imported the workbench sends Dask's own header.
         if not header.get("gpu") or not torch.cuda.is_available():
             return tensor
-        copy = tensor.detach().cuda().requires_grad_(tensor.requires_grad)
-        copy.grad = None if tensor.grad is None else tensor.grad.cuda()
+        copy = _to_device(tensor.detach(), "cuda").requires_grad_(tensor.requires_grad)
+        copy.grad = None if tensor.grad is None else _to_device(tensor.grad, "cuda")
         return copy
 
     dask_serialize.register(torch.Tensor, pack)
@@ -82,7 +85,7 @@ def on_device(value: Any, device: str) -> Any:
         # PyTorch has no tensors that cannot be written.
         value = value.copy()
     try:
-        return torch.as_tensor(value, device=device)
+        return _to_device(torch.as_tensor(value), device)
     except torch.OutOfMemoryError as error:
         raise InvalidRequest(
             f"device={device!r} has no memory for {value.nbytes} bytes. Use more ranks, or pass device=None, which "
@@ -94,6 +97,31 @@ def on_device(value: Any, device: str) -> Any:
             f"device={device!r} cannot be used: {reason}. Pass device=None, which computes on the CPU, or use "
             "ranks with a GPU (--gpus-per-rank 1)."
         ) from error
+
+
+def _to_device(tensor: Any, device: str) -> Any:
+    """Return a tensor on a device: the same one if it is there, else a copy.
+
+    A large one goes to a GPU through two page-locked buffers: the threads of PyTorch fill one while the GPU reads the
+    other. The driver copies from other memory with one thread.
+    """
+    import torch
+
+    is_large = tensor.nbytes >= _LARGE and tensor.is_contiguous() and torch.get_num_threads() > 1
+    if not is_large or tensor.is_cuda or torch.device(device).type != "cuda":
+        return tensor.to(device)
+    copy, count = torch.empty_like(tensor, device=device), _BUFFER // tensor.element_size()
+    buffers = [torch.empty(count, dtype=tensor.dtype, pin_memory=True) for _ in range(2)]
+    is_read = [torch.cuda.Event() for _ in buffers]
+    with torch.cuda.device(copy.device):
+        for number, (source, target) in enumerate(
+            zip(tensor.view(-1).split(count), copy.view(-1).split(count), strict=True)
+        ):
+            event, buffer = is_read[number % 2], buffers[number % 2][: len(source)]
+            event.synchronize()
+            target.copy_(buffer.copy_(source), non_blocking=True)
+            event.record()
+    return copy
 
 
 def to_host(tensor: Any) -> Any:

@@ -19,6 +19,20 @@ def test_a_device_that_cannot_be_used_is_named():
         on_device(np.zeros(3), "nothing")
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("threads", [1, 2])
+def test_large_arrays_come_to_a_gpu_as_they_are(threads):
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        for array in (np.arange(5_000_003.0), np.arange(6e6).reshape(2000, 3000).T, np.zeros((1 << 23, 0))):
+            np.testing.assert_array_equal(on_device(array, "cuda").cpu().numpy(), array)
+    finally:
+        torch.set_num_threads(before)
+
+
 def test_where_there_is_no_gpu_a_tensor_of_a_gpu_arrives_in_the_memory_of_the_host(monkeypatch):
     import torch
     from distributed.protocol import deserialize, serialize
