@@ -58,10 +58,12 @@ help:
 	@echo 'make lint           format, lint, types and layers only, and the unit tests of the JupyterLab extension'
 	@echo 'make docs           set up, build the documentation site into build/docs'
 	@echo 'make man            set up, write the manual page of the command into packaging/man'
-	@echo 'make bench-NAME     measure: startup, transport, collectives, apps, broadcast, idle, overhead, metrics, scaling, tune or submit'
+	@echo 'make bench-NAME     measure: startup, transport, collectives, apps, broadcast, spmd, idle, overhead, metrics, scaling, tune'
+	@echo '                    or submit'
 	@echo 'make bench-training  set up, measure training with PyTorch against gloo and a parameter server of Dask'
 	@echo 'make bench-hybrid   set up, measure layouts of pipeline stages and replicas'
 	@echo 'make bench-strips   set up, measure the memory of a net of PyTorch on strips of an image'
+	@echo 'make bench-device   set up, measure the estimators on tensors of PyTorch'
 	@echo 'make bench-peers    set up, measure the estimators against those of dask-ml and daal4py'
 	@echo 'make clean          remove the environments and everything that tools left'
 
@@ -157,15 +159,11 @@ man: .venv-docs/.docs
 bench-peers: .venv-peers/.bench
 	@.venv-peers/bin/workbench bench peers $(BENCH_OPTIONS)
 
-.PHONY: bench-training bench-hybrid
-bench-training bench-hybrid: bench-%: .venv/.bench-torch
+.PHONY: bench-training bench-hybrid bench-strips bench-device
+bench-training bench-hybrid bench-strips bench-device: bench-%: .venv/.bench-torch
 	@.venv/bin/workbench bench $* $(BENCH_OPTIONS)
 
-.PHONY: bench-strips
-bench-strips: .venv/.bench-torch
-	@.venv/bin/workbench bench strips $(BENCH_OPTIONS)
-
-bench-%: .venv/.bench
+bench-%: .venv/.bench$(if $(filter --torch,$(BENCH_OPTIONS)),-torch)
 	@.venv/bin/workbench bench $* $(BENCH_OPTIONS)
 
 .PHONY: clean

