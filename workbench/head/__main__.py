@@ -40,6 +40,8 @@ def main() -> int:
     parser.add_argument("id", nargs="?", help="id of the cluster; default: the cluster with this name")
     # A shell starts background jobs with SIGINT ignored. Ranks would inherit this, and cells could not be interrupted.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
+    # An ancestor may have ignored SIGCHLD, and the kernel would not report how child processes end.
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     # Slurm sends SIGUSR1 before the end of a walltime, which would kill a head that is still starting.
     signal.signal(signal.SIGUSR1, lambda *_: None)
     logging.basicConfig(format="%(asctime)s %(name)s %(levelname)s %(message)s", level=logging.INFO)

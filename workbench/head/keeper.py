@@ -30,6 +30,8 @@ def main() -> int:
     parser.add_argument("ranks", type=int)
     arguments = parser.parse_args()
     signal.signal(signal.SIGINT, signal.SIG_DFL)
+    # An ancestor may have ignored SIGCHLD, and the kernel would not report how child processes end.
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     logging.basicConfig(format="%(asctime)s %(name)s %(levelname)s %(message)s", level=logging.INFO)
     open_files.allow_many()
     try:

@@ -77,6 +77,8 @@ def main() -> NoReturn:
     hosts = sys.argv[2] if guarded else ""
     pid, folder, *command = sys.argv[3 if guarded else 1 :]
     parent = int(pid) or os.getppid()
+    # The kernel does not report the end of a child if an ancestor of this process has ignored SIGCHLD.
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     # Blocked signals are received only in sigwait().
     signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
     set_signal(parent, signal.SIGTERM)

@@ -143,6 +143,20 @@ def test_it_ends_as_its_command_does_and_leaves_the_folder_to_the_parent(tmp_pat
     assert tmp_path.exists()
 
 
+@pytest.mark.parametrize("options", [(), ("--guard", "")], ids=["", "guarded"])
+def test_it_ends_with_its_command_also_where_a_program_above_ignores_the_ends_of_children(options):
+    ignore = (
+        "import os, signal, sys; signal.signal(signal.SIGCHLD, signal.SIG_IGN); os.execv(sys.argv[1], sys.argv[1:])"
+    )
+    line = [sys.executable, "-c", "raise SystemExit(3)"]
+    run = [sys.executable, parent_death.__file__, *options, str(os.getpid()), "/nowhere/folder", *line]
+    with subprocess.Popen([sys.executable, "-c", ignore, *run]) as tether:
+        try:
+            assert tether.wait(DEADLINE) == 3
+        finally:
+            tether.kill()
+
+
 def test_the_command_does_not_outlive_a_tether_that_is_killed():
     run = [sys.executable, parent_death.__file__, str(os.getpid()), "/nowhere/folder", sys.executable, "-c", SLEEP]
     with subprocess.Popen(run, stdout=subprocess.PIPE) as tied:
