@@ -18,6 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from workbench import config
 from workbench.deploy import certificates, ended, registry
 from workbench.deploy.job_spec import template_modules
+from workbench.deploy.lease import owns_lease
 from workbench.deploy.record import Record
 from workbench.deploy.registry import await_record
 from workbench.errors import StartError, WorkbenchError
@@ -129,8 +130,10 @@ def _fail(record: Record, error: WorkbenchError | OSError) -> int:
     message, failure = str(error), error.fields() if isinstance(error, WorkbenchError) else {}
     logging.getLogger("workbench.head").error(message, exc_info=None if failure else error)
     with contextlib.suppress(OSError):  # most likely the disk is full
-        registry.write(record.replace(state="failed", message=message, failure=failure))
-    certificates.remove(record.folder)
+        registry.update(record.replace(state="failed", message=message, failure=failure))
+    with contextlib.suppress(OSError):
+        if owns_lease(record):  # else the folder is that of another cluster
+            certificates.remove(record.folder)
     return 1
 
 

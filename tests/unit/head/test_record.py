@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import signal
+import sys
 import threading
 from functools import partial
 from types import SimpleNamespace
@@ -12,10 +14,13 @@ from support.patience import DEADLINE
 
 from workbench.deploy import certificates, registry
 from workbench.deploy.record import Record
-from workbench.errors import RecordError
+from workbench.errors import RecordError, StartError
+from workbench.fork import stub
 from workbench.head import __main__ as head_process
 from workbench.head import head as head_module
+from workbench.head import keeper
 from workbench.head.head import Head
+from workbench.launch import mpi_library
 
 
 async def test_a_head_whose_disk_is_full_answers_and_writes_its_record_when_there_is_room(monkeypatch):
@@ -80,6 +85,50 @@ def test_a_head_that_cannot_serve_writes_why_and_removes_the_key(error, message,
     written = registry.read("a")
     assert (written.state, written.message) == ("failed", message)
     assert [path.name for path in record.folder.iterdir()] == [registry.RECORD]
+
+
+def test_a_head_that_fails_leaves_the_folder_of_another_cluster_alone(tmp_path, monkeypatch):
+    monkeypatch.setenv("JUPYTER_DATA_DIR", str(tmp_path))
+    other = Record(name="a", ranks=4, state="ready")
+    registry.create(other)
+    certificates.make(other.folder, "a")
+
+    assert head_process._fail(Record(name="a", ranks=2), OSError(28, "No space left on device")) == 1
+    assert registry.read("a") == other
+    assert (other.folder / certificates.KEY).exists()
+
+
+def test_a_key_that_cannot_be_removed_does_not_hide_why_a_head_fails(tmp_path, monkeypatch, caplog):
+    monkeypatch.setenv("JUPYTER_DATA_DIR", str(tmp_path))
+    record = Record(name="a", ranks=2, state="starting")
+    registry.create(record)
+    (record.folder / certificates.CERTIFICATE).mkdir()  # an error as of a file server that permits no changes
+
+    assert head_process._fail(record, StartError("no MPI was found.")) == 1
+    assert registry.read("a").message == "no MPI was found."
+
+
+@pytest.mark.parametrize("program", [head_process, keeper], ids=["head", "keeper"])
+def test_a_head_and_a_keeper_see_the_ends_of_children_whatever_a_program_above_ignores(program, monkeypatch):
+    def look(*_):
+        seen.append(signal.getsignal(signal.SIGCHLD))
+        raise SystemExit
+
+    seen, numbers = [], (signal.SIGCHLD, signal.SIGINT, signal.SIGUSR1)
+    for name in stub.ONE_THREAD:
+        monkeypatch.setenv(name, "1")
+    monkeypatch.setattr(program, "await_record", look)
+    monkeypatch.setattr(mpi_library, "loaded_library", lambda: None)
+    monkeypatch.setattr(sys, "argv", ["program", "a", "id", "1", "2"][: 3 if program is head_process else 5])
+    before = {number: signal.getsignal(number) for number in numbers}
+    try:
+        signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+        with pytest.raises(SystemExit):
+            program.main()
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    assert seen == [signal.SIG_DFL]
 
 
 async def test_a_file_server_that_hangs_does_not_keep_a_head_from_ending_its_ranks(monkeypatch):
