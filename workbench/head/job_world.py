@@ -109,11 +109,12 @@ class JobWorld(MPIWorld):
         """Request the end of the ranks, then cancel the job."""
         self.stopping = True
         if self.job is None and self._submitting is not None:
-            with suppress(LaunchError):
+            with suppress(LaunchError, OSError):  # reported by `start`
                 self.job = await self._submitting
         if self.job is not None and await self._end_job(request_end):
-            # The job has ended, so its id is not needed.
-            await asyncio.to_thread(self._receipt().unlink, missing_ok=True)
+            # The job has ended, so its id is not needed. An error of the disk must not stop the end of a cluster.
+            with suppress(OSError):
+                await asyncio.to_thread(self._receipt().unlink, missing_ok=True)
 
     def _receipt(self) -> Path:
         return self.record.folder / f"world-{self.index}-{self.starts}.job"

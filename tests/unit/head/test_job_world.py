@@ -86,3 +86,14 @@ async def test_a_job_that_cannot_be_cancelled_keeps_its_receipt(world, scheduler
     await world.stop(nobody)
     assert [path.read_text() for path in world.record.folder.glob("*.job")] == ["77\n"]
     starting.cancel()
+
+
+async def test_a_receipt_that_cannot_be_removed_does_not_stop_the_end_of_the_cluster(world, scheduler):
+    starting = asyncio.ensure_future(world.start(10, "tls://x:1"))
+    await asyncio.to_thread(until, "the job is taken", lambda: world.job)
+    [receipt] = world.record.folder.glob("*.job")
+    receipt.unlink()
+    receipt.mkdir()  # an error as of a file server that permits no changes
+    await world.stop(nobody)
+    assert scheduler.cancelled == ["77"]
+    starting.cancel()
