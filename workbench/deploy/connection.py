@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 # How often the job is checked while the head has not answered.
 _JOB_CHECK_INTERVAL_S = 0.2
 _PROGRESS_INTERVAL_S = 1.0
+# For the ends of worlds before and after a change.
+_ENDING_S = 60.0
 # For a head whose lease cannot be seen.
 _ANSWER_TIMEOUT_S = 3.0
 
@@ -214,8 +216,9 @@ class HeadConnection(HeadClient):
             If the change is not done before the deadline of the head.
         """
         record, batch = self._job.record, is_batch(self._job.record)
-        # The head gives a world one such time to move its results, and one to start ...
-        timeout = 2 * record.ready_within + config.seconds("close-timeout")
+        # The head gives each removed world a time to move its results, and a new one a time to start ...
+        timeout = record.ready_within + max(len(record.worlds), 1) * config.seconds("start-timeout")
+        timeout += _ENDING_S
         if batch:
             timeout += config.seconds("queue-timeout")  # ... and more ranks need another job
         request = asyncio.ensure_future(self.call(operation, **message))

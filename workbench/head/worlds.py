@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from typing import Any
 
@@ -21,8 +22,9 @@ from workbench.log import debug_log
 from workbench.processes import open_files
 from workbench.text import count
 
-# Seconds after the deadline of a world's start, because the world's own error has more details.
-_EXTRA_TIMEOUT = 2.0
+# Seconds after the deadline of a world's start, because the world's own error has more details. That error is raised
+# when the processes or the job of the world have ended.
+_EXTRA_TIMEOUT = 30.0
 # Log line for an event of a rank.
 _RANK = "%s: rank %d of world %d, process %s on %s"
 
@@ -289,13 +291,20 @@ class Worlds:
             world.restart_requested = True
         starts = {world.index: world.starts for world in worlds}
         await asyncio.gather(*(world.stop(self._end_request(world)) for world in worlds))
-        # The deadline is after that of the worlds, whose errors have more details. Later worlds may wait for a job.
+        # Later worlds may wait for a job.
         queued = config.seconds("queue-timeout") if any(world.job for world in worlds) else 0.0
-        async with asyncio.timeout(queued + self._record.ready_within + _EXTRA_TIMEOUT):
-            while any(w.index in self._worlds and (w.starts == starts[w.index] or not w.ready) for w in worlds):
-                if self._is_ending():
-                    raise StartError(f"cluster {self._record.name!r} ended during the restart. See its logs.")
-                await asyncio.sleep(0.05)
+        deadline = time.monotonic() + queued + self._record.ready_within + _EXTRA_TIMEOUT
+        while waiting := [
+            w for w in worlds if w.index in self._worlds and (w.starts == starts[w.index] or not w.ready)
+        ]:
+            if self._is_ending():
+                raise StartError(f"cluster {self._record.name!r} ended during the restart. See its logs.")
+            if time.monotonic() > deadline:
+                raise StartTimeout(
+                    f"world {waiting[0].index} was not ready again at the deadline of the restart.",
+                    hint=f"See {waiting[0].log}",
+                )
+            await asyncio.sleep(0.05)
         if lost := [w for w in worlds if w.index not in self._worlds]:
             raise StartError(f"world {lost[0].index} did not start again, and was abandoned. See {lost[0].log}.")
 

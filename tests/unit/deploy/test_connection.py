@@ -124,3 +124,22 @@ async def test_a_head_that_has_ended_is_not_waited_for(listening, monkeypatch):
     ):
         async with asyncio.timeout(DEADLINE):
             await connected.refresh()
+
+
+async def test_a_change_has_the_time_that_the_head_gives_to_results_that_it_moves(listening, monkeypatch):
+    its = record(listening, state="ready", ready_within=0.01)
+    connected = connect(its, monkeypatch, answers=1)
+    await connected.open()
+    monkeypatch.setattr(connection, "_PROGRESS_INTERVAL_S", 0.01)
+    monkeypatch.setattr(connection, "_ENDING_S", 0.01)
+    moved, status, begin = asyncio.Event(), connected.rpc.workbench_status, time.monotonic()
+
+    async def workbench_status():
+        if time.monotonic() > begin + 0.2:
+            moved.set()
+        return await status()
+
+    connected.rpc.workbench_status, connected.rpc.workbench_scale = workbench_status, moved.wait
+    with dask.config.set({"workbench.start-timeout": DEADLINE}):
+        await connected.change("workbench_scale", "scaling to 2", quiet=True)
+    assert moved.is_set()

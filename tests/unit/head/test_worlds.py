@@ -10,6 +10,7 @@ from support.patience import DEADLINE
 
 from workbench.deploy.record import Record
 from workbench.deploy.world import MPIWorld
+from workbench.errors import StartTimeout
 from workbench.head import worlds
 from workbench.launch.mpi_library import MPI
 
@@ -135,3 +136,12 @@ async def test_a_world_that_is_lost_just_before_its_removal_does_not_start_again
     assert world.starts == 1
     assert [each.index for each in cluster.worlds] == [0]
     assert cluster.messages[-1] == "world 1 was removed, and its results were moved to the other worlds"
+
+
+async def test_a_restart_names_the_world_that_is_not_ready_at_its_deadline(cluster, monkeypatch):
+    monkeypatch.setattr(worlds, "_EXTRA_TIMEOUT", -cluster.worlds.get(0).record.ready_within)
+    async with asyncio.timeout(DEADLINE):
+        await cluster.worlds.scale(4)
+        cluster.tasks.append(asyncio.ensure_future(cluster.worlds.keep_first(DEADLINE)))
+        with pytest.raises(StartTimeout, match=r"world [01] was not ready again .* restart\. See .*world-[01]\.log"):
+            await cluster.worlds.restart()
