@@ -538,12 +538,16 @@ class MPICluster(Cluster):
     async def _close(self) -> None:
         if self.status in (Status.closing, Status.closed):
             return
-        if self._ending and self.scheduler_comm is not None:
-            self.status = Status.closing
-            with contextlib.suppress(OSError):
-                await self._connection.ask_to_end()
-        await super()._close()
-        await self._connection.close()
+        before, self.status = self.status, Status.closing
+        try:
+            if self._ending and self.scheduler_comm is not None:
+                with contextlib.suppress(OSError):
+                    await self._connection.ask_to_end()
+            await super()._close()
+            await self._connection.close()
+        except BaseException:  # for example at the deadline of `close`, which can be called again
+            self.status = before
+            raise
         if self._ending:
             await asyncio.to_thread(self._job.await_end)
 

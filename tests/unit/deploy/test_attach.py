@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from distributed.core import Status
 
 from workbench import MPICluster
 from workbench.deploy import registry
@@ -48,3 +51,27 @@ async def test_each_object_has_the_cluster_that_it_was_attached_to():
 def test_an_option_that_cannot_have_an_effect_is_refused(option):
     with pytest.raises(TypeError, match=rf"got an unexpected keyword argument '{option}'"):
         MPICluster.attach("a", **{option: 4})
+
+
+async def test_a_close_that_misses_its_deadline_can_be_repeated(monkeypatch):
+    cluster, asked = MPICluster.attach("a", asynchronous=True), []
+
+    async def ask_to_end():
+        asked.append(1)
+        if len(asked) == 1:
+            await asyncio.Event().wait()
+
+    async def close_rpc():
+        pass
+
+    monkeypatch.setattr(cluster._connection, "ask_to_end", ask_to_end)
+    monkeypatch.setattr(cluster._job, "await_end", lambda: asked.append("the end"))
+    cluster.scheduler_comm, cluster.status = SimpleNamespace(close_rpc=close_rpc), Status.running
+
+    with pytest.raises(TimeoutError):
+        await cluster.close(timeout=0.01, shutdown=True)
+    assert cluster.status == Status.running
+    await cluster.close(shutdown=True)
+
+    assert asked == [1, 1, "the end"]
+    assert cluster.status == Status.closed
