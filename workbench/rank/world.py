@@ -16,7 +16,8 @@ import time
 import traceback
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import TYPE_CHECKING
+from concurrent.futures import wait as wait_for
+from typing import TYPE_CHECKING, TypeVar
 
 from workbench import comm
 from workbench.deploy.record import Record
@@ -28,6 +29,8 @@ from workbench.mpi.threads import MainThread, SpmdThread
 
 if TYPE_CHECKING:
     from mpi4py import MPI
+
+T = TypeVar("T")
 
 _THREAD_LEVELS = ("single", "funneled", "serialized", "multiple")
 
@@ -51,7 +54,7 @@ def live(record: Record, index: int, ranks: int, timeout: float, times: dict[str
     gc.enable()
     times["imported"] = time.time()
 
-    context = opening.result(_left(deadline))
+    context = _result(opening, deadline, "MPI_Init")
     times["in MPI"] = time.time()
     # A template, if there is one, has imported these modules. Some modules use MPI when they are imported.
     for module in record.preload:
@@ -60,7 +63,8 @@ def live(record: Record, index: int, ranks: int, timeout: float, times: dict[str
     _log_to(record.logs / f"rank-{worker.worker_name(context.world, context.rank)}.log")
     description = f"rank {context.rank} of {context.size}, {context.library}, MPI_THREAD_{context.threads.upper()}"
     print(description, flush=True)  # noqa: T201  (this is the rank's log)
-    line = thread.submit(broadcast_line, context, _address_and_name, deadline).result(_left(deadline))
+    sent = thread.submit(broadcast_line, context, _address_and_name, deadline)
+    line = _result(sent, deadline, "the address of the scheduler")
     times["addressed"] = time.time()
     _close_input()
     address, name = line.split()
@@ -85,7 +89,7 @@ def live(record: Record, index: int, ranks: int, timeout: float, times: dict[str
     threading.Thread(target=run, name="dask-worker", daemon=True).start()
     registered.wait(_left(deadline) + 1)
     if not ended.done():
-        barrier.result(_left(deadline) + 1)
+        _result(barrier, deadline, "the other ranks")
         # From here on a failure of this rank must not end the other ranks.
         finalize = _wait(ended, main_thread)
         worker.has_closed()
@@ -124,6 +128,18 @@ def _close_input() -> None:
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, sys.stdin.fileno())
     os.close(null)
+
+
+def _result(future: Future[T], deadline: float, event: str) -> T:
+    """Return the result of a call on the SPMD thread; raise TimeoutError after the deadline."""
+    # The call has the same deadline, and its error has more details.
+    if not wait_for([future], _left(deadline) + 1).done:
+        raise _timed_out(event)
+    return future.result()
+
+
+def _timed_out(event: str) -> TimeoutError:
+    return TimeoutError(f"the wait for {event} has timed out. See the logs of the other ranks.")
 
 
 def _left(deadline: float) -> float:
@@ -219,6 +235,6 @@ def wait(request: MPI.Request, deadline: float, event: str) -> None:
     pause = 0.0005
     while not request.Test():
         if time.monotonic() > deadline:
-            raise TimeoutError(f"the wait for {event} has timed out. See the logs of the other ranks.")
+            raise _timed_out(event)
         time.sleep(pause)
         pause = min(2 * pause, 0.01)

@@ -16,7 +16,7 @@ from workbench.mpi.threads import SpmdThread
 from workbench.processes.process_id import ProcessId
 from workbench.rank import worker, world
 from workbench.rank.__main__ import _is_launcher
-from workbench.rank.world import _join_barrier
+from workbench.rank.world import _join_barrier, _result
 
 
 def test_an_orphan_leaves_its_new_parent_alone() -> None:
@@ -53,6 +53,16 @@ def test_ranks_meet_before_any_call_of_the_head_although_a_call_may_be_faster(mo
     registered.set()
     call.result(DEADLINE)
     assert done == ["met", "a call"]
+
+
+def test_a_rank_that_waits_in_vain_names_the_event_and_a_call_that_does_gives_the_reason() -> None:
+    late = time.monotonic() - 2  # after the extra time for the error of the call
+    with pytest.raises(TimeoutError, match=r"the wait for MPI_Init has timed out\. See the logs"):
+        _result(Future(), late, "MPI_Init")
+    fails: Future[None] = Future()
+    fails.set_exception(TimeoutError("the wait for all 4 ranks of the world has timed out"))
+    with pytest.raises(TimeoutError, match="all 4 ranks"):
+        _result(fails, late, "the other ranks")
 
 
 def test_a_rank_that_has_ended_already_does_not_wait_for_the_others(monkeypatch) -> None:
