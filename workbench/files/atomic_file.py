@@ -17,7 +17,7 @@ def validate(argument: str, file: str) -> Path:
     """Return the path of a file to write; raise InvalidRequest, with the subcommand or option, if it is not valid."""
     path = Path(file).expanduser()
     try:
-        path.lstat()
+        path.stat()
     except (FileNotFoundError, NotADirectoryError, PermissionError):
         pass  # the checks below report these errors
     except (OSError, ValueError) as error:

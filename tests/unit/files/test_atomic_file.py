@@ -88,3 +88,10 @@ def test_a_pipe_is_written_to_and_stays_one(tmp_path):
     assert os.read(end, 100) == b"# EOF\n"
     os.close(end)
     assert pipe.is_fifo()
+
+
+def test_a_link_to_itself_is_no_file(tmp_path):
+    link = tmp_path / "ranks.csv"
+    link.symlink_to(link)
+    with pytest.raises(InvalidRequest, match=r"--out .*ranks\.csv': the name is not valid \(.*symbolic links"):
+        atomic_file.validate("--out", str(link))
