@@ -78,6 +78,7 @@ def main() -> int:
             world.spawn(record.deadline - time.time())
             times["mpiexec is started"] = time.time()
         except (WorkbenchError, OSError) as error:
+            node_dirs.remove(record.id)  # no process that uses these folders was started
             return _fail(record, error)
         importing.result()
     times["the head has imported Dask"] = time.time()

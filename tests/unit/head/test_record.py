@@ -14,7 +14,8 @@ from support.patience import DEADLINE
 
 from workbench.deploy import certificates, registry
 from workbench.deploy.record import Record
-from workbench.errors import RecordError, StartError
+from workbench.errors import MPINotFound, RecordError, StartError
+from workbench.files import node_dirs
 from workbench.fork import stub
 from workbench.head import __main__ as head_process
 from workbench.head import head as head_module
@@ -108,26 +109,54 @@ def test_a_key_that_cannot_be_removed_does_not_hide_why_a_head_fails(tmp_path, m
     assert registry.read("a").message == "no MPI was found."
 
 
+@pytest.fixture
+def starting(monkeypatch):
+    """Let a head run in this process, which keeps its signals and variables, until its world is to start."""
+    for name in stub.ONE_THREAD:
+        monkeypatch.setenv(name, "1")
+    monkeypatch.setattr(mpi_library, "loaded_library", lambda: None)
+    monkeypatch.setattr(head_process, "_import", lambda _: None)
+    monkeypatch.setattr(sys, "argv", ["program", "a", "id"])
+    before = {number: signal.getsignal(number) for number in (signal.SIGCHLD, signal.SIGINT, signal.SIGUSR1)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.usefixtures("starting")
+def test_a_head_of_a_batch_job_that_finds_no_mpi_leaves_nothing_on_its_node(tmp_path, monkeypatch):
+    def fail(*_):
+        assert memory.exists()
+        raise MPINotFound("no MPI was found.")
+
+    monkeypatch.setenv("JUPYTER_DATA_DIR", str(tmp_path))
+    record = Record(name="a", ranks=2)
+    registry.create(record)
+    memory = node_dirs.shared_memory(record.id, make=False)
+    monkeypatch.setattr(head_process, "await_record", lambda *_: record)
+    monkeypatch.setattr(head_process, "launcher", lambda _: SimpleNamespace(batch=True))
+    monkeypatch.setattr(head_process, "current_allocation", lambda: SimpleNamespace(job="7"))
+    monkeypatch.setattr(mpi_library, "mpiexec_of", fail)
+
+    assert head_process.main() == 1
+    assert registry.read("a").message == "no MPI was found."
+    assert not memory.exists()
+
+
+@pytest.mark.usefixtures("starting")
 @pytest.mark.parametrize("program", [head_process, keeper], ids=["head", "keeper"])
 def test_a_head_and_a_keeper_see_the_ends_of_children_whatever_a_program_above_ignores(program, monkeypatch):
     def look(*_):
         seen.append(signal.getsignal(signal.SIGCHLD))
         raise SystemExit
 
-    seen, numbers = [], (signal.SIGCHLD, signal.SIGINT, signal.SIGUSR1)
-    for name in stub.ONE_THREAD:
-        monkeypatch.setenv(name, "1")
+    seen = []
     monkeypatch.setattr(program, "await_record", look)
-    monkeypatch.setattr(mpi_library, "loaded_library", lambda: None)
-    monkeypatch.setattr(sys, "argv", ["program", "a", "id", "1", "2"][: 3 if program is head_process else 5])
-    before = {number: signal.getsignal(number) for number in numbers}
-    try:
-        signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-        with pytest.raises(SystemExit):
-            program.main()
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    if program is keeper:
+        monkeypatch.setattr(sys, "argv", ["program", "a", "id", "1", "2"])
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    with pytest.raises(SystemExit):
+        program.main()
     assert seen == [signal.SIG_DFL]
 
 
