@@ -31,7 +31,7 @@ from workbench.errors import (
 )
 from workbench.placement import pinning
 from workbench.session.current_client import current_client
-from workbench.tune.trial import answer, identity_of, run
+from workbench.tune.trial import answer, failure, identity_of, run
 
 if TYPE_CHECKING:
     import optuna
@@ -281,7 +281,7 @@ class _Tuning:
             attribute = getattr(running.trial, name)
             reply = serialize.dumps((attribute(*args, **kwargs) if callable(attribute) else attribute, None))
         except Exception as error:  # noqa: BLE001  (the ranks raise the error)
-            reply = _packed(error)
+            reply = failure(error)
         given = answer, identity_of(self._topic, number), reply
         address = next(iter(running.group.values()))
         # Nothing waits for the answer: if the rank is lost, the call of the trial reports the loss.
@@ -329,14 +329,6 @@ class _Tuning:
 
 def _nothing(_: Any) -> None:
     """Return at once, on the ranks of a group."""
-
-
-def _packed(error: Exception) -> bytes:
-    """Return the answer of a request that has failed."""
-    try:
-        return serialize.dumps((None, error))
-    except Exception:  # noqa: BLE001  (whatever the error contains)
-        return serialize.dumps((None, RuntimeError(f"{type(error).__name__}: {error}")))
 
 
 def _require(study: Any, trials: Any, ranks: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import queue
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -29,6 +30,14 @@ def answer(identity: str, contents: bytes) -> None:
         _answers[identity].put(contents)
 
 
+def failure(error: Exception) -> bytes:
+    """Return the answer of a request that has failed."""
+    try:
+        return serialize.dumps((None, error))
+    except Exception:  # noqa: BLE001  (whatever the error contains)
+        return serialize.dumps((None, RuntimeError(f"{type(error).__name__}: {error}")))
+
+
 def identity_of(topic: str, number: int) -> str:
     """Return the identity of a trial of the study with this topic."""
     return f"{topic}-{number}"
@@ -37,8 +46,9 @@ def identity_of(topic: str, number: int) -> str:
 class RankTrial:
     """A trial of a study on the ranks of its group, with the methods of ``optuna.Trial`` that objectives call.
 
-    Every method and property is collective: all ranks of the group call it, in the same order, and get the same value.
-    A call takes a message to the notebook and back, some milliseconds.
+    Every method and property is collective: all ranks of the group call it, in the same order, and get the same value
+    or the same error. The arguments of the first rank count. A call takes a message to the notebook and back, some
+    milliseconds.
 
     Parameters
     ----------
@@ -126,7 +136,9 @@ class RankTrial:
         step : int
             Number of the step, for example of the epoch.
         """
-        value = float(value)
+        if self._comm.rank == 0:
+            with contextlib.suppress(Exception):  # Optuna raises the error, on all ranks
+                value = float(value)
         self._ask("report", value, step)
         if self._comm.rank == 0:
             record = {"step": float(step), "value": value}
@@ -162,23 +174,30 @@ class RankTrial:
 
     def _ask(self, name: str, *args: Any, **kwargs: Any) -> Any:
         """Return the value of an attribute or a method of the trial in the notebook, on all ranks of the group."""
-        value, error = self._comm.bcast(self._answer(name, args, kwargs) if self._comm.rank == 0 else None)
+        # As bytes: mpi4py cannot pickle an error of a class of the notebook, and would raise on one rank only.
+        contents = self._comm.bcast(self._answer(name, args, kwargs) if self._comm.rank == 0 else None)
+        value, error = serialize.loads(contents)
         if error is not None:
             raise error
         return value
 
-    def _answer(self, *question: Any) -> Any:
-        contents = serialize.dumps(question)
+    def _answer(self, *question: Any) -> bytes:
+        try:
+            contents = serialize.dumps(question)
+        except Exception as error:  # noqa: BLE001  (the other ranks wait for the answer)
+            return failure(error)
         if len(contents) > LARGE:  # the head keeps events
-            raise ValueError(
-                f"the arguments of trial.{question[0]}() have {format_bytes(len(contents))}, and the limit is "
-                f"{format_bytes(LARGE)}. Write larger data to a file, and pass the path of the file."
+            return failure(
+                ValueError(
+                    f"the arguments of trial.{question[0]}() have {format_bytes(len(contents))}, and the limit is "
+                    f"{format_bytes(LARGE)}. Write larger data to a file, and pass the path of the file."
+                )
             )
         arrived = _answers.setdefault(identity_of(self._topic, self.number), queue.SimpleQueue())
         tell(self._topic, {"trial": self.number, "question": contents})
         while True:
             try:
-                return serialize.loads(arrived.get(timeout=_LOOK))
+                return arrived.get(timeout=_LOOK)
             except queue.Empty:
                 self._comm.watch.check()
 

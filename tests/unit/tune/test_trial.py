@@ -1,0 +1,67 @@
+"""A trial gives all ranks of its group the same values and errors."""
+
+from __future__ import annotations
+
+import pickle
+import threading
+
+import pytest
+
+from workbench.collective import serialize
+from workbench.tune.trial import RankTrial, answer, identity_of
+
+
+class Group:
+    """The communicator of one rank of a group, whose ranks run one after another."""
+
+    def __init__(self, rank, sent):
+        self.rank, self._sent = rank, sent
+
+    def bcast(self, contents):
+        if self.rank == 0:
+            self._sent.append(pickle.dumps(contents))  # as mpi4py
+            return contents
+        return pickle.loads(self._sent.pop(0))  # noqa: S301  (pickled here)
+
+
+@pytest.fixture
+def ranks():
+    """Return the trial as each of two ranks has it."""
+    sent = []
+    return [RankTrial(Group(rank, sent), "topic", 3, "study") for rank in range(2)]
+
+
+@pytest.fixture
+def reply(monkeypatch):
+    """Return a function that sets the reply of the notebook to each question."""
+
+    def set_reply(contents):
+        monkeypatch.setattr("workbench.tune.trial.tell", lambda topic, _: answer(identity_of(topic, 3), contents))
+
+    return set_reply
+
+
+@pytest.mark.parametrize(
+    ("value", "words"), [(bytes(2 << 20), "the limit is 1.00 MiB"), (threading.Lock(), "pickle")], ids=["large", "lock"]
+)
+def test_what_cannot_be_asked_is_an_error_on_all_ranks(ranks, value, words):
+    for trial in ranks:
+        with pytest.raises((ValueError, TypeError), match=words):
+            trial.set_user_attr("weights", value)
+
+
+def test_an_error_of_a_class_of_the_notebook_reaches_all_ranks(ranks, reply):
+    class LocalError(Exception):  # pickled by value
+        pass
+
+    reply(serialize.dumps((None, LocalError("of the sampler"))))
+    for trial in ranks:
+        with pytest.raises(Exception, match="of the sampler") as raised:
+            trial.should_prune()
+        assert raised.type.__name__ == "LocalError"
+
+
+def test_the_value_of_the_first_rank_is_reported(ranks, reply):
+    reply(serialize.dumps((None, None)))
+    for trial, value in zip(ranks, (0.5, None), strict=True):  # as of comm.reduce
+        trial.report(value, 1)
