@@ -6,6 +6,7 @@ import functools
 import itertools
 import re
 import uuid
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -44,7 +45,7 @@ class Source:
     futures: Sequence[Future[Any]] = ()
     """The computed chunks."""
     shared: bool = False
-    """Whether another collection may share memory with the chunks, so that each block needs a copy."""
+    """Whether another value may share memory with the chunks, so that each block needs a copy."""
 
 
 def type_name(value: Any) -> str:
@@ -179,16 +180,13 @@ def persist(client: Client, sources: Sequence[Source]) -> list[Source]:
 
 
 def _shared(client: Client, sources: Sequence[Source]) -> list[bool]:
-    """Return for each source whether its chunks may share memory with the values of other futures."""
+    """Return for each source whether its chunks may share memory with the values of other futures or sources."""
     from dask.base import is_dask_collection
 
     # A task may return its argument, so all keys of the graph count.
-    held, shared = set(client.futures), []
-    for source in sources:
-        keys = set(source.collection.dask) if is_dask_collection(source.collection) else set()
-        shared.append(not held.isdisjoint(keys))
-        held |= keys
-    return shared
+    graphs = [set(source.collection.dask) if is_dask_collection(source.collection) else set() for source in sources]
+    uses = Counter(itertools.chain.from_iterable(graphs))
+    return [any(uses[key] > 1 or key in client.futures for key in keys) for keys in graphs]
 
 
 def _columns_together(collection: Any) -> Any:
