@@ -6,7 +6,6 @@ import functools
 import itertools
 import re
 import uuid
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -182,11 +181,22 @@ def persist(client: Client, sources: Sequence[Source]) -> list[Source]:
 def _shared(client: Client, sources: Sequence[Source]) -> list[bool]:
     """Return for each source whether its chunks may share memory with the values of other futures or sources."""
     from dask.base import is_dask_collection
+    from dask.core import flatten
 
     # A task may return its argument, so all keys of the graph count.
-    graphs = [set(source.collection.dask) if is_dask_collection(source.collection) else set() for source in sources]
-    uses = Counter(itertools.chain.from_iterable(graphs))
-    return [any(uses[key] > 1 or key in client.futures for key in keys) for keys in graphs]
+    held, shared = set(client.futures), []
+    for source in sources:
+        keys = set(source.collection.dask) if is_dask_collection(source.collection) else set()
+        shared.append(not held.isdisjoint(keys))
+        held |= keys
+    # The chunks of a source count for those before it, too: a later source may be computed from them after a function
+    # has written to the blocks. Other tasks that both have do not, or a table would be copied whole for its labels.
+    later: set[Any] = set()
+    for number in reversed(range(len(sources))):
+        if is_dask_collection(collection := sources[number].collection):
+            shared[number] = shared[number] or not later.isdisjoint(flatten(collection.__dask_keys__()))
+            later |= set(collection.dask)
+    return shared
 
 
 def _columns_together(collection: Any) -> Any:

@@ -123,6 +123,9 @@ def test_a_chunk_that_nobody_else_holds_is_not_copied(client):
     # The later one may be computed after a function has written to the blocks of the first.
     both = [sources.inspect_collection("X", one) for one in (X, X + 1)]
     assert [one.shared for one in sources.persist(client, both)] == [True, True]
+    table = da.zeros((ROWS, 3), chunks=(SIZES, 3))
+    columns = [sources.inspect_collection("X", one) for one in (table[:, :2] + 1, table[:, 2] + 1)]
+    assert [one.shared for one in sources.persist(client, columns)] == [False, True]
     kept = X.persist()
     for other in (kept, X, kept[:] + 0):
         assert [one.shared for one in sources.persist(client, [sources.inspect_collection("X", other)])] == [True]
