@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -102,6 +103,21 @@ async def test_messages_of_buffers_and_of_objects(end: End):  # noqa: C901, PLR0
         comm.Sendrecv_replace(numbers, dest=_next(comm), source=_before(comm))
         return numbers
 
+    every_second = MPI.DOUBLE.Create_vector(3, 1, 2).Commit()
+    backwards = MPI.DOUBLE.Create_indexed([1, 1], [1, 0]).Commit()
+
+    def replace_some(comm: Any) -> Any:
+        status, pairs = MPI.Status(), np.array([(comm.rank, 1, 0), (2, comm.rank, 0)], "d,i4,i4")
+        received: list[Any] = [pairs]
+        comm.Sendrecv_replace([pairs, 2, MPI.DOUBLE_INT], dest=_next(comm), source=_before(comm))
+        for kind, count in ((every_second, (2, 1)), (every_second, 0), (backwards, 4), (every_second, -1)):
+            numbers = np.arange(20.0) + 100 * comm.rank
+            received.append(numbers)
+            with contextlib.suppress(ValueError):
+                comm.Sendrecv_replace([numbers, count, kind], _next(comm), 4, _before(comm), status=status)
+            received += [status.tag, status.Get_count(kind)]
+        return received
+
     def probe(comm: Any) -> Any:
         status, more = MPI.Status(), MPI.Status()
         request = comm.isend(_object(comm), _next(comm), 5)
@@ -162,7 +178,7 @@ async def test_messages_of_buffers_and_of_objects(end: End):  # noqa: C901, PLR0
     cases = {f"{send} of few": ring(send, small, lambda: bytearray(9)) for send in ("Send", "Ssend", "Rsend")}
     cases |= {f"{send} of many": ring(send, large, lambda: np.zeros(300_000)) for send in ("Send", "Ssend")}
     cases |= {send: objects(send) for send in ("send", "ssend")}
-    others = (receive, exchange, replace, probe, matched, matched_later, buffered, nobody, swap)
+    others = (receive, exchange, replace, replace_some, probe, matched, matched_later, buffered, nobody, swap)
     await same(end, cases | {each.__name__: each for each in others})
 
 

@@ -70,6 +70,25 @@ def typed_nbytes(message: Any, blocks: int) -> list[int]:
         return [0] * blocks
 
 
+def packed(message: Any, comm: MPI.Comm) -> bytearray | None:
+    """Return the items of a message as consecutive bytes, to send as ``MPI.PACKED``; None if they are consecutive."""
+    try:
+        buffer, _, displacement, kind = _parts(message, (list, tuple))
+        if kind is None:
+            return None
+        datatype, number = _datatype(kind), items(message)
+        extent = datatype.Get_extent()[1]
+        if datatype.is_predefined and datatype.Get_size() == extent:
+            return None
+        begin = MPI.Get_address(buffer) + (displacement or 0) * extent
+        contents = bytearray(datatype.Pack_size(number, comm))
+        end = datatype.Pack(MPI.memory.fromaddress(begin, number * extent, readonly=True), contents, 0, comm)
+    except Exception:  # noqa: BLE001  (the message is not valid, so mpi4py will raise)
+        return None
+    del contents[end:]
+    return contents
+
+
 def _products(counts: Iterable[Any], sizes: Iterable[int]) -> list[int]:
     return [int(count) * size for count, size in zip(counts, sizes, strict=True)]
 

@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeVar, cast
 
 from mpi4py import MPI
 
-from workbench.mpi.message_size import nbytes
+from workbench.mpi.message_size import nbytes, packed
 from workbench.mpi.operation import InterruptibleComm, named, operation
 from workbench.mpi.polling import keep_alive, wait, withdraw
 from workbench.mpi.request import Message, status_of, unpickled
@@ -50,15 +50,7 @@ class PointToPoint(InterruptibleComm):
         status: MPI.Status | None = None,
     ) -> None:
         status = status_of(status, source)
-        self._check_sending(sendbuf, dest, sendtag)
-        receiving = MPI.Comm.Irecv(self, recvbuf, source, recvtag)
-        self.watch.messages += self.sent_pairs[dest]
-        try:
-            self._run(MPI.Comm.Isend, sendbuf, dest, sendtag)
-            self._wait(receiving, status)
-        except BaseException:
-            withdraw(receiving)
-            raise
+        self._exchange_buffers(sendbuf, dest, sendtag, recvbuf, source, recvtag, status)
         self._received_from("Sendrecv", source, status)
 
     @operation
@@ -72,9 +64,33 @@ class PointToPoint(InterruptibleComm):
         status: MPI.Status | None = None,
     ) -> None:
         status = status_of(status, source)
-        self.watch.messages += self.sent_pairs[dest]
-        self._run(MPI.Comm.Isendrecv_replace, buf, dest, sendtag, source, recvtag, status=status)
+        if (contents := packed(buf, self)) is None:
+            self.watch.messages += self.sent_pairs[dest]
+            self._run(MPI.Comm.Isendrecv_replace, buf, dest, sendtag, source, recvtag, status=status)
+        else:
+            # The non-blocking operation of MPICH 5 sends other items, and memory beyond the buffer.
+            self._exchange_buffers([contents, MPI.PACKED], dest, sendtag, buf, source, recvtag, status)
         self._received_from("Sendrecv_replace", source, status)
+
+    def _exchange_buffers(
+        self,
+        sendbuf: Any,
+        dest: int,
+        sendtag: int,
+        recvbuf: Any,
+        source: int,
+        recvtag: int,
+        status: MPI.Status | None,
+    ) -> None:
+        self._check_sending(sendbuf, dest, sendtag)
+        receiving = MPI.Comm.Irecv(self, recvbuf, source, recvtag)
+        self.watch.messages += self.sent_pairs[dest]
+        try:
+            self._run(MPI.Comm.Isend, sendbuf, dest, sendtag)
+            self._wait(receiving, status)
+        except BaseException:
+            withdraw(receiving)
+            raise
 
     @operation
     def recv(
