@@ -80,6 +80,38 @@ async def test_a_buffer_is_not_detached_before_its_messages_are_received(end: En
     comm.Free()
 
 
+@on_ranks
+async def test_a_buffer_of_each_kind_is_detached(end: End):
+    from mpi4py import MPI
+
+    from workbench.mpi import attached_buffer
+
+    class OnlyDLPack:
+        """A buffer like a tensor of PyTorch."""
+
+        _numbers = np.zeros(10_000)
+
+        def __dlpack__(self, **options: Any) -> Any:
+            return self._numbers.__dlpack__(**options)
+
+        def __dlpack_device__(self) -> Any:
+            return self._numbers.__dlpack_device__()
+
+    attached_buffer.track()
+    for buffer in (bytearray(10_000), np.zeros((9, 99)), OnlyDLPack(), None, MPI.BUFFER_AUTOMATIC):
+        try:
+            MPI.Attach_buffer(buffer)
+        except MPI.Exception:
+            assert buffer is None or buffer is MPI.BUFFER_AUTOMATIC
+            assert MPI.Get_version() < (4, 1)  # the first version that makes buffers
+        else:
+            assert attached_buffer.is_attached()
+            await until(attached_buffer.detach_empty)
+            assert not attached_buffer.is_attached()
+    MPI.Attach_buffer(bytearray(10_000))  # MPI refuses a second one
+    MPI.Detach_buffer()
+
+
 def right(comm: Any) -> int:
     return (comm.rank + 1) % comm.size
 

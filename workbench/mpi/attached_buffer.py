@@ -6,8 +6,10 @@ from typing import Any
 
 from mpi4py import MPI
 
-# Bytes of the attached buffer; None without one, or with one whose size MPI chooses.
-_nbytes: int | None = None
+from workbench.mpi.polling import keep_alive
+
+# Bytes of the attached buffer, if there is one; 0 for one that MPI makes, ``MPI.BUFFER_AUTOMATIC``.
+_attached: list[int] = []
 _attach, _detach = MPI.Attach_buffer, MPI.Detach_buffer
 
 
@@ -19,38 +21,46 @@ def track() -> None:
 
 def attach(buf: Any) -> None:
     """Attach a buffer, like ``MPI.Attach_buffer``."""
-    global _nbytes  # noqa: PLW0603  (MPI has one buffer for each process)
     _attach(buf)
     try:
-        _nbytes = memoryview(buf).nbytes
-    except TypeError:  # the buffer that MPI makes
-        _nbytes = None
+        _attached[:] = [MPI.memory.frombuffer(buf).nbytes]
+    except TypeError:  # None, which stands for BUFFER_AUTOMATIC
+        _attached[:] = [0]
 
 
 def detach() -> Any:
     """Detach the buffer, like ``MPI.Detach_buffer``."""
-    global _nbytes  # noqa: PLW0603
     found = _detach()
-    _nbytes = None
+    _attached.clear()
     return found
 
 
 def is_attached() -> bool:
-    """Return whether a buffer is attached that `detach_empty` can detach."""
-    return _nbytes is not None
+    """Return whether a buffer is attached."""
+    return bool(_attached)
 
 
 def detach_empty() -> bool:
     """Detach the buffer if all its messages have left it; return whether no buffer is attached any more.
 
     ``MPI_Buffer_detach`` waits for the messages in the buffer, without end if nobody receives one, and MPI cannot be
-    asked for them before version 4.1. A message that fills the buffer fits only if the buffer is empty.
+    asked for them before version 4.1. A message that fills the buffer fits only if the buffer is empty. A buffer that
+    MPI makes grows instead, but only MPI 4.1 has those.
     """
-    if _nbytes is None:
+    if not _attached:
         return True
-    alone = MPI.COMM_SELF.Dup()
-    message = bytearray(max(0, _nbytes - MPI.BSEND_OVERHEAD))
-    request = alone.Irecv(bytearray(len(message)), 0)
+    nbytes = _attached[0]
+    if not nbytes:
+        flush = MPI.Iflush_buffer()
+        if flush.Test():
+            detach()
+        else:
+            keep_alive(flush)
+        return not _attached
+    message = bytearray(max(0, nbytes - MPI.BSEND_OVERHEAD))
+    received = bytearray(len(message))
+    alone = MPI.COMM_SELF.Dup()  # not earlier: a MemoryError would leave this communicator behind
+    request = alone.Irecv(received, 0)
     try:
         alone.Bsend(message, 0)
     except MPI.Exception:
