@@ -329,6 +329,30 @@ async def what_is_left_on_communicators_that_a_call_made_is_received(end: End) -
         assert serialize.loads(told["value"]) == {"new"}
 
 
+async def a_buffer_of_the_communicator_ends_with_the_call(end: End) -> None:
+    from mpi4py import MPI
+
+    from workbench.collective.rank_call import SpmdCall
+    from workbench.mpi import communicator_cache
+
+    def send(comm: Any) -> None:
+        with contextlib.suppress(NotImplementedError):  # before MPI 4.1
+            comm.Attach_buffer(bytearray(8_000_000 + MPI.BSEND_OVERHEAD))
+            comm.Bsend(np.zeros(1_000_000), right(comm))
+
+    communicator_cache._SETTLE_TIMEOUT = DEADLINE
+    communicators, last = communicator_cache.CommunicatorCache(MPI.COMM_WORLD.Dup()), None
+    for number in range(3):
+        before, last = last, SpmdCall(str(number), "a call", 1, tuple(range(end.size)))
+        last._function = send
+        assert run(last, communicators, end.rank, before)["pending"]
+        assert last.settle(communicators)
+
+
+def test_a_buffer_of_the_communicator_ends_with_the_call(untidy: World) -> None:
+    untidy.run(a_buffer_of_the_communicator_ends_with_the_call)
+
+
 def test_what_is_left_on_communicators_that_a_call_made_is_received(untidy: World) -> None:
     untidy.run(what_is_left_on_communicators_that_a_call_made_is_received)
 

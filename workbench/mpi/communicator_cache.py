@@ -164,6 +164,8 @@ class CommunicatorCache:
                 for source in range(comm.size):
                     _receive_until_mark(comm, source, mark, own, deadline.check)
             poll(lambda: all(map(is_over, (*sent, *left))), deadline.check)
+            for comm in comms:
+                _detach_buffer(comm, deadline.check)
         except (MPI.Exception, CollectiveFailed):
             keep_alive(*sent)
             self.abandon(communicator_id)
@@ -194,6 +196,13 @@ class CommunicatorCache:
         finally:
             side.leave()
         return side.any_failed
+
+
+def _detach_buffer(comm: MPI.Intracomm, check: Callable[[], None]) -> None:
+    """Detach the buffer that a call may have attached to a communicator; it has none before MPI 4.1."""
+    with contextlib.suppress(NotImplementedError):
+        wait(comm.Iflush_buffer(), check)
+        comm.Detach_buffer()
 
 
 def _receive_until_mark(comm: MPI.Intracomm, source: int, mark: bytes, own: bytes, check: Callable[[], None]) -> None:

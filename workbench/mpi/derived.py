@@ -104,6 +104,11 @@ class DerivedCommunicators(InterruptibleComm):
         self.watch.doubtful = True
         super().Set_errhandler(errhandler)
 
+    def Attach_buffer(self, buf: Any) -> None:
+        """Attach a buffer, which is detached after the call."""
+        self.watch.doubtful = True
+        super().Attach_buffer(buf)
+
     def Get_attr(self, keyval: int) -> Any:
         """Return an attribute. The attributes of MPI itself are those of `MPI.COMM_WORLD`."""
         return MPI.COMM_WORLD.Get_attr(keyval) if keyval in _WORLD_ATTRIBUTES else super().Get_attr(keyval)
