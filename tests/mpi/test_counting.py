@@ -174,7 +174,17 @@ async def test_there_is_a_case_for_every_operation(end: End):
     assert cases == set(OPERATIONS) - {"other"}
     assert len(set(OPERATIONS)) == len(OPERATIONS)
     # they tell, set or end something, or are made of operations that are counted
-    plain = {"Free", "Revoke", "Set_errhandler", "Disconnect", "Abort", "Improbe", "improbe", "Idup_with_info"}
+    plain = {
+        "Free",
+        "Revoke",
+        "Set_errhandler",
+        "Disconnect",
+        "Abort",
+        "Improbe",
+        "improbe",
+        "Idup_with_info",
+        "Attach_buffer",
+    }
     plain |= {"Test", "test", "free", "fromhandle", "Get_attr", "Cancel"}
     for ours, theirs in (
         (communicator.CartesianCommunicator, MPI.Cartcomm),
