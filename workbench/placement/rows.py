@@ -10,6 +10,7 @@ import numpy as np
 from dask.sizeof import sizeof
 from distributed.protocol.serialize import dask_deserialize, dask_serialize
 
+from workbench.errors import PlacementError
 from workbench.gpu import tensors
 from workbench.placement.alignment import Array, aligned, alignment_of, join_arrays, ready
 
@@ -75,7 +76,19 @@ def owned_array(pieces: Sequence[Array], *, copy: bool = False) -> Array:
     A view is copied where it would keep a larger array alive. An array in a buffer that NumPy does not own is copied
     too: the buffer is a received message, which may contain more than the array. So is one that is read-only, like the
     values of a pandas series: functions write to blocks.
+
+    Raises
+    ------
+    PlacementError
+        If a piece has a mask or is a sparse matrix: the collection has declared another type of its chunks.
     """
+    for piece in pieces:
+        if isinstance(piece, np.ma.MaskedArray) or hasattr(piece, "toarray"):
+            raise PlacementError(
+                f"a chunk has the type {type(piece).__qualname__}, and the collection declares NumPy arrays. Convert "
+                "the chunks first: X.map_blocks(numpy.ma.filled, 0.0) fills masked elements, and "
+                "X.map_blocks(lambda chunk: chunk.toarray()) makes sparse chunks dense."
+            )
     if len(pieces) > 1 or copy:
         return join_arrays(pieces)
     array = np.asarray(pieces[0])

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 import pandas as pd
+import pytest
 import torch
 from dask.sizeof import sizeof
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from scipy import sparse
 
+from workbench.errors import PlacementError
 from workbench.placement import rows
 from workbench.placement.alignment import empty_aligned, is_aligned
 from workbench.placement.pinning import Rank, select
@@ -72,6 +75,13 @@ def test_a_function_can_write_to_the_block_of_an_array_that_is_read_only():
     array = empty_aligned((100, 3), np.float64)
     array.flags.writeable = False
     assert rows.owned_array([array]).flags.writeable
+
+
+@pytest.mark.parametrize("chunk", [np.ma.masked_array([1.0, 2.0], [False, True]), sparse.csr_array(np.eye(2))])
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_chunk_of_another_type_than_its_collection_declares_is_refused(chunk, count):
+    with pytest.raises(PlacementError, match=f"a chunk has the type {type(chunk).__qualname__}, and the collection"):
+        rows.owned_array([chunk] * count)
 
 
 def test_python_objects_are_kept_contiguous():
