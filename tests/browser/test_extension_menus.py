@@ -75,7 +75,8 @@ def bare(lab, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def worker(lab, chromium, clusters, stranger, bare):
-    lab.write("python.ipynb", [""])
+    for name in ("python", "one", "other"):
+        lab.write(f"{name}.ipynb", [""])
     worker = Worker.at(lab, chromium)
     worker.show_clusters()
     for name in clusters:
@@ -197,6 +198,18 @@ def test_who_inserts_code_is_told_into_which_notebook(worker):
 
     worker.sees("The code that connects to first is in python.ipynb.")
     assert "MPICluster" in worker.source(0)
+
+
+def test_each_notebook_has_the_cluster_that_was_chosen_last_beside_it(worker):
+    chosen = worker.page.locator(".wb-Card.wb-mod-chosen")
+    for notebook, name in (("one.ipynb", "first"), ("other.ipynb", "second")):
+        worker.open_notebook(notebook)
+        worker.card(name).get_by_role("heading").click()
+        chosen.get_by_role("heading", name=name).wait_for()
+
+    worker.page.get_by_role("tab", name="one.ipynb").click()
+
+    chosen.get_by_role("heading", name="first").wait_for()
 
 
 def test_a_warning_comes_as_soon_as_the_settings_have_it_come(worker):

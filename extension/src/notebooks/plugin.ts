@@ -12,11 +12,13 @@ import { isUp, resolveCluster } from '../model/permissions';
 import { detailsActions, notifyInfo } from '../notify';
 import { CLUSTER_ARGS, CommandIDs, describeArgs, IWorkbench } from '../tokens';
 import { clientCode, failureReason, refusalReason } from './clientCode';
+import { bindSelection } from './selection';
 
 /** The code that connects a notebook to a cluster. */
 export const notebooksPlugin: JupyterFrontEndPlugin<void> = {
   id: 'mpi-workbench:inject',
-  description: 'Insert code that connects to a cluster into a notebook.',
+  description:
+    'Insert code that connects to a cluster into a notebook, and select the cluster of the current notebook.',
   autoStart: true,
   requires: [IWorkbench],
   optional: [INotebookTracker, ICommandPalette],
@@ -27,6 +29,9 @@ export const notebooksPlugin: JupyterFrontEndPlugin<void> = {
     palette: ICommandPalette | null
   ) => {
     const { trans } = workbench;
+    if (notebooks) {
+      bindSelection(notebooks, workbench.model);
+    }
     app.commands.addCommand(CommandIDs.insertCode, {
       label: args =>
         trans.__(
