@@ -46,7 +46,8 @@ def run_on_ranks(
         aligned to 64 bytes. A future is replaced by its value. Any other object is sent to all ranks, above 1 MiB
         with `broadcast`.
     client : distributed.Client, optional
-        Client of the cluster. Default: the client of the blocks, or the current client.
+        Client of the cluster. Default: the client of the blocks, or of the first future among the arguments, or the
+        current client.
     result : {"ranks", "root", "blocks"}
         ``"ranks"``: a list of the results of all ranks; ``"root"``: the result of the first rank; ``"blocks"``: arrays
         with one axis or more, or dataframes, stay on their ranks and become a placed collection; a tuple of them

@@ -107,7 +107,7 @@ def request(
     for each in (function, *arguments):
         _look_at_variables(each)
     collections = [argument for argument in arguments if is_dask_collection(argument)]
-    client = current_client(client or (layout.blocks(collections[0])[0].client if collections else None))
+    client = _client_of(arguments) if client is None else current_client(client)
     pins = layout.block_locations(client, collections[0], layout.blocks(collections[0])) if collections else None
     if world is None and not collections:
         world = 0
@@ -176,6 +176,16 @@ def _ranks(given: Sequence[int]) -> list[int]:
     return ranks
 
 
+def _client_of(arguments: Sequence[Any]) -> Client:
+    """Return the client of the first placed collection, else of the first future, else the current client."""
+    from dask.base import is_dask_collection
+    from distributed import Future
+
+    placed = [layout.blocks(argument)[0] for argument in arguments if is_dask_collection(argument)]
+    futures = placed or [argument for argument in arguments if isinstance(argument, Future)]
+    return current_client(futures[0].client if futures else None)
+
+
 def _look_inside(argument: Any) -> None:
     """Raise if a list, tuple or dict contains a collection or a future, which is not replaced there."""
     if isinstance(argument, list | tuple | dict) and (found := _on_ranks(argument)) is not None:
@@ -236,6 +246,7 @@ def _slot(
     if is_dask_collection(argument) or isinstance(argument, layout.AlignedBlocks):
         column = layout.block_arguments(client, argument, pins or ())
     elif isinstance(argument, Future):
+        pinning.check_cluster(client, [argument], sources.type_name(argument))
         column = [argument] * len(pins or [None])
     elif sizeof(argument) > LARGE:
         large[len(columns)] = argument

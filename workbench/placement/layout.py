@@ -86,7 +86,8 @@ def block_arguments(client: Client, value: Any, pins: Sequence[Pin]) -> Sequence
 
 
 def block_locations(client: Client, X: Any, futures: Sequence[Future[Any]]) -> list[Pin]:
-    """Return the pins of the blocks of a placed collection."""
+    """Return the pins of the blocks of a placed collection; raise PlacementError if the client has another cluster."""
+    pinning.check_cluster(client, futures, sources.type_name(X))
     cached = [pin for future in futures if (pin := pinning.cached_pin(future))]
     return cached if len(cached) == len(futures) else pinning.rediscover(client, futures, str(sources.placed_by(X)))
 

@@ -157,6 +157,35 @@ def cached_pin(future: Future[Any]) -> Pin | None:
     return _PINS.get(future)
 
 
+def check_cluster(client: Client, futures: Iterable[Future[Any]], name: str) -> None:
+    """Raise if futures belong to another cluster than the one of a client.
+
+    Parameters
+    ----------
+    client
+        The client that is to use the futures.
+    futures
+        Any futures.
+    name
+        The name of the futures in the message.
+
+    Raises
+    ------
+    PlacementError
+        If a future belongs to another cluster.
+    """
+    here = client._scheduler_identity  # noqa: SLF001  (the public method asks the scheduler)
+    for other in {future.client for future in futures} - {client}:
+        there = other._scheduler_identity  # noqa: SLF001  (as above)
+        # A closed client has no identity.
+        if there and there["id"] != here.get("id"):
+            raise PlacementError(
+                f"{name} is on the cluster at {there['address']}, and the client is connected to the cluster at "
+                f"{here.get('address')}. Pass a client of the first cluster as client=, or fetch the value and send "
+                "the value to the second cluster."
+            )
+
+
 def submit(
     client: Client, calls: Sequence[PinnedTask], keys: Sequence[Any], *, priority: int = 0, actors: bool = False
 ) -> list[Future[Any]]:
@@ -167,7 +196,11 @@ def submit(
     """
     from dask.highlevelgraph import HighLevelGraph, MaterializedLayer
     from dask.task_spec import Task
+    from distributed import Future
 
+    given = [value for call in calls for value in (*call.args, *call.kwargs.values())]
+    items = [item for value in given for item in (value if isinstance(value, list) else [value])]
+    check_cluster(client, [item for item in items if isinstance(item, Future)], "an argument")
     tasks = {
         call.key: Task(
             call.key,
@@ -200,6 +233,10 @@ def rediscover(client: Client, futures: Sequence[Future[Any]], per: str) -> list
     """
     ranks = target_workers(client, per)
     holders = client.who_has(futures)
+    if len(futures) < len(ranks):
+        # Results of a call on some of the ranks are in memory, on these ranks alone.
+        held = {address for addresses in holders.values() for address in addresses}
+        ranks = [rank for rank in ranks if rank.address in held] or ranks
     for number, (future, rank) in enumerate(zip_longest(futures, ranks[: len(futures)])):
         # A block that is not computed yet has no holder, but a task that waits for its rank.
         if rank is None or (holders[future.key] and rank.address not in holders[future.key]):

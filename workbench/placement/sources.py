@@ -16,7 +16,7 @@ import pandas as pd
 from workbench.errors import PlacementError
 from workbench.gpu.tensors import has_tensors
 from workbench.placement import rows, sparse
-from workbench.placement.pinning import Pin, PinnedTask, Rank, submit
+from workbench.placement.pinning import Pin, PinnedTask, Rank, check_cluster, submit
 
 if TYPE_CHECKING:
     from distributed import Client, Future
@@ -162,7 +162,13 @@ def persist(client: Client, sources: Sequence[Source]) -> list[Source]:
     """
     import dask.array as da
     import dask.dataframe as dd
+    from dask.base import is_dask_collection
+    from distributed import Future
 
+    for source in sources:
+        if is_dask_collection(source.collection):
+            used = [value for value in source.collection.dask.values() if isinstance(value, Future)]
+            check_cluster(client, used, source.name)
     shared = _shared(client, sources)
     futures: dict[int, list[Future[Any]]] = {}
     for kind in (da.Array, dd.DataFrame | dd.Series):

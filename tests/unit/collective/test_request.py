@@ -8,6 +8,7 @@ import tracemalloc
 import dask.array as da
 import numpy as np
 import pytest
+from distributed import Client
 from distributed.protocol import dumps
 
 from workbench import place, spmd
@@ -39,6 +40,11 @@ def test_a_function_with_a_large_table_is_broadcast_as_the_last_argument(client)
     call = SpmdCall("0", "mean", 0, (0,))
     assert call.unpack(contents, [whole]) == {}
     assert call._function(type("Comm", (), {"rank": 0, "size": 1})) == 2
+
+
+def test_a_call_without_a_client_uses_that_of_its_futures(client, local_cluster):
+    with Client(local_cluster, set_as_default=False) as other:
+        assert request(len, other.submit(len, []), client=None).client is other
 
 
 def test_a_small_function_goes_with_the_request(client):

@@ -10,13 +10,13 @@ import dask.dataframe as dd
 import numpy as np
 import pandas as pd
 import pytest
-from distributed import Client, LocalCluster, get_worker
+from distributed import Client, LocalCluster, get_worker, wait
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import sparse
 from support.processes import until
 
-from workbench import blocks, map_blocks, place
+from workbench import blocks, map_blocks, place, run_on_ranks
 from workbench.errors import PlacementError
 from workbench.placement import sources
 from workbench.placement.alignment import is_aligned
@@ -220,6 +220,26 @@ def test_another_client_finds_the_blocks_of_a_published_collection(client, local
     client.unpublish_dataset("frame")
 
 
+def test_another_client_finds_blocks_that_only_some_of_the_ranks_have(client, local_cluster):
+    """A call with ``ranks=[1, 2]`` and ``result="blocks"`` returns a collection like this."""
+    X = place(TABLE)
+    name = sources.placed_name("rank", 1, 0)
+    values = [
+        client.submit(np.copy, block, key=(name, number, 0), workers=[number + 1])
+        for number, block in enumerate(blocks(X)[1:3])
+    ]
+    wait(values)
+    client.publish_dataset(
+        some=sources.collection(
+            np.empty((0, 3)), name, dict(zip(((name, 0, 0), (name, 1, 0)), values, strict=True)), SIZES[1:3]
+        )
+    )
+    with Client(local_cluster, set_as_default=False) as other:
+        found = map_blocks(who_runs, other.get_dataset("some"), client=other)
+        assert other.gather(found) == [1, 2]
+    client.unpublish_dataset("some")
+
+
 # --- what is refused
 
 UNKNOWN = da.from_array(TABLE, chunks=100)
@@ -305,6 +325,34 @@ def test_a_cluster_without_ranks_is_refused(local_cluster):
         pytest.raises(PlacementError, match=r"the cluster has no ranks now.*wait_for_workers"),
     ):
         place(TABLE, client=lonely)
+
+
+@pytest.fixture
+def elsewhere():
+    """A client of another cluster, of one worker."""
+    with (
+        LocalCluster(n_workers=1, processes=False, dashboard_address=":0") as cluster,
+        Client(cluster, set_as_default=False) as client,
+    ):
+        yield client
+
+
+def test_what_is_on_another_cluster_is_refused(client, elsewhere):
+    X, there = place(TABLE), place(TABLE, client=elsewhere)
+    here = client.scheduler.address
+    both = rf"on the cluster at {elsewhere.scheduler.address}, .* the cluster at {here}\. Pass a client"
+    with pytest.raises(PlacementError, match=both):
+        map_blocks(len, there, client=client)
+    with pytest.raises(PlacementError, match=both):
+        map_blocks(len, X, there)
+    with pytest.raises(PlacementError, match=both):
+        map_blocks(len, X, elsewhere.submit(len, []))
+    with pytest.raises(PlacementError, match=both):
+        map_blocks(len, X, [elsewhere.submit(len, [])])
+    with pytest.raises(PlacementError, match=both):
+        place(there, client=client)
+    with pytest.raises(PlacementError, match=both):
+        run_on_ranks(len, elsewhere.submit(len, []), client=client)
 
 
 def test_a_closed_client_is_refused(local_cluster):
