@@ -81,7 +81,8 @@ def build(source: str | Path, *, options: Sequence[str] = ("-O3",), folder: str 
         raise InvalidRequest(f"File {source} does not exist on {platform.node()}. Pass a path of a file on that host.")
     compiler = find_compiler(language)
     flags = ["-shared", "-fPIC", str(source), *options]
-    text = _compile([compiler, "-E", *flags], source)
+    # The macros include the version of the compiler, and the instructions of this processor if -march=native is given.
+    text = _compile([compiler, "-E", "-dD", *flags], source)
     inputs = "\0".join([text, compiler, *options, str(loaded_library_here()), platform.machine()])
     target = _library_folder(folder) / f"{source.stem}-{hashlib.sha256(inputs.encode()).hexdigest()[:16]}.so"
     with _locked(target.parent):

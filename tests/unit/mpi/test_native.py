@@ -165,6 +165,19 @@ def test_a_changed_header_and_other_options_make_another_library(source, folder)
     assert [ctypes.CDLL(library).one() for library in libraries] == [1, 2, 10]
 
 
+def test_another_version_of_the_compiler_makes_another_library(source, folder, tmp_path, monkeypatch):
+    compiler = tmp_path / "cc"
+    monkeypatch.setenv("OMPI_CC", str(compiler))
+    monkeypatch.setenv("MPICH_CC", str(compiler))
+    libraries = set()
+    for version in (1, 2):
+        compiler.write_text(f'#!/bin/sh\nexec cc -U__VERSION__ -D__VERSION__={version} "$@"\n')
+        compiler.chmod(0o755)
+        libraries.add(build(source, folder=folder))
+
+    assert len(libraries) == 2
+
+
 def test_of_many_at_once_one_compiles_and_all_have_the_library(source, folder, monkeypatch):
     compiled = []
     run = mpi_compile._run
