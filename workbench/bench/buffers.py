@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from workbench.errors import InvalidRequest
-from workbench.gpu.tensors import is_tensor
+from workbench.gpu.tensors import on_host
 from workbench.torch.context import require_torch
 
 
@@ -52,4 +52,4 @@ def check(kind: str) -> None:
 
 def octets(buffer: Any) -> np.ndarray:
     """Return the bytes of a buffer of any kind, as an array of its memory, or of a copy if a GPU has the memory."""
-    return np.frombuffer(buffer.cpu().numpy() if is_tensor(buffer) else buffer, np.uint8)
+    return np.frombuffer(on_host(buffer), np.uint8)

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from workbench.errors import InvalidRequest
+from workbench.gpu.tensors import is_tensor
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -79,16 +80,11 @@ def average(comm: MPI.Intracomm, arrays: Any) -> Any:
     return means
 
 
-def _is_tensor(array: Any) -> bool:
-    # Who has a tensor has imported PyTorch.
-    return "torch" in sys.modules and isinstance(array, sys.modules["torch"].Tensor)
-
-
 def _numpy(array: Any) -> npt.NDArray[Any]:
     """Return the elements in a type that MPI adds, not copied where they have such a type."""
     import numpy as np
 
-    if _is_tensor(array):
+    if is_tensor(array):
         # DLPack has no conjugate or negative views, and passes their memory as it is.
         array = array.detach().resolve_conj().resolve_neg()
         array = array.cpu() if array.is_cuda else array
@@ -152,7 +148,7 @@ def _like(mean: npt.NDArray[Any], given: Any) -> Any:
 
     if isinstance(given, np.ndarray):
         return mean.astype(given.dtype, copy=False)
-    if _is_tensor(given):
+    if is_tensor(given):
         return sys.modules["torch"].from_numpy(mean).to(given.device, given.dtype)
     if "cupy" in sys.modules and isinstance(given, sys.modules["cupy"].ndarray):
         # CuPy has the functions of the array API standard, but neither the method that returns them nor `device`.
