@@ -31,6 +31,8 @@ LARGE = 1 << 20
 # Bytes above which a function is refused, since it uses a large object by mistake.
 _TOO_LARGE = 1 << 30
 
+# Types that are searched for collections and futures.
+_CONTAINERS = (list, tuple, dict, set, frozenset)
 # Types of items of long lists, which have no collection inside.
 _PLAIN = {bool, int, float, complex, str, bytes, type(None)}
 # Variables that the message about a function that is too large names.
@@ -187,8 +189,8 @@ def _client_of(arguments: Sequence[Any]) -> Client:
 
 
 def _look_inside(argument: Any) -> None:
-    """Raise if a list, tuple or dict contains a collection or a future, which is not replaced there."""
-    if isinstance(argument, list | tuple | dict) and (found := _on_ranks(argument)) is not None:
+    """Raise if a list, tuple, dict or set contains a collection or a future, which is not replaced there."""
+    if isinstance(argument, _CONTAINERS) and (found := _on_ranks(argument)) is not None:
         raise InvalidRequest(
             f"{sources.type_name(found)} is inside a {type(argument).__name__}. Pass placed arrays and futures as "
             "separate arguments."
@@ -213,14 +215,14 @@ def _look_at_variables(function: Any) -> None:
 
 
 def _on_ranks(value: Any) -> Any:
-    """Return the first collection or future in a value, also in lists, tuples and dicts; None without one."""
+    """Return the first collection or future in a value, also in lists, tuples, dicts and sets; None without one."""
     from dask.base import is_dask_collection
     from distributed import Future
 
     pending, seen = [value], set()
     while pending:
         item = pending.pop()
-        if isinstance(item, list | tuple | dict):
+        if isinstance(item, _CONTAINERS):
             if id(item) not in seen:
                 seen.add(id(item))
                 items = item.values() if isinstance(item, dict) else item

@@ -150,7 +150,7 @@ def test_a_lazy_collection_may_be_a_variable(client):
 
 
 def test_what_lies_on_the_ranks_is_refused_at_any_depth(client):
-    held = [1, ("a", {"pairs": [(client.submit(len, "abc"), 2)]})]
+    held = [1, ("a", {"pairs": [{client.submit(len, "abc"), 2}]})]
     held.append(held)
     with pytest.raises(
         InvalidRequest, match=r"a distributed\.Future is inside a list\. Pass placed arrays and futures"
