@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,24 @@ def is_tensor(value: Any) -> bool:
 def has_tensors(dtype: np.dtype[Any]) -> bool:
     """Return whether PyTorch has tensors of a dtype of NumPy."""
     return dtype.kind in "biufc" and dtype.isnative and dtype.name not in {"float128", "complex256"}
+
+
+def is_of_other_library(value: Any) -> bool:
+    """Return whether a value is an array of another library than NumPy that shares memory by DLPack, as CuPy's are."""
+    return hasattr(value, "__dlpack__") and not isinstance(value, np.ndarray)
+
+
+def joined(pieces: Sequence[Any], *, copy: bool) -> Any:
+    """Return arrays of a library with DLPack as one tensor; with the memory of a single array, or a `copy`."""
+    import torch
+
+    found = [torch.from_dlpack(piece) for piece in pieces]
+    if len(found) > 1:
+        return torch.cat(found)
+    # A view keeps a larger array alive.
+    if copy or getattr(pieces[0], "base", None) is not None:
+        return found[0].clone(memory_format=torch.contiguous_format)
+    return found[0].contiguous()
 
 
 def register_size(sizeof: Any) -> None:

@@ -48,7 +48,8 @@ def place(
         (`run_on_ranks`) runs within one world.
     device : str, optional
         Device of PyTorch on the ranks, for example ``"cuda"``: each block is a tensor there, which functions on the
-        ranks, and fits with the same `device`, use without a copy. Default: blocks are NumPy arrays.
+        ranks, and fits with the same `device`, use without a copy. Dask arrays may then have chunks of any library with
+        DLPack, for example CuPy. Default: blocks are NumPy arrays.
     client : distributed.Client, optional
         Default: the current client.
 
@@ -83,7 +84,7 @@ def place(
     per = pinning.of_world(per, world)
     ranks = pinning.target_workers(client, per)
     names = ["X", *(f"others[{number}]" for number in range(len(others)))]
-    inspected = list(map(sources.inspect_collection, names, (X, *others)))
+    inspected = [sources.inspect_collection(name, each, device) for name, each in zip(names, (X, *others), strict=True)]
     if device is not None:
         for source in inspected:
             sources.check_for_device(source, device)

@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from workbench.errors import PlacementError
-from workbench.gpu.tensors import has_tensors
+from workbench.gpu.tensors import has_tensors, is_of_other_library
 from workbench.placement import rows, sparse
 from workbench.placement.pinning import Pin, PinnedTask, Rank, check_cluster, submit
 
@@ -80,8 +80,8 @@ def placed_name(per: str, number: int, column: int) -> str:
     return f"{_PREFIX}-{per}-{(number + column) % 2**128:032x}"
 
 
-def inspect_collection(name: str, collection: Any) -> Source:
-    """Return the source of a collection, without computing; raise PlacementError if it cannot be placed."""
+def inspect_collection(name: str, collection: Any, device: str | None = None) -> Source:
+    """Return the source of a collection, without computing; raise PlacementError if it cannot be placed on a device."""
     import dask.array as da
     import dask.dataframe as dd
 
@@ -93,10 +93,13 @@ def inspect_collection(name: str, collection: Any) -> Source:
     meta = collection._meta if isinstance(collection, da.Array) else collection  # noqa: SLF001, as above
     if sparse.is_matrix(meta) and meta.ndim == 2:
         return _inspect_matrix(name, collection, meta)
-    if not isinstance(meta, np.ndarray) or isinstance(meta, np.ma.MaskedArray):
+    is_array = isinstance(meta, np.ndarray) and not isinstance(meta, np.ma.MaskedArray)
+    is_foreign = isinstance(collection, da.Array) and is_of_other_library(meta)
+    if not is_array and not (is_foreign and device is not None):
         inner = "" if meta is collection else f" of {type_name(meta)}"
+        remedy = f'Call place({name}, device="cuda"), whose blocks are tensors, or convert' if is_foreign else "Convert"
         raise PlacementError(
-            f"{name} is {type_name(collection)}{inner}, which cannot be placed. Convert {name} to {_KINDS}."
+            f"{name} is {type_name(collection)}{inner}, which cannot be placed. {remedy} {name} to {_KINDS}."
         )
     if collection.ndim == 0:
         raise PlacementError(f"{name} is one number and has no rows. Pass the number to map_blocks unplaced.")

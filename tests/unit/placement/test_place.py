@@ -240,6 +240,42 @@ def test_another_client_finds_blocks_that_only_some_of_the_ranks_have(client, lo
     client.unpublish_dataset("some")
 
 
+class OfAnotherLibrary:
+    """An array as CuPy has them: with the properties that Dask needs, and with DLPack."""
+
+    def __init__(self, array):
+        self.array, self.shape, self.ndim, self.dtype = array, array.shape, array.ndim, array.dtype
+
+    def __getitem__(self, part):
+        return OfAnotherLibrary(self.array[part])
+
+    def astype(self, dtype):
+        return OfAnotherLibrary(self.array.astype(dtype))
+
+    def __dlpack__(self, **options):
+        return self.array.__dlpack__(**options)
+
+    def __dlpack_device__(self):
+        return self.array.__dlpack_device__()
+
+
+def test_chunks_of_a_library_with_dlpack_are_placed_as_tensors(client):
+    import torch
+
+    there = da.from_array(TABLE, chunks=(100, 3)).map_blocks(
+        OfAnotherLibrary, dtype=TABLE.dtype, meta=OfAnotherLibrary(np.empty((0, 0)))
+    )
+    with pytest.raises(
+        PlacementError, match=r'OfAnotherLibrary, which cannot be placed\. Call place\(X, device="cuda"\)'
+    ):
+        place(there)
+    placed, labels = place(there, TABLE[:, 0].copy(), device="cpu")
+    found = [block.result() for block in blocks(placed)]
+    assert {type(block) for block in found} == {torch.Tensor}
+    np.testing.assert_array_equal(torch.cat(found).numpy(), TABLE)
+    np.testing.assert_array_equal(torch.cat([block.result() for block in blocks(labels)]).numpy(), TABLE[:, 0])
+
+
 # --- what is refused
 
 UNKNOWN = da.from_array(TABLE, chunks=100)

@@ -127,3 +127,16 @@ def test_a_node_is_stood_for_by_its_lowest_rank():
 
 def test_dask_counts_the_bytes_of_a_tensor():
     assert sizeof(torch.zeros(1000, 2)) == 8000
+
+
+def test_a_tensor_of_another_library_is_copied_only_where_a_copy_is_needed():
+    whole = torch.arange(12.0).reshape(6, 2)
+
+    assert rows.owned_tensor([whole], device="cpu").data_ptr() == whole.data_ptr()
+    for copied in (
+        rows.owned_tensor([whole], device="cpu", copy=True),
+        rows.owned_tensor([whole[:3], whole[3:]], device="cpu"),
+    ):
+        assert copied.data_ptr() != whole.data_ptr()
+        assert copied.equal(whole)
+    assert rows.owned_tensor([whole.T], device="cpu").is_contiguous()
