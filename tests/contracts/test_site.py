@@ -13,6 +13,7 @@ from support.patience import DEADLINE
 from workbench import errors
 
 DOCS = Path(__file__).parents[2] / "docs"
+CODE = DOCS.parent / "workbench"
 HOME = DOCS / "index.md"
 TASKS = DOCS / "reference" / "tasks.md"
 
@@ -24,6 +25,13 @@ mpi4py.rc.initialize = False
 print(*(name for name in sys.argv[1:] if pydoc.locate(name) is None))
 """
 
+# Parts of the messages in the documentation that the code fills in, besides names in quotes and capitals, and numbers.
+VALUES = re.compile(
+    r"a package and a command|Slurm|PBS|Open MPI|MPICH|mpich|sbatch|mpiexec|ranks-per-node|--mpi"
+    r"|'[^']*'|\b[A-Z]{2,}\b|\S*\d\S*|\S*/\S*|\.\.\.|…|: "
+)
+# What source code has between two words of a message.
+BETWEEN = r"""(?:[^\w{}]|\{[^{}]*\}|f(?=["']))+"""
 SECTION = re.DOTALL | re.MULTILINE
 LINK = re.compile(r"\]\((?!https?://)([^)\s]+)\)")
 CARD = re.compile(r"^:link: (\S+)$", re.MULTILINE)
@@ -82,6 +90,20 @@ def test_every_family_of_messages_belongs_to_an_error():
     named = {kind.docs for kind in KINDS}
 
     assert {f"troubleshooting#{slug(title)}" for title in re.findall(r"^### (.+)$", families[1], re.MULTILINE)} <= named
+
+
+def test_a_message_on_the_page_of_troubles_is_one_of_the_code():
+    page = (DOCS / "troubleshooting.md").read_text(encoding="utf-8")
+    [families] = re.findall(r"^## Messages$(.*?)^## ", page, SECTION)
+    quoted = re.findall(r"`([^`]+)`", "".join(re.findall(r"^\| (.*?) \|", families, re.MULTILINE)))
+    parts = [re.findall(r"[A-Za-z][\w-]*", part) for message in quoted for part in VALUES.split(message)]
+    code = "\n".join(file.read_text(encoding="utf-8") for file in CODE.rglob("*.py"))
+
+    missing = [words for words in parts if not re.search(BETWEEN.join(words), code)]
+
+    assert len(parts) > 60
+    # Dask has these.
+    assert missing == [["FutureCancelledError"], ["lost", "dependencies"]]
 
 
 def test_the_names_of_other_projects_exist():
