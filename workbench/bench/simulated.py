@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from workbench.metrics.schema import BY_NODE, KEPT, KINDS, NODE, OPERATION, RANK, TICK
+from workbench.metrics.shared_cores import shared_cores
 from workbench.metrics.update import Layout, RankActivity, RankPlace, Traffic, Update
 from workbench.mpi.operation_names import OPERATIONS
 from workbench.mpi.size_bins import SIZES
@@ -60,7 +61,8 @@ class Simulated:
     ) -> None:
         places = tuple(RankPlace(0, rank, rank * nodes // ranks) for rank in range(ranks))
         names = tuple(f"node{node + 1:03}" for node in range(nodes))
-        self.layout = Layout(1, places, names, (cores,) * nodes, (cores,) * nodes)
+        shared = shared_cores([place.node for place in places], [range(cores)] * ranks)
+        self.layout = Layout(1, places, names, (cores,) * nodes, shared)
         self.straggler = 2 * ranks // 3
         self._seed, self._clock = seed, clock
         self._began = clock() - history

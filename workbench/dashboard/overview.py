@@ -15,7 +15,7 @@ from bokeh.models import ColumnDataSource, NumeralTickFormatter
 
 from workbench.dashboard import cards, charts
 from workbench.dashboard.color_scale import ColorScale
-from workbench.dashboard.diagnosis import describe_activity, time_ago
+from workbench.dashboard.diagnosis import describe_activity, rank_names, time_ago
 from workbench.dashboard.format import percent, rate, size
 from workbench.dashboard.page import Page, long
 from workbench.dashboard.snapshot import SHARES, Snapshot, means
@@ -166,16 +166,17 @@ class Overview(Page):
 
 
 def shared_cores(snapshot: Snapshot) -> str:
-    """Return a sentence about the node with the most ranks per core; empty unless it has more ranks than cores."""
-    layout, cores = snapshot.layout, snapshot.layout.usable_cores
-    places = [place.node for place, now in zip(layout.ranks, snapshot.update.now, strict=True) if not now.is_lost]
-    ranks = np.bincount(places, minlength=len(cores))
-    node = max(range(len(cores)), key=lambda node: ranks[node] / cores[node], default=0)
-    if not places or ranks[node] <= cores[node]:
+    """Return a sentence about the cores with the most ranks per core; empty if no rank must share its core."""
+    layout, now = snapshot.layout, snapshot.update.now
+    present = [(shared, [rank for rank in shared.ranks if not now[rank].is_lost]) for shared in layout.shared_cores]
+    crowded = [(len(ranks) / shared.cores, len(ranks), shared, ranks) for shared, ranks in present]
+    ratio, number, shared, ranks = max(crowded, key=lambda each: each[:2], default=(0.0, 0, None, []))
+    if shared is None or ratio <= 1:
         return ""
-    where = f" of {layout.nodes[node]}" if len(cores) > 1 else ""
-    share = percent(cores[node] / ranks[node])
-    return f"{ranks[node]} ranks on {count(cores[node], 'core')}{where}: {share} each if all compute"
+    bound = len(shared.ranks) < sum(place.node == shared.node for place in layout.ranks)
+    names = rank_names(layout, ranks) if bound else f"{number} ranks"
+    where = f" of {layout.nodes[shared.node]}" if len(layout.nodes) > 1 else ""
+    return f"{names} on {count(shared.cores, 'core')}{where}: {percent(1 / ratio)} each if all compute"
 
 
 # A rank, a score that grows with the problem, and the reason.

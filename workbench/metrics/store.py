@@ -13,6 +13,7 @@ import numpy as np
 
 from workbench.metrics.call_costs import CallCosts
 from workbench.metrics.schema import BY_NODE, KEPT, KINDS, NODE, OPERATION, RANK, TICK
+from workbench.metrics.shared_cores import shared_cores
 from workbench.metrics.training import Fits
 from workbench.metrics.update import LOST, NO_SAMPLE, Layout, RankActivity, RankPlace, Traffic, Update
 from workbench.metrics.wait_times import LATE
@@ -173,10 +174,9 @@ class Store:
         )
         self._nodes = {host: values for host, values in self._nodes.items() if host in hosts}
         cores = tuple(self._number_of_cores[host] for host in hosts)
-        usable: dict[str, set[int]] = {host: set() for host in hosts}
-        for place in places:
-            usable[hosts[place.node]].update(self._worlds[place.world].cpus[place.rank])
-        self.layout = Layout(next(self._layouts), places, tuple(hosts), cores, tuple(map(len, usable.values())))
+        cpus = [self._worlds[place.world].cpus[place.rank] for place in places]
+        shared = shared_cores([place.node for place in places], cpus)
+        self.layout = Layout(next(self._layouts), places, tuple(hosts), cores, shared)
         self._frames.clear()
         self._by_node: bool = len(places) > BY_NODE or any(world.by_node for world in self._worlds.values())
         self._now = self._activities()

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from workbench.metrics.schema import KINDS, NODE, OPERATION, RANK
+from workbench.metrics.shared_cores import SharedCores
 from workbench.mpi.operation_names import OPERATIONS
 from workbench.mpi.size_bins import SIZES
 from workbench.text import rank_name
@@ -45,15 +46,15 @@ class Layout:
         Names of hosts.
     cores : tuple of int
         Cores of each node.
-    usable_cores : tuple of int
-        Cores of each node that its ranks may use.
+    shared_cores : tuple of SharedCores
+        Cores for which there are too many ranks.
     """
 
     number: int
     ranks: tuple[RankPlace, ...]
     nodes: tuple[str, ...]
     cores: tuple[int, ...]
-    usable_cores: tuple[int, ...]
+    shared_cores: tuple[SharedCores, ...] = ()
 
 
 NO_SAMPLE = 255
@@ -166,7 +167,7 @@ class Update:
                 "ranks": [(place.world, place.rank, place.node) for place in layout.ranks],
                 "nodes": list(layout.nodes),
                 "cores": list(layout.cores),
-                "usable_cores": list(layout.usable_cores),
+                "shared_cores": [(shared.node, shared.cores, shared.ranks) for shared in layout.shared_cores],
             },
             "times": self.times.tobytes(),
             "rank": self.rank.tobytes(),
@@ -188,9 +189,8 @@ class Update:
         """Return the update that `pack` has packed."""
         fields = packed["layout"]
         places = tuple(RankPlace(*place) for place in fields["ranks"])
-        layout = Layout(
-            fields["number"], places, tuple(fields["nodes"]), tuple(fields["cores"]), tuple(fields["usable_cores"])
-        )
+        shared = tuple(SharedCores(node, cores, tuple(ranks)) for node, cores, ranks in fields["shared_cores"])
+        layout = Layout(fields["number"], places, tuple(fields["nodes"]), tuple(fields["cores"]), shared)
         ranks, nodes = len(layout.ranks), len(layout.nodes)
         between = ranks if packed["by"] == "rank" else nodes
 

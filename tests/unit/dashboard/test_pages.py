@@ -33,7 +33,7 @@ from workbench.dashboard.training import spread
 from workbench.dashboard.view_state import PAGES, ViewState
 from workbench.metrics.schema import NODE, RANK, TICK
 from workbench.metrics.store import Store
-from workbench.metrics.update import LOST, NO_SAMPLE, RankActivity, RankPlace
+from workbench.metrics.update import LOST, NO_SAMPLE, RankActivity, RankPlace, Update
 
 
 def known(ranks, nodes, **fields):
@@ -621,10 +621,24 @@ def test_ranks_that_share_cores_are_told_how_much_each_can_have(ranks, nodes, co
     assert ("<dt>Shared cores</dt>" in summary, said in summary) == (bool(said), True)
 
 
-def test_ranks_that_may_use_some_cores_of_a_node_share_these():
-    layout = dataclasses.replace(Simulated(4, 1).layout, usable_cores=(2,))
+@pytest.mark.parametrize(
+    ("cpus", "said"),
+    [
+        ([[0, 1]] * 4, "4 ranks on 2 cores: 50 % each if all compute"),
+        ([[0], [0], [0], [1, 2, 3, 4]], "ranks 0-2 on 1 core: 33 % each if all compute"),
+        ([[0], [1], [0], [1]], "4 ranks on 2 cores: 50 % each if all compute"),
+        ([[0], [1], [0], [2]], "ranks 0, 2 on 1 core: 50 % each if all compute"),
+        ([[0], [1], [2], [3]], ""),
+    ],
+)
+def test_ranks_that_may_use_some_cores_of_a_node_share_these(cpus, said):
+    head, store = Store(), DataStore(None)
+    for rank in range(4):
+        head.joined(0, rank, {"size": 4, "host": "a", "cores": 8, "cpus": cpus[rank], "start": ""})
+    head.tick()
+    store._take(Update.unpack(head.update().pack()))
 
-    assert shared_cores(known(4, 1, layout=layout).at(None)) == "4 ranks on 2 cores: 50 % each if all compute"
+    assert shared_cores(store.at(None)) == said
 
 
 def test_a_rank_that_was_lost_takes_no_core():

@@ -8,6 +8,7 @@ from support.node_messages import joined, message
 
 from workbench.metrics.frames import frame
 from workbench.metrics.schema import KINDS, NODE, RANK, TICK
+from workbench.metrics.shared_cores import SharedCores
 from workbench.metrics.store import Store
 from workbench.metrics.update import Update, percents
 from workbench.mpi.operation_names import OPERATIONS
@@ -274,15 +275,15 @@ def test_nodes_and_cores_are_those_of_the_nodes(store):
     assert update.node[-1, 1].tolist() == list(range(len(NODE)))
 
 
-def test_the_cores_that_the_ranks_of_a_node_may_use_are_those_of_any_of_its_ranks(store):
+def test_ranks_of_several_worlds_share_the_cores_of_their_nodes(store):
+    assert store.update().layout.shared_cores == ()
     joined(store, 2, ("b",), world=1, cpus=lambda rank: (rank,))
-    joined(store, 3, ("c",), world=2, cpus=lambda rank: (rank,))
     tick(store)
-    assert store.update().layout.usable_cores == (2, 2, 3)
+    assert store.update().layout.shared_cores[0] == SharedCores(1, 2, (2, 3, 4, 5))
     store.keep({0, 1})
-    joined(store, 2, ("a", "c"), world=1, start="second", cpus=lambda _: (1, 7))
+    joined(store, 2, ("a", "c"), world=1, start="second", cpus=lambda _: (0,))
     tick(store)
-    assert store.update().layout.usable_cores == (3, 2, 2)
+    assert store.update().layout.shared_cores == (SharedCores(0, 2, (0, 1, 4)),)
 
 
 def test_what_fits_tell_is_told_once(store):
@@ -295,6 +296,7 @@ def test_what_fits_tell_is_told_once(store):
 
 
 def test_an_update_is_the_same_after_its_journey(store):
+    joined(store, 3, ("a",), world=1)
     tick(store, message([0, 1], cpu=30.0, sent=[(0, 3, MPI, 100.0, 2.0)], sizes=[(0, MPI, 3)]))
     update = store.update()
     again = Update.unpack(update.pack())
