@@ -41,6 +41,8 @@ _CLOCK = "%H:%M:%S"
 _LEFT_BORDER_PX = 64
 # Maximum of rows and columns of a heat map that shows its numbers in the cells.
 _NUMBERS_SHOWN = 8
+# Maximum of rows and columns whose cells have borders: smaller cells would be more border than color.
+_CELLS_WITH_BORDERS = 32
 # In the color bar: codes of the color apart from the ramp, codes of the gap, and the minimum height of a figure in
 # pixels for both.
 _APART_CODES, _SPACE_CODES, _ROOM_FOR_BOTH_PX = 18, 10, 300
@@ -234,11 +236,13 @@ class HeatMap:
         if columns is not None:
             options["x_range"] = Range1d(start=-0.5, end=len(columns) - 0.5)
         self.figure = chart = plot(theme, height, y_range=Range1d(start=len(rows) - 0.5, end=-0.5), **options)
-        chart.grid.visible = False
+        chart.grid.visible = columns is not None and max(len(rows), len(columns)) <= _CELLS_WITH_BORDERS
         if columns is None:
             over_time(chart)
         else:
             name_ticks(chart.xaxis[0], columns)
+            chart.xgrid.ticker, chart.ygrid.ticker = _borders(columns), _borders(rows)
+            chart.grid.level, chart.grid.grid_line_color = "overlay", theme.muted
         name_ticks(chart.yaxis[0], rows)
         self._image = ColumnDataSource({"image": [np.zeros((1, 1), np.uint8)], "x": [0.0], "dw": [1.0]})
         self._scale = ColumnDataSource({"high": [1.0]})
@@ -247,7 +251,7 @@ class HeatMap:
             "image", "x", -0.5, "dw", len(rows),
             source=self._image, color_mapper=mapper,
         )  # fmt: skip
-        # The smallest numbers have little contrast to the card.
+        # The smallest numbers have little contrast to the card, as have cells beside each other.
         chart.outline_line_color = theme.muted
         self._theme, self._logarithmic = theme, logarithmic
         self._has_apart = height >= _ROOM_FOR_BOTH_PX
@@ -358,6 +362,10 @@ class HeatMap:
         cell = "@number{custom}" if self._logarithmic else "@image{custom}"
         tooltips = [(hover_titles[0], "$y{custom}"), (hover_titles[1], across), (hover_titles[2], cell)]
         self.figure.add_tools(HoverTool(renderers=[image], tooltips=tooltips, formatters=formatters))
+
+
+def _borders(names: Sequence[str]) -> FixedTicker:
+    return FixedTicker(ticks=[index + 0.5 for index in range(len(names) - 1)])
 
 
 def share_bars(

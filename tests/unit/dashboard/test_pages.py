@@ -649,6 +649,20 @@ def test_a_rank_that_was_lost_takes_no_core():
 
 
 @pytest.mark.parametrize("theme", [LIGHT, DARK])
+def test_cells_have_borders_unless_they_are_small_or_moments(theme):
+    def heat_map(rows, columns):
+        names = [str(row) for row in range(rows)], columns and [str(column) for column in range(columns)]
+        return HeatMap(theme, 330, *names, unit="percent", hover_titles=("node", "core", "CPU"))
+
+    chart = heat_map(2, 32).figure
+    assert [(grid.visible, grid.level) for grid in chart.grid] == [(True, "overlay")] * 2
+    assert (chart.ygrid[0].ticker.ticks, chart.xgrid[0].ticker.ticks[:3]) == ([0.5], [0.5, 1.5, 2.5])
+    assert min(contrast(grid.grid_line_color, theme.card) for grid in chart.grid) >= 3
+    for rows, columns in ((1, 33), (33, 1), (2, None)):
+        assert not any(grid.visible for grid in heat_map(rows, columns).figure.grid)
+
+
+@pytest.mark.parametrize("theme", [LIGHT, DARK])
 def test_a_heat_map_and_its_scale_have_a_border_since_the_smallest_numbers_are_close_to_the_card(theme):
     heat_map = HeatMap(theme, 330, ["0"], None, unit="percent", hover_titles=("rank", "time", "CPU"))
 
