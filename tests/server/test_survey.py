@@ -13,7 +13,8 @@ from support.processes import DEADLINE, until
 
 from workbench.deploy import ended, registry
 from workbench.deploy.record import World
-from workbench.errors import RecordError
+from workbench.errors import RecordError, StartError
+from workbench.hints import Command, Option
 from workbench.launch.interface import UNKNOWN, JobState, JobStatus, Resources
 from workbench.processes.process_id import ProcessId
 from workbench.server import survey as survey_module
@@ -85,6 +86,18 @@ def test_a_head_that_was_killed_is_reported_until_its_record_is_removed(cluster,
     assert (its["state"], its["up"]) == ("failed", 0)
     assert its["message"] == f"its head, process {gone.pid} on {gone.host}, was killed or crashed"
     assert (seen["closing"]["state"], seen["closing"]["message"]) == ("closing", "the user has stopped it")
+
+
+def test_the_hint_of_a_start_that_has_failed_is_that_of_the_panel(cluster, asked):
+    survey = RegistryScanner(asked)
+    error = StartError("there is no MPI.", hint=("Pass ", Option("mpi"), ", or see ", Command("logs"), "."))
+    record = cluster("a", state="failed", message=error.message, failure=error.fields())
+    expected = 'there is no MPI. Pass "MPI", or see the button "Show the logs".'
+
+    assert survey.scan().clusters["a"]["message"] == expected
+    ended.note(record, ended.FAILED, error.message, hint=error.hint)
+    registry.remove(record)
+    assert [told["reason"] for told in survey.scan().ended] == [expected]
 
 
 def test_the_clusters_that_have_ended_are_reported_and_read_only_when_there_is_another(cluster, asked, monkeypatch):

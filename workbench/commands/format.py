@@ -74,7 +74,7 @@ def _job_and_host(status: Status) -> str:
 def listing_text(listing: Listing, place: str = NOTEBOOK) -> str:
     """Return all clusters as a text table, with the notes of a place."""
     running = _table([_COLUMNS, *map(_row, listing.clusters)]) if listing.clusters else ["no cluster runs"]
-    ended = ["", *_table([_ENDED, *map(_gone, listing.ended)])] if listing.ended else []
+    ended = ["", *_table([_ENDED, *(_gone(gone, place) for gone in listing.ended)])] if listing.ended else []
     return "\n".join([*running, *_notes(listing, place), *ended])
 
 
@@ -87,12 +87,13 @@ def listing_html(listing: Listing) -> str:
     """Return all clusters as a table."""
     running = table(_COLUMNS, map(_row, listing.clusters)) if listing.clusters else "<div>no cluster runs</div>"
     notes = "".join(f"<div>{escape(note)}</div>" for note in _notes(listing, NOTEBOOK))
-    return running + notes + (table(_ENDED, map(_gone, listing.ended)) if listing.ended else "")
+    ended = (_gone(gone, NOTEBOOK) for gone in listing.ended)
+    return running + notes + (table(_ENDED, ended) if listing.ended else "")
 
 
-def _gone(gone: Gone) -> tuple[str, ...]:
+def _gone(gone: Gone, place: str) -> tuple[str, ...]:
     ran = duration(max(0.0, gone.when - gone.created))
-    return gone.name, gone.state, clock(gone.when), ran, str(gone.ranks), gone.reason, gone.logs or "removed"
+    return gone.name, gone.state, clock(gone.when), ran, str(gone.ranks), gone.words(place), gone.logs or "removed"
 
 
 def _row(status: Status) -> tuple[str, ...]:

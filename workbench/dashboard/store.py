@@ -94,7 +94,7 @@ class DataStore:
         try:
             self._take(await self.source.ask(self._seq))
         except ClusterNotFound as error:
-            self._ended = str(error)
+            self._ended = error.message  # the hint has commands of the place that has opened the dashboard
         except OSError as error:
             self._reason, self._unreadable = f" {error}" if isinstance(error, WorkbenchError) else "", ""
         except Exception as error:  # noqa: BLE001  (all browsers depend on this poll)

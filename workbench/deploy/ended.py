@@ -11,13 +11,15 @@ import dataclasses
 import json
 import time
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from workbench import config
+from workbench import config, hints
 from workbench.deploy.record import Record, logs_folder, typed
 from workbench.errors import InvalidRequest
 from workbench.files.private import check_private, make_private, replace_file
+from workbench.hints import NOTEBOOK, Hint
 from workbench.log.printable import printable
 
 STOPPED = "stopped"
@@ -30,7 +32,7 @@ FAILED = "failed"
 # A loop that starts clusters must not fill the disk.
 _MAX_FILES, _MAX_REASON_LENGTH = 200, 1000
 # Errors of reading a damaged file.
-_DAMAGED = (OSError, ValueError, TypeError, RecursionError)
+_DAMAGED = (OSError, ValueError, TypeError, AttributeError, RecursionError)
 
 
 @dataclass(frozen=True)
@@ -51,6 +53,12 @@ class EndReason:
     """When it was requested, in seconds since the epoch."""
     ranks: int
     """Ranks that it had in all worlds together."""
+    hint: tuple[Any, ...] = field(default=(), kw_only=True)
+    """What to do, from `workbench.hints.to_json`; empty in a file of an earlier version."""
+
+    def words(self, place: str) -> str:
+        """Return the reason and the hint for a place: `hints.NOTEBOOK`, `hints.TERMINAL` or `hints.PANEL`."""
+        return f"{self.reason} {printable(hints.words(hints.from_json(self.hint), place))}".rstrip()
 
     @property
     def logs_folder(self) -> Path:
@@ -63,7 +71,7 @@ def folder() -> Path:
     return config.data_folder() / "workbench" / "ended"
 
 
-def note(record: Record, state: str, reason: str, when: float | None = None) -> None:
+def note(record: Record, state: str, reason: str, when: float | None = None, hint: Hint = ()) -> None:
     """Note how a cluster ends, unless a note exists: the first process to write one knows most.
 
     Parameters
@@ -76,6 +84,8 @@ def note(record: Record, state: str, reason: str, when: float | None = None) -> 
         The reason; its first line is kept.
     when
         Time in seconds since the epoch; None: now.
+    hint
+        What to do.
 
     Notes
     -----
@@ -83,7 +93,8 @@ def note(record: Record, state: str, reason: str, when: float | None = None) -> 
     """
     path = _path(record)
     line = reason.strip().partition("\n")[0][:_MAX_REASON_LENGTH]
-    end = EndReason(record.name, record.id, state, line, when or time.time(), record.created, record.total)
+    what = tuple(hints.to_json(hint))
+    end = EndReason(record.name, record.id, state, line, when or time.time(), record.created, record.total, hint=what)
     with suppress(OSError):
         make_private(path.parent)
         if not is_noted(record):
@@ -139,7 +150,9 @@ def _stem(name: str, key: str) -> str:
 
 def _read(path: Path) -> EndReason | None:
     try:
-        end = typed(EndReason, json.loads(path.read_bytes()))
+        values = json.loads(path.read_bytes())
+        end = typed(EndReason, {**values, "hint": tuple(values.get("hint", ()))})
+        end.words(NOTEBOOK).encode()  # raises one of these errors for a hint that is damaged
     except _DAMAGED:
         return None
     if path.stem != _stem(end.name, end.id) or end.state not in (STOPPED, ENDED, FAILED):

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from workbench import config
+from workbench.errors import from_fields
 from workbench.launch.options import SCHEDULERS, RecordOptions, Resources
 from workbench.processes.process_id import ProcessId
 
@@ -174,6 +175,8 @@ def from_dict(values: dict[str, Any]) -> Record:
             raise TypeError(f"{item!r} is not a text")
     objects = {"process": process, "resources": resources, "worlds": worlds, "preload": preload}
     record = typed(Record, {**values, **objects})
+    if record.failure:
+        from_fields(record.failure)  # raises one of these errors for fields that are damaged
     if record.scheduler not in SCHEDULERS:
         raise TypeError(f"scheduler is {record.scheduler!r}")
     if not _ID.fullmatch(record.id):

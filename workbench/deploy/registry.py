@@ -30,7 +30,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from workbench import config
+from workbench import config, hints
 from workbench.deploy import ended
 from workbench.deploy.lease import is_of, owns_lease
 from workbench.deploy.record import DAMAGED, RECORD, SCHEMA, Record, clusters_folder, from_dict, logs_folder
@@ -328,7 +328,8 @@ def note_end(record: Record, job: JobStatus | None = None) -> None:
     from workbench.launch.interface import UNKNOWN
 
     if record.state in ("closing", "failed"):
-        ended.note(record, ended.ENDED if record.state == "closing" else ended.FAILED, record.message)
+        state = ended.ENDED if record.state == "closing" else ended.FAILED
+        ended.note(record, state, record.message, hint=hints.from_json(record.failure.get("hint", ())))
         return
     job = UNKNOWN if job is None else job
     if jobs.is_batch(record) and not job.finished:

@@ -28,7 +28,7 @@ from workbench.errors import (
     from_fields,
 )
 from workbench.files import node_dirs
-from workbench.hints import Command, Option
+from workbench.hints import Command, Hint, Option
 from workbench.launch import mpi_library
 from workbench.launch.allocation import Allocation, allocation_hint
 from workbench.launch.interface import UNKNOWN, JobState, Launcher
@@ -275,8 +275,8 @@ class ClusterStarter:
         if self._given_up:
             raise error
         if isinstance(error, WorkbenchError):
-            # Without the hint, whose commands are those of one place: the terminal and the panel show the reason, too.
-            self._note(ended.FAILED, (self._start_error or error).message)
+            cause = self._start_error or error
+            self._note(ended.FAILED, cause.message, cause.hint)
         else:
             self._note(ended.STOPPED, "its start was cancelled")
         try:
@@ -295,10 +295,10 @@ class ClusterStarter:
             ) from no_answer
         raise error
 
-    def _note(self, state: str, reason: str) -> None:
+    def _note(self, state: str, reason: str, hint: Hint = ()) -> None:
         with contextlib.suppress(OSError):
             if owns_lease(self.record):  # else it never had a folder, or the folder is another cluster's
-                ended.note(self.record, state, reason)
+                ended.note(self.record, state, reason, hint=hint)
 
     def remove(self) -> None:
         """Remove everything of the cluster: job, record, key, sockets."""

@@ -128,8 +128,9 @@ def _refuse(record: Record) -> int:
 
 
 def _fail(record: Record, error: WorkbenchError | OSError) -> int:
-    message, failure = str(error), error.fields() if isinstance(error, WorkbenchError) else {}
-    logging.getLogger("workbench.head").error(message, exc_info=None if failure else error)
+    # The fields have the hint, which is worded where the record is shown.
+    message, failure = (error.message, error.fields()) if isinstance(error, WorkbenchError) else (str(error), {})
+    logging.getLogger("workbench.head").error(error, exc_info=None if failure else error)
     with contextlib.suppress(OSError):  # most likely the disk is full
         registry.update(record.replace(state="failed", message=message, failure=failure))
     with contextlib.suppress(OSError):

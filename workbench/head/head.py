@@ -131,9 +131,10 @@ class Head:
         try:
             kind, reason = await self._end
         except StartError as error:
-            await self._on_disk(ended.note, self.record, ended.FAILED, error.message)
+            note = functools.partial(ended.note, hint=error.hint)
+            await self._on_disk(note, self.record, ended.FAILED, error.message)
             self.record = self.record.replace(failure=error.fields())
-            return await self._close("failed", str(error))
+            return await self._close("failed", error.message)
         await self._on_disk(ended.note, self.record, kind, reason)
         return await self._close("closing", reason)
 

@@ -13,7 +13,7 @@ from typing import Any
 from workbench.commands.actions import Gone
 from workbench.deploy import ended, jobs, registry
 from workbench.deploy.record import RECORD, Record, clusters_folder
-from workbench.errors import RecordError, WorkbenchError
+from workbench.errors import RecordError, WorkbenchError, from_fields
 from workbench.hints import PANEL
 from workbench.launch.interface import UNKNOWN, JobState, JobStatus
 from workbench.launch.poller import poller
@@ -114,7 +114,7 @@ class RegistryScanner:
         stamp = _stamp(str(ended.folder()))
         if stamp != self._gone[0]:
             with suppress(RecordError):  # other users can open the folder, as `workbench list --all` reports
-                self._gone = stamp, [asdict(Gone.of(cluster)) for cluster in ended.known()]
+                self._gone = stamp, [_plain(Gone.of(cluster)) for cluster in ended.known()]
         return self._gone[1]
 
     def _read(self, name: str, folder: str) -> tuple[tuple[int, ...], Record | WorkbenchError | None]:
@@ -145,6 +145,12 @@ def _clean() -> None:
         registry.clean()
 
 
+def _plain(gone: Gone) -> dict[str, Any]:
+    values = asdict(gone) | {"reason": gone.words(PANEL)}
+    del values["hint"]  # the reason has it, worded for the panel
+    return values
+
+
 def _stamp(path: str) -> tuple[int, ...]:
     try:
         stat = os.stat(path)  # noqa: PTH116  (faster: there may be hundreds of files per second)
@@ -167,6 +173,8 @@ def described(record: Record, status: JobStatus, alive: bool | None = None) -> d
         Whether the process of the head, or of the starter, exists; None: unknown.
     """
     state, message, up = record.state, record.message, record.up
+    if record.failure:
+        message = from_fields(record.failure).words(PANEL)
     if state not in _FINAL_OR_EARLY and (alive is False or status.finished):
         # The record stays for a moment, but no process can update it.
         state, message, up = "failed", registry.why_gone(record, status), 0

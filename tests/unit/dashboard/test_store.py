@@ -16,6 +16,7 @@ from workbench.dashboard.color_scale import FIRST, MISSING, NOTHING, TOP, ColorS
 from workbench.dashboard.head_source import HeadSource
 from workbench.dashboard.store import DataStore, RingBuffer
 from workbench.errors import ClusterNotFound, HeadUnreachable
+from workbench.hints import Command
 from workbench.metrics.schema import KEPT, RANK, TICK
 from workbench.metrics.update import LOST, Layout, RankActivity, RankPlace, Update
 from workbench.session.head_client import HeadClient
@@ -264,7 +265,7 @@ async def test_who_comes_when_what_asks_has_ended_is_told_again():
 async def test_the_end_of_a_cluster_is_told_in_its_words():
     source, store, _ = simulated()
     await store.refresh()
-    source.error = ClusterNotFound("its walltime was over")
+    source.error = ClusterNotFound("its walltime was over", hint=("Start another with ", Command("start"), "."))
 
     await store.refresh()
 

@@ -18,8 +18,8 @@ from workbench.commands.table import NOTEBOOK, TERMINAL
 from workbench.deploy import ended, jobs, registry, stop
 from workbench.deploy.record import Record
 from workbench.deploy.start import ClusterStarter
-from workbench.errors import ClusterNotFound, LaunchError, RecordError
-from workbench.hints import Command
+from workbench.errors import ClusterNotFound, LaunchError, RecordError, StartError
+from workbench.hints import Command, Option
 from workbench.launch.interface import JobState, JobStatus
 from workbench.processes.process_id import ProcessId
 
@@ -97,6 +97,10 @@ def test_an_end_is_forgotten_after_some_days_and_the_oldest_where_there_are_many
         {"more": 1},
         {"id": "f" * 32},
         {"reason": "\ud800"},
+        {"hint": 5},
+        {"hint": ["\ud800"]},
+        {"hint": [{"option": 5}]},
+        {"hint": [{"verb": "start", "more": 1}]},
     ],
 )
 def test_what_cannot_be_read_is_left_out(change):
@@ -249,6 +253,7 @@ def test_a_start_that_fails_leaves_why(error, state, reason):
 
     assert (only().id, only().state) == (record.id, state)
     assert only().reason == reason
+    assert only().words(TERMINAL) == f"{reason} Try `workbench doctor`." if state == ended.FAILED else reason
 
 
 def test_a_start_that_was_refused_before_it_was_anything_leaves_nothing():
@@ -280,6 +285,33 @@ def test_the_list_shows_what_has_ended_only_on_request():
     without = actions.listing()
     assert without.ended == []
     assert "rank 1 died" not in commands_format.listing_text(without) + commands_format.listing_html(without)
+
+
+NO_MPI = StartError("there is no MPI.", hint=("Pass ", Option("mpi"), ", or run ", Command("doctor"), "."))
+
+
+@pytest.mark.parametrize(
+    ("place", "hint"),
+    [(NOTEBOOK, "Pass --mpi, or run %mpicluster doctor."), (TERMINAL, "Pass --mpi, or run `workbench doctor`.")],
+)
+def test_the_hint_of_a_start_that_has_failed_is_that_of_the_place(place, hint):
+    cluster(state="failed", message=NO_MPI.message, failure=NO_MPI.fields())
+
+    listing = actions.listing(everything=True)
+
+    assert f"there is no MPI. {hint}" in commands_format.listing_text(listing, place)
+    assert (f"there is no MPI. {hint}" in commands_format.listing_html(listing)) == (place == NOTEBOOK)
+    assert json.loads(json.dumps(dataclasses.asdict(listing)))["ended"][0]["hint"] == NO_MPI.fields()["hint"]
+
+
+def test_the_reason_of_an_end_that_an_earlier_version_has_kept_can_be_read():
+    ended.note(cluster(), ended.FAILED, NO_MPI.message, hint=NO_MPI.hint)
+    (path,) = ended.folder().iterdir()
+    values = json.loads(path.read_text())
+    del values["hint"]
+    path.write_text(json.dumps(values))
+
+    assert only().words(TERMINAL) == "there is no MPI."
 
 
 def test_the_list_tells_that_logs_have_been_removed():

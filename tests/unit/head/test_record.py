@@ -66,13 +66,17 @@ async def test_a_head_whose_file_server_hangs_answers_without_its_record_on_disk
 
 
 @pytest.mark.parametrize(
-    ("error", "message"),
+    ("error", "message", "hint"),
     [
-        (RecordError("/scratch/x cannot be created.", hint="Set TMPDIR."), "/scratch/x cannot be created. Set TMPDIR."),
-        (OSError(99, "Cannot assign requested address"), "[Errno 99] Cannot assign requested address"),
+        (
+            RecordError("/scratch/x cannot be created.", hint="Set TMPDIR."),
+            "/scratch/x cannot be created.",
+            "Set TMPDIR.",
+        ),
+        (OSError(99, "Cannot assign requested address"), "[Errno 99] Cannot assign requested address", None),
     ],
 )
-def test_a_head_that_cannot_serve_writes_why_and_removes_the_key(error, message, tmp_path, monkeypatch):
+def test_a_head_that_cannot_serve_writes_why_and_removes_the_key(error, message, hint, tmp_path, monkeypatch):
     async def fail(*_):
         raise error
 
@@ -85,6 +89,7 @@ def test_a_head_that_cannot_serve_writes_why_and_removes_the_key(error, message,
     assert head_process._run(record, None, "127.0.0.1", {}) == 1
     written = registry.read("a")
     assert (written.state, written.message) == ("failed", message)
+    assert written.failure.get("hint") == (hint and [hint])
     assert [path.name for path in record.folder.iterdir()] == [registry.RECORD]
 
 
