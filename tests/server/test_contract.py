@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 from workbench.deploy import ended, registry
+from workbench.launch.interface import JobState
 
 CONTRACT = Path(__file__).parents[2] / "extension" / "src" / "contract.ts"
 _PRIMITIVES = {"string": str, "number": (int, float), "boolean": bool, "null": type(None)}
@@ -49,6 +50,15 @@ def test_a_value_of_another_type_is_a_mistake():
         "B.of[0].c is not in A",
         "B.of[0].b is 'y', not 'x' | null",
     ]
+
+
+def test_every_state_of_a_job_has_a_label_that_a_language_pack_can_translate():
+    text = CONTRACT.with_name("format.ts").read_text(encoding="utf-8")
+    body = re.search(r"export function formatState\(.*?\n\}", text, re.DOTALL)[0]
+
+    labels = set(re.findall(r"^ +(\w+): trans\.__\(", body, re.MULTILINE))
+    # the state of an unknown job is that of the record
+    assert {state.value for state in JobState} - {"unknown"} <= labels
 
 
 async def test_all_answers_are_those_of_the_contract(server, cluster):
