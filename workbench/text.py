@@ -1,4 +1,4 @@
-"""Texts of times, counts and exit codes, and the arguments of a line that a user types."""
+"""Texts of times, counts, exit codes and tables, and the arguments of a line that a user types."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import re
 import shlex
 import signal
 import time
+from collections.abc import Callable, Iterable, Sequence
 
 from workbench.errors import InvalidRequest
 
@@ -53,6 +54,19 @@ def count(number: int, noun: str) -> str:
     ('1 rank', '8 ranks')
     """
     return f"{number} {noun}{'s' * (number != 1)}"
+
+
+def table_lines(rows: Iterable[Sequence[str]], align: Callable[[str, int], str]) -> list[str]:
+    """Return the lines of a table whose columns are aligned with `str.ljust` or `str.rjust`.
+
+    Examples
+    --------
+    >>> table_lines([("rank", "host"), ("0", "n1")], str.rjust)
+    ['rank  host', '   0    n1']
+    """
+    lines = list(rows)
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    return ["  ".join(map(align, line, widths)).rstrip() for line in lines]
 
 
 def rank_name(world: int, rank: int) -> str:

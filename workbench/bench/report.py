@@ -13,6 +13,7 @@ from typing import Any
 
 from workbench.launch.mpi_library import MPI
 from workbench.launch.mpiexec import available_cores
+from workbench.text import table_lines
 
 
 @dataclass(frozen=True)
@@ -43,9 +44,7 @@ class Report:
         if self.rows:
             heads = list(self.rows[0])
             cells = [heads, *([_words(row[head]) for head in heads] for row in self.rows)]
-            widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-            parts += ["  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)) for line in cells]
-            parts.append("")
+            parts += [*table_lines(cells, str.rjust), ""]
         parts += [f"{key}: {_words(value)}" for key, value in self.summary.items()]
         return "\n".join(parts)
 

@@ -12,7 +12,7 @@ from workbench.commands.actions import Gone, Listing, Status, Stopped
 from workbench.deploy.display import table
 from workbench.errors import from_fields
 from workbench.hints import NOTEBOOK
-from workbench.text import clock, count, countdown, duration
+from workbench.text import clock, count, countdown, duration, table_lines
 
 if TYPE_CHECKING:
     from workbench.commands.doctor import CheckResult
@@ -73,14 +73,12 @@ def _job_and_host(status: Status) -> str:
 
 def listing_text(listing: Listing, place: str = NOTEBOOK) -> str:
     """Return all clusters as a text table, with the notes of a place."""
-    running = _table([_COLUMNS, *map(_row, listing.clusters)]) if listing.clusters else ["no cluster runs"]
-    ended = ["", *_table([_ENDED, *(_gone(gone, place) for gone in listing.ended)])] if listing.ended else []
+    running = (
+        table_lines([_COLUMNS, *map(_row, listing.clusters)], str.ljust) if listing.clusters else ["no cluster runs"]
+    )
+    rows = [_ENDED, *(_gone(gone, place) for gone in listing.ended)]
+    ended = ["", *table_lines(rows, str.ljust)] if listing.ended else []
     return "\n".join([*running, *_notes(listing, place), *ended])
-
-
-def _table(rows: Sequence[tuple[str, ...]]) -> list[str]:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
 
 
 def listing_html(listing: Listing) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from workbench.errors import InvalidRequest, did_you_mean
-from workbench.text import count
+from workbench.text import count, table_lines
 from workbench.torch.pipelines import balance
 
 if TYPE_CHECKING:
@@ -174,26 +174,24 @@ class Plan:
         total = sum(cost.seconds for cost in self.costs) or 1.0
         for rank in range(self.layout.stages):
             stages = list(dict.fromkeys(self.layout.place(rank, way) for way in range(self.layout.directions)))
-            its = [self.costs[slice(*self.layers(stage))] for stage in stages]
+            costs_of = [self.costs[slice(*self.layers(stage))] for stage in stages]
             lines.append(
                 [
                     ", ".join(str(rank + self.layout.stages * replica) for replica in range(self.layout.replicas)),
                     " and ".join(map(str, stages)),
-                    " and ".join(_span(costs) for costs in its),
-                    f"{sum(cost.weights for costs in its for cost in costs):,}",
-                    f"{sum(cost.held for costs in its for cost in costs) / 1e6:.1f}",
+                    " and ".join(_span(costs) for costs in costs_of),
+                    f"{sum(cost.weights for costs in costs_of for cost in costs):,}",
+                    f"{sum(cost.held for costs in costs_of for cost in costs) / 1e6:.1f}",
                     f"{self._activations(stages) / 1e6:.1f}",
-                    f"{sum(cost.seconds for costs in its for cost in costs) / total / len(stages):.0%}",
+                    f"{sum(cost.seconds for costs in costs_of for cost in costs) / total / len(stages):.0%}",
                 ]
             )
-        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
         layout = self.layout
         head = (
             f"pipeline: {count(layout.stages, 'stage')} x {count(layout.replicas, 'replica')}, {layout.schedule}, "
             f"batches of {count(layout.size, 'row')} in microbatches of {count(layout.rows, 'row')}"
         )
-        rows = ["  ".join(word.rjust(width) for word, width in zip(line, widths, strict=True)) for line in lines]
-        return "\n".join([head, *rows])
+        return "\n".join([head, *table_lines(lines, str.rjust)])
 
     def _activations(self, stages: Sequence[int]) -> int:
         """Return the bytes that a rank with these stages holds at most: what layers save, and received messages."""
