@@ -8,9 +8,9 @@ import importlib.util
 import itertools
 import math
 import os
-import subprocess
 import sys
 import time
+from asyncio.subprocess import PIPE, Process
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -25,6 +25,7 @@ from workbench.errors import LaunchError, StartError, StartTimeout
 from workbench.files import node_dirs
 from workbench.log import debug_log
 from workbench.log.printable import printable
+from workbench.processes.ending import end
 from workbench.server.blocking_files import DeadlineReader, records
 from workbench.server.process import by_env
 
@@ -46,7 +47,7 @@ _packages = DeadlineReader(lambda: sys.prefix)
 class _Panel:
     record: Record
     socket: Path
-    process: subprocess.Popen[bytes]
+    process: Process
     viewers: int = 0
     used: float = field(default_factory=time.monotonic)
 
@@ -147,7 +148,7 @@ class DashboardProcesses:
         output = await records.read(logs.append, log)
         with output:
             begin = output.tell()
-            panel = _Panel(record, socket, _run(record, socket, prefix, output))
+            panel = _Panel(record, socket, await _run(record, socket, prefix, output))
         debug_log.started(panel.process.pid, "the dashboard of cluster %r", record.name)
         try:
             async with asyncio.timeout(_START):
@@ -190,7 +191,7 @@ class DashboardProcesses:
 
 def _has_ended(task: asyncio.Task[_Panel]) -> bool:
     return task.done() and (
-        task.cancelled() or task.exception() is not None or task.result().process.poll() is not None
+        task.cancelled() or task.exception() is not None or task.result().process.returncode is not None
     )
 
 
@@ -205,15 +206,15 @@ def dask_socket(socket: Path) -> Path:
     return socket.with_suffix(".dask")
 
 
-def _run(record: Record, socket: Path, prefix: str, output: BinaryIO) -> subprocess.Popen[bytes]:
+async def _run(record: Record, socket: Path, prefix: str, output: BinaryIO) -> Process:
     # -P: a file in the server's folder must not shadow a module
     command = [sys.executable, "-P", "-m", MODULE, record.name, "--socket", str(socket)]
     command += ["--dask", f"../../dask/{record.name}/status", "--dask-socket", str(dask_socket(socket))]
     # With this variable Panel would use threads, which change pages without their locks.
     environment = {name: value for name, value in os.environ.items() if name != "PANEL_NUM_THREADS"} | {PREFIX: prefix}
-    return subprocess.Popen(
-        by_env(command),
-        stdin=subprocess.PIPE,
+    return await asyncio.create_subprocess_exec(
+        *by_env(command),
+        stdin=PIPE,
         stdout=output,
         stderr=output,
         env=environment,
@@ -224,7 +225,7 @@ def _run(record: Record, socket: Path, prefix: str, output: BinaryIO) -> subproc
 async def _ready(panel: _Panel) -> bool:
     """Wait until a dashboard answers, or has ended; return whether it answers."""
     while not await _answers(panel.socket):
-        if panel.process.poll() is not None:
+        if panel.process.returncode is not None:
             return False
         await asyncio.sleep(_TRY)
     return True
@@ -240,17 +241,14 @@ async def _answers(socket: Path) -> bool:
 
 
 async def _end(panel: _Panel) -> None:
-    process = panel.process
-    if process.stdin is not None:
-        process.stdin.close()
-    try:
-        await asyncio.to_thread(process.wait, _END)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        # A process that waits for a file server ends when that answers; this server does not wait for it.
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            await asyncio.to_thread(process.wait, _END)
-    debug_log.ended(process.pid, process.returncode, "the dashboard of cluster %r", panel.record.name)
+    # A process that waits for a file server ends when that answers; this server does not wait for it.
+    stdin = panel.process.stdin
+    await end(
+        panel.process,
+        _END,
+        f"the dashboard of cluster {panel.record.name!r}",
+        stdin.close if stdin is not None else None,
+    )
     for socket in (panel.socket, dask_socket(panel.socket)):
         socket.unlink(missing_ok=True)
     if not await _exists(panel.record):
