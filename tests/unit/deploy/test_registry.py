@@ -27,7 +27,7 @@ from support.processes import DEADLINE, until
 
 from workbench.deploy import display, registry
 from workbench.deploy import ended as ended_because
-from workbench.deploy.record import Record, World
+from workbench.deploy.record import SCHEMA, Record, World
 from workbench.deploy.registry import await_record
 from workbench.errors import ClusterExists, ClusterNotFound, InvalidRequest, RecordError
 from workbench.processes.process_id import ProcessId
@@ -510,11 +510,11 @@ def test_a_folder_of_clusters_that_cannot_be_read_is_told(root):
         registry.names()
 
 
-@pytest.mark.parametrize("schema", [0, 6, 8, "7", None])
+@pytest.mark.parametrize("schema", [0, SCHEMA - 1, SCHEMA + 1, str(SCHEMA), None])
 def test_a_record_of_another_version_is_told(schema):
     record = cluster()
     put(record, changed(record, schema=schema))
-    with pytest.raises(RecordError, match=re.escape(f"schema {schema!r}, and this version reads schema 7")):
+    with pytest.raises(RecordError, match=re.escape(f"schema {schema!r}, and this version reads schema {SCHEMA}")):
         registry.read("a")
 
 
