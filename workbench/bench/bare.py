@@ -74,27 +74,27 @@ def start(found: MPI, protocol: str, ranks: int) -> Iterator[Client]:
         spec = {"cls": _Scheduler, "options": options}
         with SpecCluster(scheduler=spec, name=name, silence_logs=logging.ERROR) as cluster:
             given = {"scheduler": cluster.scheduler_address, "protocol": protocol, "name": name}
-            with world.started(found, ranks, "workbench.bench.bare", given) as its:
+            with world.started(found, ranks, "workbench.bench.bare", given) as running:
                 with Client(cluster, timeout=_START) as client:
-                    _await_workers(client, its)
+                    _await_workers(client, running)
                     yield client
                 # The workers end with their scheduler, and the world with its workers.
                 cluster.close(_END)
-                its.result(_END)
+                running.result(_END)
     finally:
         node_dirs.remove(name)
 
 
-def _await_workers(client: Client, its: world.World) -> None:
+def _await_workers(client: Client, running: world.World) -> None:
     deadline = time.monotonic() + _START
     while True:
         try:
-            client.wait_for_workers(its.ranks, timeout=0.5)
+            client.wait_for_workers(running.ranks, timeout=0.5)
         except TimeoutError:
-            if its.process.poll() is not None:
-                raise its.failed("ended before all workers were there") from None
+            if running.process.poll() is not None:
+                raise running.failed("ended before all workers were there") from None
             if time.monotonic() > deadline:
-                raise its.failed(f"had not all workers after {_START:.0f} s") from None
+                raise running.failed(f"had not all workers after {_START:.0f} s") from None
         else:
             return
 

@@ -101,12 +101,14 @@ def summarize_torch(rows: list[dict[str, Any]]) -> dict[str, Any]:
     them to the host and back, above 1 MiB.
     """
     summary: dict[str, Any] = {}
-    for name, its in (("torch", rows), ("all_reduce", [row for row in rows if row["operation"] == "all_reduce"])):
-        extra = [row["torch_us"] - row["mpi_us"] for row in its if row["nbytes"] < MIB]
+    for name, chosen in (("torch", rows), ("all_reduce", [row for row in rows if row["operation"] == "all_reduce"])):
+        extra = [row["torch_us"] - row["mpi_us"] for row in chosen if row["nbytes"] < MIB]
         summary[f"{name}_small_extra_us"] = max(extra) if extra else None
-        summary[f"{name}_large_ratio"] = mean_ratio(its, "torch_us", "mpi_us", lambda nbytes: nbytes >= MIB)
-        if its and "copied_us" in its[0]:
-            summary[f"{name}_large_of_copied"] = mean_ratio(its, "torch_us", "copied_us", lambda nbytes: nbytes >= MIB)
+        summary[f"{name}_large_ratio"] = mean_ratio(chosen, "torch_us", "mpi_us", lambda nbytes: nbytes >= MIB)
+        if chosen and "copied_us" in chosen[0]:
+            summary[f"{name}_large_of_copied"] = mean_ratio(
+                chosen, "torch_us", "copied_us", lambda nbytes: nbytes >= MIB
+            )
     if "torch_large_of_copied" in summary:
         # The targets are those of tensors in the memory of the host.
         return summary

@@ -187,14 +187,14 @@ def summarize(rows: list[dict[str, Any]], ranks: int) -> dict[str, Any]:
         valid ``NAME_memory`` with a stage for each rank.
     """
     summary: dict[str, Any] = {}
-    times, memory = _values(rows, "ms"), {name: its[0] for name, its in _values(rows, "MB").items()}
+    times, memory = _values(rows, "ms"), {name: values[0] for name, values in _values(rows, "MB").items()}
     for name in times:
         if name != ONE:
             summary |= paired.figures(f"{name}_time", times[name], times[ONE])
             summary[f"{name}_memory"] = memory[name] / memory[ONE]
     summary["memory_target"] = ALLOWANCE / ranks
-    for name, its in times.items():
-        summary |= {f"{name}_ms": statistics.median(its), f"{name}_mb": memory[name]}
+    for name, values in times.items():
+        summary |= {f"{name}_ms": statistics.median(values), f"{name}_mb": memory[name]}
     return summary
 
 

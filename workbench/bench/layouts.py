@@ -97,7 +97,7 @@ def train(comm: Intracomm, arm: Arm, net: Net, steps: int, parts: int = 1) -> Tu
     if arm.stages:
         with distributed(comm):
             module, rows, labels = net.make()
-            its = pipeline(
+            parallel = pipeline(
                 module,
                 rows,
                 torch.nn.functional.cross_entropy,
@@ -108,8 +108,8 @@ def train(comm: Intracomm, arm: Arm, net: Net, steps: int, parts: int = 1) -> Tu
             )
             mine = slice(comm.rank * net.size // comm.size, (comm.rank + 1) * net.size // comm.size)
             part = tensor(rows[mine]), tensor(labels[mine])
-            seconds, losses = _steps(its.parameters(), lambda: its.step(*part), comm.Barrier, steps)
-            return Turn(seconds, losses, repr(its))
+            seconds, losses = _steps(parallel.parameters(), lambda: parallel.step(*part), comm.Barrier, steps)
+            return Turn(seconds, losses, repr(parallel))
     turn = Turn(0.0, [])
     if comm.rank == 0:
         threads = torch.get_num_threads()
@@ -119,8 +119,8 @@ def train(comm: Intracomm, arm: Arm, net: Net, steps: int, parts: int = 1) -> Tu
         def step() -> float:
             module.zero_grad()
             total = 0.0
-            for some, its in zip(rows.chunk(parts), labels.chunk(parts), strict=True):
-                loss = torch.nn.functional.cross_entropy(module(some), its) / parts
+            for some, wanted in zip(rows.chunk(parts), labels.chunk(parts), strict=True):
+                loss = torch.nn.functional.cross_entropy(module(some), wanted) / parts
                 loss.backward()
                 total += loss.item()
             return total

@@ -84,7 +84,7 @@ def calls(comm: Any, bursts: int) -> list[dict[str, Any]]:
     from workbench.mpi.counters import Counters
 
     counters = {"on": comm.watch.counters or Counters(), "off": None}
-    told = []
+    measured = []
     for nbytes in SIZES:
         sent, received = np.ones(nbytes, "b"), np.ones(nbytes, "b")
         times: dict[str, list[float]] = {arm: [] for arm in ARMS}
@@ -96,9 +96,9 @@ def calls(comm: Any, bursts: int) -> list[dict[str, Any]]:
                 comm.Allreduce(sent, received)
             if number:
                 times[arm].append((time.perf_counter() - begin) / _BURST)
-        told.append({"bytes": nbytes} | {arm: 1e6 * statistics.median(times[arm]) for arm in ARMS})
+        measured.append({"bytes": nbytes} | {arm: 1e6 * statistics.median(times[arm]) for arm in ARMS})
     comm.watch.counters = counters["on"]
-    return told
+    return measured
 
 
 def _fits(client: Client, rows: int, rounds: int) -> Iterator[dict[str, Any]]:

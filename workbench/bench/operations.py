@@ -115,8 +115,8 @@ def medians(comm: MPI.Intracomm, calls: Mapping[str, Callable[[], Any]], number:
             times[kind].append(took / divisor)
     slowest = np.empty(number)
     found = {}
-    for kind, its in times.items():
-        comm.Allreduce(np.array(its), slowest, MPI.MAX)
+    for kind, measured in times.items():
+        comm.Allreduce(np.array(measured), slowest, MPI.MAX)
         found[kind] = statistics.median(slowest.tolist())
     return found
 

@@ -117,8 +117,8 @@ def _trips(parts: Parts, number: int) -> list[float]:
     return times
 
 
-def _row(its: tuple[str, str, str, int, int], seconds: float) -> dict[str, Any]:
-    return dict(zip(("what", "engine", "arm", "ranks", "round"), its, strict=True)) | {"seconds": seconds}
+def _row(key: tuple[str, str, str, int, int], seconds: float) -> dict[str, Any]:
+    return dict(zip(("what", "engine", "arm", "ranks", "round"), key, strict=True)) | {"seconds": seconds}
 
 
 def summarize(rows: list[dict[str, Any]]) -> dict[str, Any]:
@@ -148,8 +148,8 @@ def summarize(rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 def _values(rows: list[dict[str, Any]], what: str, engine: str, arm: str) -> list[float]:
     """Return the seconds of an arm in the order of starts and rounds, which pairs share."""
-    its = [row for row in rows if (row["what"], row["engine"], row["arm"]) == (what, engine, arm)]
-    return [row["seconds"] for row in sorted(its, key=lambda row: (row["start"], row["round"]))]
+    chosen = [row for row in rows if (row["what"], row["engine"], row["arm"]) == (what, engine, arm)]
+    return [row["seconds"] for row in sorted(chosen, key=lambda row: (row["start"], row["round"]))]
 
 
 def plot(report: Report) -> Figure:

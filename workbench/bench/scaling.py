@@ -215,9 +215,9 @@ def summarize(table: Sequence[dict[str, Any]], cores: int) -> dict[str, Any]:
         f"{row['model']}_{row['scaling']}_{row['arm']}": row["efficiency"] for row in table if row["ranks"] == most
     }
     for model in MODELS:
-        its = [row for row in table if row["model"] == model]
-        summary[f"{model}_memory"] = max(row["beyond_block"] / row["stated"] for row in its)
-        summary[f"{model}_beyond_block"] = max(row["beyond_block"] for row in its)
+        chosen = [row for row in table if row["model"] == model]
+        summary[f"{model}_memory"] = max(row["beyond_block"] / row["stated"] for row in chosen)
+        summary[f"{model}_beyond_block"] = max(row["beyond_block"] for row in chosen)
         summary[f"{model}_stated_bytes_per_row"] = STATED[model]
     return {"ranks_with_cores": most} | summary | {"fixed_bytes": FIXED}
 
@@ -261,8 +261,10 @@ def _draw(panel: Axes, kind: str, rows: Sequence[dict[str, Any]], cores: int) ->
     # A little apart, so that arms that are level can be told.
     looks = zip(_ARMS, (plotting.BLUE, plotting.GREEN, plotting.ORANGE), "o^s", (0.96, 1.0, 1.04), strict=True)
     for arm, color, marker, shift in looks:
-        its = [row for row in rows if row["arm"] == arm]
-        at, seconds = [row["ranks"] * shift for row in its], [row["seconds"] for row in its]
+        chosen = [row for row in rows if row["arm"] == arm]
+        at, seconds = [row["ranks"] * shift for row in chosen], [row["seconds"] for row in chosen]
         panel.plot(at, seconds, color=color, marker=marker, markersize=5, label=_LABELS[arm])
-        panel.vlines(at, [row["fastest"] for row in its], [row["slowest"] for row in its], color=color, linewidth=1)
+        panel.vlines(
+            at, [row["fastest"] for row in chosen], [row["slowest"] for row in chosen], color=color, linewidth=1
+        )
     panel.set_xlim(0.85, ranks[-1] * 1.18)

@@ -83,9 +83,9 @@ class Simulated:
             seq=last,
             layout=self.layout,
             times=np.array([self._began + tick * TICK for tick in ticks]),
-            rank=np.array([its[0] for its in frames], np.float32).reshape(-1, ranks, len(RANK)),
-            node=np.array([its[1] for its in frames], np.float32).reshape(-1, nodes, len(NODE)),
-            core=np.array([its[2] for its in frames], np.uint8).reshape(-1, sum(self.layout.cores)),
+            rank=np.array([frame[0] for frame in frames], np.float32).reshape(-1, ranks, len(RANK)),
+            node=np.array([frame[1] for frame in frames], np.float32).reshape(-1, nodes, len(NODE)),
+            core=np.array([frame[2] for frame in frames], np.uint8).reshape(-1, sum(self.layout.cores)),
             now=self._now(last),
             by=self._by,
             traffic=traffic,
@@ -140,7 +140,7 @@ class Simulated:
         busy = 0.0 if phase == "idle" else 0.05 if phase == "stuck" else 1.0
         sent = self._rates.sum() / ranks * busy * (1 + 0.2 * np.sin(tick / 7))
         grown = 1 + (np.arange(ranks) == ranks // 5) * (tick % 1200) / 1600
-        its = {
+        values = {
             "cpu": 100 * (compute + mpi),
             "memory": self._memory * grown * (1 + 0.1 * np.sin(tick / 30)),
             "threads": np.full(ranks, 12.0),
@@ -152,16 +152,16 @@ class Simulated:
             **shares,
         }
         home = np.array([place.node for place in self.layout.ranks])
-        used = np.bincount(home, its["memory"], nodes) + 6 * _GIB
+        used = np.bincount(home, values["memory"], nodes) + 6 * _GIB
         total = max(64.0, 2 ** np.ceil(np.log2(ranks / nodes * 5))) * _GIB
         net = sent * ranks / nodes * rng.normal(1, 0.1, (2, nodes))
         node = np.stack([used, np.full(nodes, total), *net, *rng.exponential(3e6, (2, nodes))], axis=1)
         core = rng.uniform(0, 6, sum(self.layout.cores))
         per = self.layout.cores[0]
         taken = home * per + (np.arange(ranks) - np.searchsorted(home, home)) % per
-        np.add.at(core, taken, its["cpu"])
+        np.add.at(core, taken, values["cpu"])
         unknown = np.full(ranks, np.nan)
-        return np.stack([its.get(name, unknown) for name in RANK], axis=1), node, np.clip(core, 0, 100)
+        return np.stack([values.get(name, unknown) for name in RANK], axis=1), node, np.clip(core, 0, 100)
 
     def _now(self, tick: int) -> tuple[RankActivity, ...]:
         phase, moment = self._phase(tick), self._began + tick * TICK
@@ -182,7 +182,7 @@ class Simulated:
         return Traffic(sent, np.ceil(sent / np.array([2e6, 6.5e4])[:, None, None]))
 
     def _operations(self, tick: int) -> NDArray[np.float64]:
-        told = np.zeros((len(OPERATIONS), len(OPERATION)))
+        numbers = np.zeros((len(OPERATIONS), len(OPERATION)))
         ranks = len(self.layout.ranks)
         for name, calls, each, seconds, waiting in (
             ("Allreduce", 40, 65_536, 0.09, 0.6),
@@ -193,13 +193,13 @@ class Simulated:
             ("bcast", 1, 2_000, 0.004, 0.5),
         ):
             number = calls * tick * ranks
-            told[OPERATIONS.index(name)] = (
+            numbers[OPERATIONS.index(name)] = (
                 number,
                 number * each,
                 seconds * tick * ranks,
                 seconds * waiting * tick * ranks,
             )
-        return told
+        return numbers
 
     def _record(self, tick: int) -> list[dict[str, Any]]:
         if self._phase(tick) == "idle" or (self._phase(tick) == "stuck" and tick % 8):

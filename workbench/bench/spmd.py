@@ -133,29 +133,29 @@ def _kernels(
         took: list[Turn] = run_on_ranks(kernel.turn, X, y, repeats, timeout=within)
         return took
 
-    repeats = max(1, round(seconds / min(max(its.seconds for its in bare(1)) for _ in range(_TRIALS))))
+    repeats = max(1, round(seconds / min(max(turn.seconds for turn in bare(1)) for _ in range(_TRIALS))))
     expected: list[Turn] = []
     for number, arm in alternate(ARMS, rounds):
-        told = bare(repeats) if arm == "bare" else spmd(repeats)
-        expected = expected or told
-        for rank, (its, first) in enumerate(zip(told, expected, strict=True)):
-            _require_same(rank, its, first)
+        turns = bare(repeats) if arm == "bare" else spmd(repeats)
+        expected = expected or turns
+        for rank, (turn, first) in enumerate(zip(turns, expected, strict=True)):
+            _require_same(rank, turn, first)
         if number:
-            took, cpu = max(its.seconds for its in told), max(its.cpu_seconds for its in told)
+            took, cpu = max(turn.seconds for turn in turns), max(turn.cpu_seconds for turn in turns)
             yield _row((KERNEL, arm, ranks, number), took / repeats, cpu / repeats)
 
 
-def _require_same(rank: int, its: Turn, first: Turn) -> None:
+def _require_same(rank: int, turn: Turn, first: Turn) -> None:
     import numpy as np
 
-    if its.setting != first.setting:
-        raise WorkbenchError(f"rank {rank}: threads, cores and alignment are {its.setting}, before {first.setting}")
-    if not np.allclose(its.gradient, first.gradient, rtol=1e-9):
-        raise WorkbenchError(f"rank {rank}: the kernel came to {its.gradient}, before to {first.gradient}")
+    if turn.setting != first.setting:
+        raise WorkbenchError(f"rank {rank}: threads, cores and alignment are {turn.setting}, before {first.setting}")
+    if not np.allclose(turn.gradient, first.gradient, rtol=1e-9):
+        raise WorkbenchError(f"rank {rank}: the kernel came to {turn.gradient}, before to {first.gradient}")
 
 
-def _row(its: tuple[str, str, int, int], seconds: float, cpu: float) -> dict[str, Any]:
-    return dict(zip(("what", "arm", "ranks", "round"), its, strict=True)) | {"ms": seconds * 1e3, "cpu_ms": cpu * 1e3}
+def _row(key: tuple[str, str, int, int], seconds: float, cpu: float) -> dict[str, Any]:
+    return dict(zip(("what", "arm", "ranks", "round"), key, strict=True)) | {"ms": seconds * 1e3, "cpu_ms": cpu * 1e3}
 
 
 def summarize(rows: list[dict[str, Any]]) -> dict[str, Any]:

@@ -140,6 +140,6 @@ def summarize(rows: list[dict[str, Any]]) -> dict[str, Any]:
     )
     summary: dict[str, Any] = paired.figures("memory", [row["MiB"] for row in ours], [row["MiB"] for row in one])
     summary["memory_target"] = TARGET
-    for name, its in (("strips", ours), ("one_process", one)):
-        summary |= {f"{name}_{unit}": statistics.median(row[unit] for row in its) for unit in ("MiB", "s")}
+    for name, chosen in (("strips", ours), ("one_process", one)):
+        summary |= {f"{name}_{unit}": statistics.median(row[unit] for row in chosen) for unit in ("MiB", "s")}
     return summary

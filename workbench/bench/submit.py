@@ -139,7 +139,7 @@ def _new_process(asked: dict[str, Any]) -> list[dict[str, Any]]:
         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     try:
-        told, errors = process.communicate(timeout=_DEADLINE)
+        output, errors = process.communicate(timeout=_DEADLINE)
     except BaseException:
         # It takes its job back before it ends.
         process.send_signal(signal.SIGINT)
@@ -148,7 +148,7 @@ def _new_process(asked: dict[str, Any]) -> list[dict[str, Any]]:
     if process.returncode:
         last = (errors.strip().splitlines() or ["no message"])[-1]
         raise LaunchError(f"bench submit: a process that submits a job has ended with {process.returncode}: {last}")
-    values = json.loads(told)
+    values = json.loads(output)
     return [_row(NEW, values["submitted"] - begin, values["cpu"], values["imports"])]
 
 
@@ -164,9 +164,9 @@ def _same_process(asked: dict[str, Any]) -> list[dict[str, Any]]:
         job = jobs.job_id(started[0].record)
         return [submitted, _timed(POLL, lambda: SlurmLauncher().statuses([str(job)]))]
     finally:
-        for its in started:
-            its.remove()
-            shutil.rmtree(its.record.logs, ignore_errors=True)
+        for starter in started:
+            starter.remove()
+            shutil.rmtree(starter.record.logs, ignore_errors=True)
 
 
 def _sbatch(asked: dict[str, Any]) -> list[dict[str, Any]]:
@@ -206,8 +206,10 @@ def plot(report: Report) -> Figure:
 
     cpu, wall = panels
     plotting.strips(cpu, {arm: of(arm, "cpu") for arm in (NEW, SAME)}, "submitted by", "own CPU (s)")
-    its = report.summary
-    cpu.set_title(f"new: {its['cpu']:.2f} s (target: < {TARGET:g}), after {its['imports_cpu']:.2f} s for imports")
+    summary = report.summary
+    cpu.set_title(
+        f"new: {summary['cpu']:.2f} s (target: < {TARGET:g}), after {summary['imports_cpu']:.2f} s for imports"
+    )
     plotting.strips(wall, {arm: of(arm, "seconds") for arm in (SAME, BARE)}, "submitted by", "wall time (s)")
-    wall.set_title(f"{its['warm_wall']:.2f} s over a bare sbatch of the same script")
+    wall.set_title(f"{summary['warm_wall']:.2f} s over a bare sbatch of the same script")
     return figure

@@ -71,7 +71,7 @@ def _row(comm: MPI.Intracomm, name: str, nbytes: int, seconds: float, device: st
         host.fill_(comm.rank)
         call()
         found.append(results[kind].to("cpu", copy=True))
-    if not all(torch.equal(its, found[0]) for its in found):
+    if not all(torch.equal(each, found[0]) for each in found):
         raise ValueError(f"{name} of torch delivered something else than MPI at {nbytes} bytes")
     # Sums stay what they are, however often they are made.
     sent.zero_()
@@ -93,7 +93,7 @@ def _calls(
     part = torch.empty_like(one)
     # The same memory, unless torch's is that of a GPU.
     host_one, host_many, host_part = host[0], many.cpu(), part.cpu()
-    x, whole, all_of_them, few = (its.numpy() for its in (host_one, host, host_many, host_part))
+    x, whole, all_of_them, few = (each.numpy() for each in (host_one, host, host_many, host_part))
     ways: dict[str, tuple[Callable[[], Any], Callable[[], Any], tuple[torch.Tensor, ...]]] = {
         "all_reduce": (
             lambda: comm.Allreduce(MPI.IN_PLACE, x),

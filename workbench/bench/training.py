@@ -248,8 +248,8 @@ def _ending(loops: int) -> str:
 
 def _values(rows: list[dict[str, Any]], what: str, arm: str, loops: int) -> list[float]:
     """Return the times of an arm in the order of starts and rounds, which those of all arms share."""
-    its = [row for row in rows if (row["what"], row["arm"], row["busy"]) == (what, arm, loops)]
-    return [row["ms"] for row in sorted(its, key=lambda row: (row["start"], row["round"]))]
+    chosen = [row for row in rows if (row["what"], row["arm"], row["busy"]) == (what, arm, loops)]
+    return [row["ms"] for row in sorted(chosen, key=lambda row: (row["start"], row["round"]))]
 
 
 def plot(report: Report) -> Figure:

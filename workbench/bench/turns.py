@@ -25,8 +25,8 @@ _LOOK, _END, _LAST_WORDS = 0.5, 30.0, 10.0
 class Turns:
     """A program that waits for its next turn."""
 
-    def __init__(self, its: world.World, connections: list[Connection]) -> None:
-        self._its, self._connections = its, connections
+    def __init__(self, running: world.World, connections: list[Connection]) -> None:
+        self._running, self._connections = running, connections
 
     def take(self, order: Any, within: float) -> list[Any]:
         """Have every rank take a turn, and return what they answer, in the order of the ranks.
@@ -49,12 +49,12 @@ class Turns:
                 connection.send(order)
             return [_answer(connection, deadline) for connection in self._connections]
         except TimeoutError:
-            raise self._its.failed(f"was not done with its turn after {within:.0f} s") from None
+            raise self._running.failed(f"was not done with its turn after {within:.0f} s") from None
         except (EOFError, OSError):
             # Once it has ended by itself, all that it said is there.
             with suppress(subprocess.TimeoutExpired):
-                self._its.process.wait(_LAST_WORDS)
-            raise self._its.failed("took no turn") from None
+                self._running.process.wait(_LAST_WORDS)
+            raise self._running.failed("took no turn") from None
 
 
 def _answer(connection: Connection, deadline: float) -> Any:
@@ -92,30 +92,30 @@ def taking(found: MPI, ranks: int, program: str, within: float, **options: Any) 
             listener.bind(address)
             listener.listen(ranks)
             listener.settimeout(_LOOK)
-            its = stack.enter_context(world.started(found, ranks, program, {"address": address} | options))
+            running = stack.enter_context(world.started(found, ranks, program, {"address": address} | options))
             deadline = time.monotonic() + within
             connections = {}
             for _ in range(ranks):
-                connection = stack.enter_context(_accepted(listener, its, deadline))
+                connection = stack.enter_context(_accepted(listener, running, deadline))
                 connections[connection.recv()] = connection
-            yield Turns(its, [connections[rank] for rank in range(ranks)])
+            yield Turns(running, [connections[rank] for rank in range(ranks)])
             for connection in connections.values():
                 connection.send(None)
-            its.result(_END)
+            running.result(_END)
     finally:
         node_dirs.remove(name)
 
 
-def _accepted(listener: socket.socket, its: world.World, deadline: float) -> Connection:
+def _accepted(listener: socket.socket, running: world.World, deadline: float) -> Connection:
     """Return the connection of the next rank."""
     while True:
         try:
             return Connection(listener.accept()[0].detach())
         except TimeoutError:
-            if its.process.poll() is not None:
-                raise its.failed("ended before all of its ranks were there") from None
+            if running.process.poll() is not None:
+                raise running.failed("ended before all of its ranks were there") from None
             if time.monotonic() > deadline:
-                raise its.failed("did not have all of its ranks in time") from None
+                raise running.failed("did not have all of its ranks in time") from None
 
 
 def serve(address: str, rank: int, take: Callable[[Any], Any]) -> None:

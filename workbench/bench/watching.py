@@ -184,8 +184,8 @@ async def _hour(ranks: int, nodes: int, seconds: float) -> list[tuple[str, float
                 await page.locator("nav").get_by_text(next(pages), exact=True).click()
                 await asyncio.sleep(min(left, seconds / _TURNS))
             await devtools.send("HeapProfiler.collectGarbage")
-            told = await devtools.send("Performance.getMetrics")
-            heap = next(its["value"] for its in told["metrics"] if its["name"] == "JSHeapUsedSize")
+            answer = await devtools.send("Performance.getMetrics")
+            heap = next(metric["value"] for metric in answer["metrics"] if metric["name"] == "JSHeapUsedSize")
             kept.append((when, process.memory_info().rss / _MIB, heap / _MIB))
     return kept
 

@@ -74,8 +74,8 @@ class World:
 
 def run(found: MPI, ranks: int, program: str, options: Mapping[str, Any], within: float) -> Any:
     """Run a program on a new world of this host: `started`, and `World.result` within so many seconds."""
-    with started(found, ranks, program, options) as its:
-        return its.result(within)
+    with started(found, ranks, program, options) as running:
+        return running.result(within)
 
 
 @contextmanager

@@ -262,8 +262,8 @@ def _slot(
 def _too_large(function: Callable[..., Any], name: str, nbytes: int) -> str:
     from dask.utils import format_bytes
 
-    largest = sorted(taken_along(function).items(), key=lambda its: -its[1])[:_NAMED]
-    named = ", ".join(f"{its} ({format_bytes(size)})" for its, size in largest if size > nbytes / 100)
+    largest = sorted(taken_along(function).items(), key=lambda item: -item[1])[:_NAMED]
+    named = ", ".join(f"{variable} ({format_bytes(size)})" for variable, size in largest if size > nbytes / 100)
     return (
         f"{name} and the variables of the notebook that it uses have {format_bytes(nbytes)}{': ' * bool(named)}{named}."
         f" The limit is {format_bytes(_TOO_LARGE)}. Pass large objects as arguments: placed (place), or as a copy for "

@@ -159,7 +159,7 @@ def sections(read: Mapping[str, Site], files: Sequence[Path]) -> CheckResult:
     """
     where = ", ".join(map(str, files)) or "no file has settings of jobqueue"
     return CheckResult(
-        "jobqueue.yaml", "ok", f"{where}; {'; '.join(_section(name, its) for name, its in read.items())}"
+        "jobqueue.yaml", "ok", f"{where}; {'; '.join(_section(name, settings) for name, settings in read.items())}"
     )
 
 
@@ -288,8 +288,8 @@ def _settings(scheduler: str, *, inside: bool) -> Iterator[CheckResult]:
     yield interface(named, psutil.net_if_addrs(), inside=inside)
 
 
-def _section(name: str, its: Site) -> str:
-    values = {"queue": its.queue, "account": its.account, "walltime": its.walltime, "interface": its.interface}
+def _section(name: str, settings: Site) -> str:
+    values = {key: getattr(settings, key) for key in ("queue", "account", "walltime", "interface")}
     return f"{name}: {', '.join(f'{key} {value}' for key, value in values.items() if value) or 'sets nothing'}"
 
 

@@ -309,8 +309,8 @@ def overview(place: str) -> str:
     """Return a line of usage and a sentence for every verb, in groups."""
     return (
         "\n\n".join(
-            "\n".join([f"{group}:", *(f"  {verb.usage(place)}\n      {verb.help}" for verb in its)])
-            for group, its in grouped(verbs(place).values(), VERB_GROUPS)
+            "\n".join([f"{group}:", *(f"  {verb.usage(place)}\n      {verb.help}" for verb in members)])
+            for group, members in grouped(verbs(place).values(), VERB_GROUPS)
         )
         + f"\n\n{place} SUBCOMMAND --help explains the options of a subcommand."
     )

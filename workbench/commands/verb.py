@@ -169,8 +169,7 @@ class Verb:
 def grouped(members: Iterable[_T], groups: Iterable[str]) -> list[tuple[str, list[_T]]]:
     """Return the groups that have members, in the order of `groups`, with these members."""
     members = list(members)
-    found = [(group, [member for member in members if member.group == group]) for group in groups]
-    return [(group, its) for group, its in found if its]
+    return [(group, named) for group in groups if (named := [member for member in members if member.group == group])]
 
 
 _JSON = Argument("--json", "print one JSON object", group=OUTPUT)

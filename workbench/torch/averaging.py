@@ -135,7 +135,7 @@ def _require_alike(comm: MPI.Intracomm, kinds: list[tuple[tuple[int, ...], str]]
     comm.Allreduce(MPI.IN_PLACE, extremes, MPI.MAX)
     if extremes[0] != -extremes[1]:
         said = comm.allgather(kinds)
-        other = next((rank for rank, its in enumerate(said) if its != said[0]), 0)
+        other = next((rank for rank, given in enumerate(said) if given != said[0]), 0)
         raise InvalidRequest(
             f"average() takes the same shapes and types on all ranks. Rank 0 has {said[0]}, and rank {other} has "
             f"{said[other]}."

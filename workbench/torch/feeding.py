@@ -121,12 +121,12 @@ def _agreed(comm: MPI.Intracomm, rows: int, options: dict[str, Any]) -> list[int
     """Return the rows of each rank; raise InvalidRequest on all ranks if these pass different options."""
     said = comm.allgather((rows, options))
     first = said[0][1]
-    for rank, (_, its) in enumerate(said):
-        if differing := [name for name in its if its[name] != first.get(name)]:
+    for rank, (_, passed) in enumerate(said):
+        if differing := [name for name in passed if passed[name] != first.get(name)]:
             name = differing[0]
             raise InvalidRequest(
                 f"batches() takes the same {name} on all ranks. Rank 0 passes {first.get(name)!r}, and rank {rank} "
-                f"passes {its[name]!r}."
+                f"passes {passed[name]!r}."
             )
     return [rows for rows, _ in said]
 

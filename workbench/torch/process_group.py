@@ -357,7 +357,7 @@ def _bytes_of(tensor: torch.Tensor, splits: Sequence[int], ranks: int) -> list[i
             f"{rows} rows cannot be divided equally among {ranks} ranks. Pass split sizes, the number of rows for each "
             "rank."
         )
-    return [its * each for its in splits or [rows // ranks] * ranks]
+    return [split * each for split in splits or [rows // ranks] * ranks]
 
 
 def _require_parts(ranks: int, **rows: torch.Tensor) -> None:

@@ -68,7 +68,7 @@ class Reduction:
         real = dtype.is_floating_point or dtype.is_complex
         unordered = dtype.is_complex and kind in {_KIND.MAX, _KIND.MIN}
         if kind not in known or unordered or (real and kind in _BITS) or (not real and kind == _KIND.AVG):
-            allowed = ", ".join(its.name for its in known if not (its == _KIND.AVG and not real))
+            allowed = ", ".join(each.name for each in known if not (each == _KIND.AVG and not real))
             raise InvalidRequest(
                 f"a process group of the workbench has no ReduceOp.{kind.name} for {dtype}. Choose one of {allowed}; "
                 "BAND, BOR and BXOR take only integers, AVG takes only real and complex numbers."

@@ -82,14 +82,14 @@ def save_sharded(path: str | os.PathLike[str], model: Any, optimizer: Any = (), 
         if comm.rank == 0:
             # Only new releases of torch return the names, and the list of a folder may be out of date on another node.
             stored: Any = dcp.FileSystemReader(shards).read_metadata().storage_data
-            names = sorted({manifest.METADATA, *(its.relative_path for its in stored.values())})
+            names = sorted({manifest.METADATA, *(storage.relative_path for storage in stored.values())})
         names = comm.bcast(names)
         mine = [shards / name for name in names[comm.rank :: comm.size]]
         for file in mine:
             # DCP creates files with the umask, which may let a group write, and load_sharded() would refuse them.
             file.chmod(0o600)
         described = manifest.described(mine)
-    files = {name: its for part in comm.allgather(described) for name, its in part.items()}
+    files = {name: entry for part in comm.allgather(described) for name, entry in part.items()}
     if comm.rank == 0:
         with _worded(folder, *_UNWRITTEN):
             entries = {"stepped": stepped, "stateless": _stateless(state["optimizer"]), "values": json.loads(plain)}

@@ -182,8 +182,8 @@ def mode(module: nn.Module, *, training: bool) -> Iterator[None]:
         module.train(training)
         yield
     finally:
-        for child, its in before.items():
-            child.training = its
+        for child, was_training in before.items():
+            child.training = was_training
 
 
 def _layers(graph: fx.Graph, source: fx.Node) -> Iterator[Layer]:

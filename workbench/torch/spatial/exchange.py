@@ -115,5 +115,5 @@ class Exchange:
 
 def _overlaps(one: Window, others: Sequence[Window]) -> list[tuple[int, int, int]]:
     """Return the rows that a window shares with each other one, with the number of that one."""
-    shared = ((number, max(one.start, its.start), min(one.stop, its.stop)) for number, its in enumerate(others))
+    shared = ((number, max(one.start, other.start), min(one.stop, other.stop)) for number, other in enumerate(others))
     return [(number, first, end) for number, first, end in shared if first < end]

@@ -159,7 +159,7 @@ def windowed(
     """
     part: Part = plan.parts[comm.rank]
     first, end = bounds(plan.height, comm.size)[comm.rank :][:2]
-    exchange = Exchange(comm, have, [its.window for its in plan.parts])
+    exchange = Exchange(comm, have, [each.window for each in plan.parts])
     found: torch.Tensor = _Windowed.apply(operation, exchange, fill, (part.skip, end - first), strip, *weights)
     return found
 
