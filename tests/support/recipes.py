@@ -11,7 +11,7 @@ from sklearn.base import clone
 
 from workbench.ml.engine.parts import LocalParts
 from workbench.ml.recipe.fitted import Columns, fitted
-from workbench.ml.recipe.part import RecipePart, statistics
+from workbench.ml.recipe.part import RecipeChecks, RecipePart, statistics
 
 ROWS = 1501
 RANDOM = np.random.default_rng(8)
@@ -32,7 +32,7 @@ def in_parts(recipe, X, y, number, weight=None):
     cuts = np.linspace(0, len(X), number + 1).astype(int)
     recipe = clone(recipe).fit(X, y, weight)
     chains = [column.chain for column in recipe.columns_]
-    y = None if y is None else np.asarray(y, dtype=float)
+    _, y, _ = RecipeChecks("Recipe").apply(X, y, None)
     parts = [
         RecipePart(X[start:stop], *(each if each is None else each[start:stop] for each in (y, weight)), start)
         for start, stop in itertools.pairwise(cuts)

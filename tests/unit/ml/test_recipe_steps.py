@@ -176,7 +176,7 @@ def test_a_step_is_left_as_it_was():
             preprocessing.OneHotEncoder(min_frequency=3),
             "min_frequency=3 has no meaning in a recipe. Valid values: None",
         ),
-        (preprocessing.TargetEncoder(target_type="multiclass"), "target_type='multiclass' has no meaning"),
+        (preprocessing.TargetEncoder(categories=[["a"]]), r"categories=\[\['a'\]\] has no meaning"),
         (preprocessing.TargetEncoder(cv=1), "n_bins and cv must be integers of at least 2"),
         (SimpleImputer(missing_values=0), "missing_values=0 has no meaning"),
         (SimpleImputer(add_indicator=True), "add_indicator=True has no meaning"),

@@ -13,6 +13,7 @@ from scipy.special import log_softmax
 
 from workbench.ml.algebra.row_slices import Products
 from workbench.ml.checks import FindsNonFinite, checked
+from workbench.ml.labels import classes_of, codes_of
 
 _Array = NDArray[Any]
 
@@ -51,12 +52,7 @@ class LogisticPart(FindsNonFinite):
 
     def classes(self) -> _Array:
         """Return the sorted labels of the block."""
-        if self._y.dtype != object:
-            return np.unique(self._y)
-        # Comparing text in Python is slow, so that only unique labels are sorted.
-        import pandas as pd
-
-        return np.unique(pd.unique(self._y))
+        return classes_of(self._y)
 
     def count(self, classes: _Array) -> _Array:
         """Return the weight of the rows of each label, shape (classes,)."""
@@ -77,15 +73,8 @@ class LogisticPart(FindsNonFinite):
 
     def _number(self, classes: _Array) -> None:
         """Set the numbers of the labels."""
-        if len(self._codes):
-            return
-        if self._y.dtype == object:
-            import pandas as pd
-
-            codes = pd.Index(classes).get_indexer(pd.Index(self._y))
-        else:
-            codes = np.searchsorted(classes, self._y)
-        self._codes = codes.astype(np.int32)
+        if not len(self._codes):
+            self._codes = codes_of(self._y, classes)
 
     @np.errstate(over="ignore", invalid="ignore")
     def loss_and_gradient(self, weights: _Array) -> tuple[float, _Array]:

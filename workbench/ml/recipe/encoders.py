@@ -63,7 +63,7 @@ def indicators(step: OneHotEncoder, categories: Sequence[Any]) -> OneHotEncoder:
     return _categorical(clone(step).fit(_numbers(categories)), categories)
 
 
-def means(step: TargetEncoder, categories: Sequence[Any], tables: _Array) -> TargetEncoder:
+def means(step: TargetEncoder, categories: Sequence[Any], tables: _Array, classes: _Array | None) -> TargetEncoder:
     """Return an encoder with these categories and their means.
 
     Parameters
@@ -73,15 +73,20 @@ def means(step: TargetEncoder, categories: Sequence[Any], tables: _Array) -> Tar
     categories
         The categories.
     tables
-        Shape (sets, categories + 1): the means; the last is the mean for unknown categories. The encoder returns a
-        column per set, like for the classes of a target.
+        Shape (columns, categories + 1): the means for each column of the result; the last is the mean for unknown
+        categories.
+    classes
+        The sorted labels of the target; None for numbers. Several columns without a label for each are numbered.
     """
-    fitted = clone(step).set_params(target_type="continuous")
-    fitted.fit(_numbers(categories), np.zeros(len(categories)))
+    fitted = clone(step).set_params(target_type="continuous").fit(np.zeros((1, 1)), [0.0])
+    fitted.set_params(target_type=step.target_type)
     fitted.encodings_, fitted.target_mean_ = list(tables[:, :-1]), tables[0, -1]
+    if classes is not None:
+        fitted.target_type_, fitted.classes_ = "binary", classes
     if len(tables) > 1:
-        fitted.target_type_, fitted.classes_ = "multiclass", np.arange(len(tables))
-        fitted.target_mean_ = tables[:, -1]
+        fitted.target_type_, fitted.target_mean_ = "multiclass", tables[:, -1]
+        if classes is None or len(classes) != len(tables):
+            fitted.classes_ = np.arange(len(tables))
     return _categorical(fitted, categories)
 
 

@@ -72,8 +72,11 @@ class Recipe(Transformer, Estimator):
     The result is that of scikit-learn, apart from rounding, on any number of ranks; quantiles are exact if each block
     has at most 8192 different numbers. Differences: all missing values (None, NaN, NaT) are one category; missing
     numbers stay missing in buckets; a column without any number is filled with 0, and not dropped; the folds of a
-    ``TargetEncoder`` depend on the numbers of the rows; its target is always numeric, so that integers are not labels
-    of several classes.
+    ``TargetEncoder`` depend on the numbers of the rows.
+
+    With a target of more than two classes, ``TargetEncoder`` returns a column per class: the share of the class in the
+    rows of the category. Its ``target_type="auto"`` selects the type as in scikit-learn, and refuses more than 100
+    different whole numbers, which may be numbers or labels.
 
     In addition to its block, a rank needs eight columns of numbers and the statistics: 128 KiB per column with
     quantiles and rank, and some numbers per category.
@@ -118,7 +121,8 @@ class Recipe(Transformer, Estimator):
         X : dataframe, array, or Dask dataframe or array of shape (rows, columns)
             The table.
         y : array-like, or Dask array or series of shape (rows,), default=None
-            The target, numbers or booleans; only a ``TargetEncoder`` needs it.
+            The target; only a ``TargetEncoder`` needs it. Numbers, booleans or labels; numbers for ``"continuous"``,
+            the type of `TargetMean`.
         sample_weight : float, array-like, or Dask array or series of shape (rows,), default=None
             Weights of the rows. A row of weight 2 counts as two rows in all statistics, and a row of weight 0 does not
             count. None: all 1.
@@ -132,7 +136,7 @@ class Recipe(Transformer, Estimator):
         ------
         ValueError, TypeError
             If a list of steps is not valid, a column does not exist, a step for numbers has a column of other values,
-            or the target is missing.
+            or the target is missing or has another type than the ``target_type`` of a ``TargetEncoder``.
         """
         self._learn(X, y, sample_weight)
         return self

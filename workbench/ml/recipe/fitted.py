@@ -41,7 +41,8 @@ class FittedColumn:
     transformer: Any
     """A fitted transformer of scikit-learn, for an array of this column."""
     of_folds: Any
-    """For target means: a transformer that returns for each fold the means of the other folds; else None."""
+    """For target means: a transformer that returns for each fold, with the means of the other folds, the columns of
+    `transformer`; else None."""
     row: Any
     """A valid row."""
     empty: Any
@@ -75,9 +76,9 @@ class FittedColumn:
         if rows is None or self.of_folds is None:
             results = self.transformer.transform(table)
             return lambda part: results[codes[part]]
-        means = self.of_folds.transform(table)
+        means = self.of_folds.transform(table).reshape(len(table), -1, self.empty.shape[1])
         fold = fold_of(rows, means.shape[1])
-        return lambda part: means[codes[part], fold[part]][:, None]
+        return lambda part: means[codes[part], fold[part]]
 
     def _of_numbers(self, numbers: _Array) -> Any:
         missing = np.isnan(numbers)
@@ -249,7 +250,8 @@ def _edges(buckets: int, spread: Spread) -> _Array:
 
 def _means(step: TargetEncoder, groups: Groups) -> list[TargetEncoder]:
     """Return the encoder of all rows, and the encoder of the folds with the means of the other folds."""
-    folds = [tuple(each[fold] for each in groups.target) for fold in range(step.cv)]
+    rows, mean, squares = groups.target
+    folds = [(rows[fold], mean[:, fold], squares[:, fold]) for fold in range(step.cv)]
     sets = [[other for other in range(step.cv) if other != fold] for fold in range(step.cv)]
     tables = []
     for members in [*sets, list(range(step.cv))]:
@@ -258,25 +260,28 @@ def _means(step: TargetEncoder, groups: Groups) -> list[TargetEncoder]:
             joined = moments.join(joined, folds[member])
         table = _shrunk(step.smooth, *joined)
         # The mean before the last is that of missing values, which are a category if the fit has any.
-        tables.append(table if groups.missing else np.delete(table, -2))
+        tables.append(table if groups.missing else np.delete(table, -2, axis=1))
     categories = [*groups.categories, *[np.nan] * groups.missing]
-    return [encoders.means(step, categories, np.array(selected)) for selected in (tables[-1:], tables[:-1])]
+    return [
+        encoders.means(step, categories, selected, groups.classes)
+        for selected in (tables[-1], np.concatenate(tables[:-1]))
+    ]
 
 
 def _shrunk(smooth: float | str, rows: _Array, mean: _Array, squares: _Array) -> _Array:
-    """Return the means of categories, shrunk towards the mean of all rows, and that mean at the end.
+    """Return the means of categories, shrunk towards the mean of all rows, and that mean at the end, for each target.
 
     Notes
     -----
     Micci-Barreca, SIGKDD Explorations 3 (2001), equations 3 to 6, like ``TargetEncoder`` of scikit-learn.
     """
     total = rows.sum() or 1.0
-    overall = rows @ mean / total
+    overall = (mean @ rows / total)[:, None]
     if smooth == "auto":
-        variance = (squares.sum() + rows @ np.square(mean - overall)) / total
+        variance = (squares.sum(axis=1) + np.square(mean - overall) @ rows)[:, None] / total
         within = squares / np.where(rows > 0, rows, 1.0)
         weight, other = variance * rows, within
     else:
         weight, other = rows, np.full(len(rows), float(smooth))
-    share = np.divide(weight, weight + other, out=np.zeros(len(rows)), where=(weight + other > 0) & (rows > 0))
-    return np.append(share * mean + (1 - share) * overall, overall)
+    share = np.divide(weight, weight + other, out=np.zeros(mean.shape), where=(weight + other > 0) & (rows > 0))
+    return np.hstack([share * mean + (1 - share) * overall, overall])

@@ -119,13 +119,39 @@ class Groups:
 
     categories: tuple[Any, ...]
     target: tuple[_Array, _Array, _Array]
-    """Rows, means and squared deviations, of shape (folds, categories + 1); the last column is for missing values."""
+    """Rows, of shape (folds, categories + 1), and means and squared deviations, of shape (targets, folds, categories +
+    1); the last column is for missing values. Each of more than two classes is a target, 1 for its rows and else 0."""
+    classes: _Array | None = None
+    """The sorted labels of the target; None for numbers."""
 
     @classmethod
     def of(
-        cls, column: pd.Series[Any], target: _Array | None, folds: int, numbers: _Array, weight: _Array | None = None
+        cls,
+        column: pd.Series[Any],
+        target: _Array | None,
+        classes: _Array | None,
+        folds: int,
+        numbers: _Array,
+        *,
+        weight: _Array | None = None,
     ) -> Self:
-        """Return the groups of one block, by the folds of its rows (`fold_of`); without a target means are 0."""
+        """Return the groups of one block, by the folds of its rows (`fold_of`).
+
+        Parameters
+        ----------
+        column
+            The categories of the rows.
+        target
+            Numbers, or the numbers of the classes of the rows; None: all 0.
+        classes
+            See `Groups.classes`.
+        folds
+            Number of folds.
+        numbers
+            Numbers of the rows in all data.
+        weight
+            Weights of the rows; None: all 1.
+        """
         codes, values = pd.factorize(column)
         width = len(values) + 1
         codes = np.where(codes < 0, len(values), codes)
@@ -134,39 +160,44 @@ class Groups:
         mean: _Array
         squares: _Array
         mean, squares = np.zeros_like(rows), np.zeros_like(rows)
-        if target is not None:
+        if classes is not None and len(classes) > 2 and target is not None:
+            joint = target.astype(np.int64) * len(rows) + index
+            counts = np.bincount(joint, weight, minlength=len(classes) * len(rows)).reshape(len(classes), -1)
+            mean = counts / np.where(rows > 0, rows, 1.0)
+            squares = counts * (1.0 - mean)
+        elif target is not None:
             weights = np.ones(len(target)) if weight is None else weight
             mean = np.bincount(index, weights * target, minlength=len(rows)) / np.where(rows > 0, rows, 1.0)
             squares = np.bincount(index, weights * np.square(target - mean[index]), minlength=len(rows))
-        shape = folds, width
-        return cls(tuple(values.tolist()), (rows.reshape(shape), mean.reshape(shape), squares.reshape(shape)))
+        shape = -1, folds, width
+        moments_of_target = rows.reshape(folds, width), mean.reshape(shape), squares.reshape(shape)
+        return cls(tuple(values.tolist()), moments_of_target, classes)
 
     def join(self, later: Groups) -> Groups:
         """Return the groups of both, with the categories in the order of their first occurrence."""
         known = dict.fromkeys(self.categories) | dict.fromkeys(later.categories)
         values = tuple(known)
-        return Groups(values, moments.join(self._moments_of(values), later._moments_of(values)))
+        return Groups(values, moments.join(self._moments_of(values), later._moments_of(values)), self.classes)
 
     def _moments_of(self, values: tuple[Any, ...]) -> moments.Moments:
         """Return the moments with a column per value."""
         place = {value: number for number, value in enumerate(values)}
         columns = [*(place[value] for value in self.categories), len(values)]
-        folds = len(self.target[0])
-        result = [np.zeros((folds, len(values) + 1)) for _ in self.target]
+        result = [np.zeros((*own.shape[:-1], len(values) + 1)) for own in self.target]
         for wide, own in zip(result, self.target, strict=True):
-            wide[:, columns] = own
+            wide[..., columns] = own
         return result[0], result[1], result[2]
 
     def filled(self, value: Any) -> Groups:
         """Return the groups with a category in place of missing values."""
         if not self.missing:
             return self
-        missing = (each[:, -1:] for each in self.target)
-        filling = Groups((value,), tuple(np.pad(each, ((0, 0), (0, 1))) for each in missing))  # type: ignore[arg-type]
-        rest = [each.copy() for each in self.target]
-        for each in rest:
-            each[:, -1] = 0
-        return Groups(self.categories, (rest[0], rest[1], rest[2])).join(filling)
+        known, missing = np.ones(len(self.categories) + 1), np.array([1.0, 0.0])
+        known[-1] = 0
+        rows, mean, squares = self.target
+        filling = rows[:, -1:] * missing, mean[..., -1:] * missing, squares[..., -1:] * missing
+        rest = replace(self, target=(rows * known, mean * known, squares * known))
+        return rest.join(replace(self, categories=(value,), target=filling))
 
     def sorted(self) -> Groups:
         """Return the groups with sorted categories; categories that are not comparable are sorted by type and text."""
@@ -178,7 +209,7 @@ class Groups:
                 numbers, key=lambda number: (str(type(self.categories[number])), str(self.categories[number]))
             )
         values = tuple(self.categories[number] for number in order)
-        return Groups(values, self._moments_of(values))
+        return replace(self, categories=values, target=self._moments_of(values))
 
     @property
     def rows(self) -> _Array:

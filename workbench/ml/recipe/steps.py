@@ -44,7 +44,7 @@ _ONLY: dict[type, dict[str, tuple[Any, ...]]] = {
         "random_state": (),
         "strategy": (),
     },
-    TargetEncoder: {"categories": (), "random_state": (None,), "target_type": ("continuous", "binary")},
+    TargetEncoder: {"categories": (), "random_state": (None,), "target_type": ("continuous", "binary", "multiclass")},
 }
 
 
@@ -166,7 +166,8 @@ def TargetMean(folds: int = 5, smooth: float | str = "auto") -> Any:  # noqa: N8
 
     Training rows (`Recipe.fit_transform`) get the means of the other folds, which do not include their own target. The
     fold of a row depends on the number of the row, and not on the number of ranks. A category that did not occur in the
-    fit becomes the mean of all rows.
+    fit becomes the mean of all rows. The target must be numbers; ``TargetEncoder()`` of scikit-learn is the step for
+    labels of several classes.
 
     Parameters
     ----------
@@ -260,6 +261,7 @@ def _chain(position: int, label: Any, imputer: Any, encoder: Any) -> Chain:
         moments=isinstance(encoder, StandardScaler) or strategy == "mean",
         quantiles=isinstance(encoder, KBinsDiscretizer) or strategy == "median",
         folds=encoder.cv if isinstance(encoder, TargetEncoder) else int(categories),
+        target=encoder.target_type if isinstance(encoder, TargetEncoder) else "",
         imputer=imputer,
         encoder=encoder,
     )
