@@ -118,6 +118,25 @@ def test_newton_takes_columns_that_depend_on_each_other(classes):
 
 
 @pytest.mark.parametrize("classes", [2, 4])
+@pytest.mark.parametrize("C", [0.01, 1.0, np.inf])
+@pytest.mark.parametrize("form", [np.asarray, sparse.csr_array])
+@pytest.mark.filterwarnings("ignore:Line search of Newton solver")
+def test_newton_converges_for_features_in_very_different_units(classes, C, form):
+    X, y, _ = data(classes)
+    units = 10.0 ** np.array([-3, 6, 0, -2, 4, 2, -1])
+    # Without a penalty units make no difference to probabilities, and scikit-learn needs rows in one unit to converge.
+    known = np.ones(7) if np.inf == C else units
+    theirs = linear_model.LogisticRegression(C=C, tol=1e-12, solver="newton-cholesky").fit(X * known, y)
+    ours = LogisticRegression(C=C, tol=1e-10, solver="newton-cholesky").fit(form(X * units), y)
+    # scikit-learn leaves rounding errors that are the same for all classes.
+    expected = theirs.coef_ - (theirs.coef_.mean(axis=0) if classes > 2 else 0)
+
+    np.testing.assert_allclose(ours.coef_ * units, expected * known, atol=1e-8 * np.abs(expected * known).max())
+    np.testing.assert_allclose(ours.predict_proba(X * units), theirs.predict_proba(X * known), atol=1e-8)
+    assert ours.n_iter_[0] <= 9
+
+
+@pytest.mark.parametrize("classes", [2, 4])
 @pytest.mark.parametrize("form", [np.asarray, sparse.csr_array])
 def test_features_far_from_zero_are_no_trouble_to_newton(classes, form):
     X, y, weight = data(classes)

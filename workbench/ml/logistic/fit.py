@@ -181,7 +181,7 @@ class _Problem:
 
         def step() -> _Vector:
             solution: _Vector = solver(self._hessian(packed))(-gradient[:, None])[:, 0]
-            return self._between_classes(solution)
+            return self._between_classes(solution, weights)
 
         return loss, gradient, step
 
@@ -213,13 +213,15 @@ class _Problem:
         matrix: _Vector = hessian.reshape(classes * width, -1).T
         return matrix
 
-    def _between_classes(self, step: _Vector) -> _Vector:
-        """Return a step without what it adds to the weights of all classes, which changes no probability."""
+    def _between_classes(self, step: _Vector, weights: _Vector) -> _Vector:
+        """Return a step whose part that is the same for all classes, and changes no probability, is the exact one."""
         steps = step.reshape(self.shape)
         if len(self.shape) > 1:
-            # In single precision the rounding errors of the curvature would make this part of the step large.
-            free = steps[:, slice(-1 if self._penalty else 0, None)]
-            free -= free.mean(axis=0)
+            # Only the penalty determines this part, which is zero at the minimum. Rounding errors of the curvature, in
+            # single precision or of features in large units, would make it large.
+            steps -= steps.mean(axis=0)
+            if self._penalty:
+                steps -= self._slopes(weights).mean(axis=0)
         return steps.ravel()
 
     def _slopes(self, weights: _Vector) -> _Vector:
