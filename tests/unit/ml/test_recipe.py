@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import tracemalloc
+from functools import reduce
 
 import dask
 import dask.array as da
@@ -27,7 +28,7 @@ from workbench.ml.engine.parts import LocalParts
 from workbench.ml.recipe.estimator import Recipe
 from workbench.ml.recipe.folds import fold_of
 from workbench.ml.recipe.part import RecipePart, statistics
-from workbench.ml.recipe.statistics import POINTS, Spread
+from workbench.ml.recipe.statistics import POINTS, Groups, Spread
 from workbench.ml.recipe.steps import Bucketize, Impute, Keep, OneHot, Scale, TargetMean
 
 
@@ -207,6 +208,17 @@ def test_categories_that_were_not_there_are_no_error():
     np.testing.assert_array_equal(found[1, :3], 0)
     assert found[1, 3] == pytest.approx(DELAY.mean())
     np.testing.assert_array_equal(found[:, 4], [1, 0])
+
+
+@pytest.mark.parametrize("parts", [1, 2, 4])
+def test_equal_values_of_several_types_are_one_category_in_any_blocks(parts):
+    column = np.array([2, "a", True, np.int64(2), None, 1, (1, 2), 2.0, "a", np.str_("a"), 1.0, (1, 2)], dtype=object)
+    pieces = np.array_split(np.arange(12), parts)
+    groups = [Groups.of(pd.Series(column[piece]), None, None, 1, piece) for piece in pieces]
+    joined = reduce(Groups.join, groups).sorted()
+
+    assert joined.categories.tolist() == [True, 2, "a", (1, 2)]
+    np.testing.assert_array_equal(joined.rows, [3, 3, 3, 2, 1])
 
 
 def test_what_is_missing_is_a_category_whatever_it_is():

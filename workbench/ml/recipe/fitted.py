@@ -201,14 +201,14 @@ def _fill(chain: Chain, statistics: Statistics) -> Any:
     strategy = chain.imputer.strategy
     if strategy == "constant":
         values = groups.categories if groups else ()
-        has_numbers = chain.is_numeric or (values and all(isinstance(value, Real) for value in values))
+        has_numbers = chain.is_numeric or (len(values) and all(isinstance(value, Real) for value in values))
         default = 0.0 if has_numbers else "missing_value"
         return default if chain.imputer.fill_value is None else chain.imputer.fill_value
     if strategy == "mean":
         return amounts.mean if amounts else 0.0
     if strategy == "median":
         return float(spread.quantiles(np.array([0.5]))[0]) if spread and len(spread.points) else 0.0
-    if groups is None or not groups.categories:
+    if groups is None or not len(groups.categories):
         return 0.0
     groups = groups.sorted()
     return groups.categories[int(groups.rows[:-1].argmax())]

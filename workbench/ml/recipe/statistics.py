@@ -117,7 +117,8 @@ def _rounding(totals: _Array) -> float:
 class Groups:
     """For each category and fold the weight of the rows, and the moments of the target."""
 
-    categories: tuple[Any, ...]
+    categories: _Array
+    """The different categories, as objects."""
     target: tuple[_Array, _Array, _Array]
     """Rows, of shape (folds, categories + 1), and means and squared deviations, of shape (targets, folds, categories +
     1); the last column is for missing values. Each of more than two classes is a target, 1 for its rows and else 0."""
@@ -171,19 +172,19 @@ class Groups:
             squares = np.bincount(index, weights * np.square(target - mean[index]), minlength=len(rows))
         shape = -1, folds, width
         moments_of_target = rows.reshape(folds, width), mean.reshape(shape), squares.reshape(shape)
-        return cls(tuple(values.tolist()), moments_of_target, classes)
+        return cls(np.asarray(values, dtype=object), moments_of_target, classes)
 
     def join(self, later: Groups) -> Groups:
         """Return the groups of both, with the categories in the order of their first occurrence."""
-        known = dict.fromkeys(self.categories) | dict.fromkeys(later.categories)
-        values = tuple(known)
-        return Groups(values, moments.join(self._moments_of(values), later._moments_of(values)), self.classes)
+        codes, values = pd.factorize(np.concatenate([self.categories, later.categories]))
+        own, other = np.split(codes, [len(self.categories)])
+        width = len(values)
+        return Groups(values, moments.join(self._moments_at(own, width), later._moments_at(other, width)), self.classes)
 
-    def _moments_of(self, values: tuple[Any, ...]) -> moments.Moments:
-        """Return the moments with a column per value."""
-        place = {value: number for number, value in enumerate(values)}
-        columns = [*(place[value] for value in self.categories), len(values)]
-        result = [np.zeros((*own.shape[:-1], len(values) + 1)) for own in self.target]
+    def _moments_at(self, places: _Array, width: int) -> moments.Moments:
+        """Return the moments of more categories, among which the categories have these places."""
+        columns = np.append(places, width)
+        result = [np.zeros((*own.shape[:-1], width + 1)) for own in self.target]
         for wide, own in zip(result, self.target, strict=True):
             wide[..., columns] = own
         return result[0], result[1], result[2]
@@ -197,19 +198,18 @@ class Groups:
         rows, mean, squares = self.target
         filling = rows[:, -1:] * missing, mean[..., -1:] * missing, squares[..., -1:] * missing
         rest = replace(self, target=(rows * known, mean * known, squares * known))
-        return rest.join(replace(self, categories=(value,), target=filling))
+        return rest.join(replace(self, categories=np.array([value], dtype=object), target=filling))
 
     def sorted(self) -> Groups:
         """Return the groups with sorted categories; categories that are not comparable are sorted by type and text."""
-        numbers = range(len(self.categories))
+        values = self.categories.tolist()
+        numbers = range(len(values))
         try:
-            order = sorted(numbers, key=lambda number: self.categories[number])
+            order = sorted(numbers, key=values.__getitem__)
         except TypeError:
-            order = sorted(
-                numbers, key=lambda number: (str(type(self.categories[number])), str(self.categories[number]))
-            )
-        values = tuple(self.categories[number] for number in order)
-        return replace(self, categories=values, target=self._moments_of(values))
+            order = sorted(numbers, key=lambda number: (str(type(values[number])), str(values[number])))
+        places = np.argsort(order)
+        return replace(self, categories=self.categories[order], target=self._moments_at(places, len(order)))
 
     @property
     def rows(self) -> _Array:
