@@ -36,7 +36,7 @@ class PyMpiWorkbench(PythonPackage):
     depends_on("py-param@2.1:", type=("build", "run"))
     depends_on("py-psutil@6:", type=("build", "run"))
     depends_on("py-pyyaml@6:", type=("build", "run"))
-    depends_on("py-scikit-learn@1.6:", type=("build", "run"))
+    depends_on("py-scikit-learn@1.7:", type=("build", "run"))
     depends_on("py-scipy@1.13:", type=("build", "run"))
     depends_on("py-tblib@3:", type=("build", "run"))
     depends_on("py-tornado@6.4:", type=("build", "run"))
