@@ -12,6 +12,7 @@ from joblib import parallel_config
 from sklearn.base import clone
 from sklearn.model_selection import GridSearchCV, RandomizedSearchCV, cross_val_score
 from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import TargetEncoder
 from support.processes import DEADLINE
 
 from workbench import place, run_on_ranks
@@ -35,6 +36,8 @@ STEPS = [
     (OneHot(), [2]),
     (Bucketize(4), [1]),
     ([Impute("most_frequent"), TargetMean()], [2]),
+    # The labels of the target are found in a pass before that over the rows.
+    (TargetEncoder(), [1]),
 ]
 BOTH = pytest.mark.parametrize("engine", ["mpi", "dask"])
 

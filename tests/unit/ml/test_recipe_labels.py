@@ -143,6 +143,8 @@ def test_labels_of_dask_are_those_of_an_array(client, y):
     [
         (TargetMean(), LATE, r"TargetMean\(\) needs a target of numbers.*TargetEncoder\(\) of scikit-learn"),
         (TargetEncoder(target_type="continuous"), LATE, "needs a target of numbers"),
+        (TargetMean(), pd.date_range("2026", periods=ROWS), r"its dtype is datetime64"),
+        (TargetMean(), np.full(ROWS, "nan"), "Input y contains NaN"),
         (
             TargetEncoder(target_type="binary"),
             GRADE,

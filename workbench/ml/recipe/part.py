@@ -95,6 +95,10 @@ def _target(y: Any) -> _Array:
     if values.dtype == object:
         # Numbers in an array of objects are numbers, and text stays objects.
         values = pd.Series(values).infer_objects().to_numpy()
+    return _known(values)
+
+
+def _known(values: _Array) -> _Array:
     if pd.isna(values).any() or (values.dtype.kind == "f" and np.isinf(values).any()):
         raise ValueError("Input y contains NaN or infinity, and a target encoder needs a known target for all rows.")
     return values
@@ -102,7 +106,9 @@ def _target(y: Any) -> _Array:
 
 def _numeric(target: _Array) -> _Array:
     try:
-        return target.astype(np.float64, copy=False)
+        if target.dtype.kind in "mM":
+            raise TypeError(f"its dtype is {target.dtype}")  # noqa: TRY301  (both errors get the same message)
+        return _known(target.astype(np.float64, copy=False))
     except (TypeError, ValueError) as error:
         raise ValueError(
             f"TargetMean() needs a target of numbers, for example y == 'yes' ({error}). Use TargetEncoder() of "
