@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
 import shutil
+import signal
+from types import SimpleNamespace
 
 import pytest
 from support.patience import DEADLINE
@@ -37,3 +41,45 @@ def test_a_world_starts_again_although_the_user_has_removed_the_logs(record, mon
     assert world.log.read_text().splitlines()[0] == "$ echo a rank"
     assert world.log.read_text().splitlines()[-1] == "a rank"
     assert [path.stat().st_mode & 0o777 for path in (record.logs, world.log)] == [0o700, 0o600]
+
+
+@pytest.mark.parametrize(("ranks", "seconds"), [(2, 5.01), (400, 7.0), (20_000, 105.0)])
+async def test_ranks_get_more_time_to_end_in_order_the_more_they_are(ranks, seconds, record, monkeypatch):
+    steps, timeout = [], asyncio.timeout
+
+    def pass_at_once(given):
+        steps.append(given)
+        return timeout(0)
+
+    async def request_end():
+        steps.append("request")
+
+    monkeypatch.setattr(asyncio, "timeout", pass_at_once)
+    monkeypatch.setattr(os, "killpg", lambda _, number: steps.append(number))
+    monkeypatch.setattr(WorldProcess, "exited", lambda _: asyncio.get_running_loop().create_future())
+    world = WorldProcess(record, MPI("openmpi", (5, 0), "", "mpiexec"), 0, ranks)
+    world._process, world.ready = SimpleNamespace(pid=-1, poll=lambda: None), True
+    await world.stop(request_end)
+
+    assert steps == [seconds, "request", 2.0, signal.SIGTERM, 2.0, signal.SIGKILL]
+
+
+async def test_ranks_that_are_not_ready_are_not_asked_to_end(record, monkeypatch):
+    sent = []
+    exited = asyncio.get_running_loop().create_future()
+
+    def kill(_, number):
+        sent.append(number)
+        exited.set_result("mpiexec ended")
+
+    async def request_end():
+        pytest.fail("no rank receives the request")
+
+    monkeypatch.setattr(os, "killpg", kill)
+    monkeypatch.setattr(WorldProcess, "exited", lambda _: exited)
+    world = WorldProcess(record, MPI("openmpi", (5, 0), "", "mpiexec"), 0, 2)
+    world._process = SimpleNamespace(pid=-1, poll=lambda: None)
+    async with asyncio.timeout(DEADLINE):
+        await world.stop(request_end)
+
+    assert sent == [signal.SIGTERM]
