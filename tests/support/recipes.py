@@ -27,6 +27,18 @@ DELAY = RANDOM.normal(size=ROWS) + FLIGHTS["hour"].to_numpy() / 6 + (FLIGHTS["ca
 PARTS = pytest.mark.parametrize("parts", [1, 2, 5])
 
 
+class CountedParts(LocalParts):
+    """Parts that note the methods that are called on all of them."""
+
+    def __init__(self, parts):
+        super().__init__(parts)
+        self.called = []
+
+    def each(self, method, *args):
+        self.called.append(method)
+        return super().each(method, *args)
+
+
 def in_parts(recipe, X, y, number, weight=None):
     """Return the columns of a recipe that is fitted on so many blocks."""
     cuts = np.linspace(0, len(X), number + 1).astype(int)

@@ -183,9 +183,10 @@ def _client_of(arguments: Sequence[Any]) -> Client:
     from dask.base import is_dask_collection
     from distributed import Future
 
-    placed = [layout.blocks(argument)[0] for argument in arguments if is_dask_collection(argument)]
-    futures = placed or [argument for argument in arguments if isinstance(argument, Future)]
-    return current_client(futures[0].client if futures else None)
+    for argument in arguments:
+        if is_dask_collection(argument):
+            return current_client(layout.blocks(argument)[0].client)
+    return current_client(next((argument.client for argument in arguments if isinstance(argument, Future)), None))
 
 
 def _look_inside(argument: Any) -> None:

@@ -31,17 +31,20 @@ def is_of_other_library(value: Any) -> bool:
     return hasattr(value, "__dlpack__") and not isinstance(value, np.ndarray)
 
 
-def joined(pieces: Sequence[Any], *, copy: bool) -> Any:
-    """Return arrays of a library with DLPack as one tensor; with the memory of a single array, or a `copy`."""
-    import torch
+def joined(pieces: Sequence[Any], device: str, *, copy: bool) -> Any:
+    """Return arrays of a library with DLPack as one tensor on a device; with the memory of a single array, or a `copy`.
 
+    Raises
+    ------
+    InvalidRequest
+        See `on_device`.
+    """
+    torch = _torch(device)
     found = [torch.from_dlpack(piece) for piece in pieces]
-    if len(found) > 1:
-        return torch.cat(found)
+    whole = torch.cat(found) if len(found) > 1 else found[0].contiguous()
     # A view keeps a larger array alive.
-    if copy or getattr(pieces[0], "base", None) is not None:
-        return found[0].clone(memory_format=torch.contiguous_format)
-    return found[0].contiguous()
+    is_shared = whole is found[0] and (copy or getattr(pieces[0], "base", None) is not None)
+    return on_device(whole.clone() if is_shared else whole, device)
 
 
 def register_size(sizeof: Any) -> None:
@@ -96,10 +99,7 @@ def on_device(value: Any, device: str) -> Any:
     InvalidRequest
         If this process has no PyTorch, cannot use the device, or the device has no memory for the value.
     """
-    try:
-        import torch
-    except ImportError as error:
-        raise missing(device, error) from error
+    torch = _torch(device)
     if isinstance(value, np.ndarray) and not value.flags.writeable:
         # PyTorch has no tensors that cannot be written.
         value = value.copy()
@@ -154,6 +154,14 @@ def to_host(tensor: Any) -> Any:
 def on_host(value: Any) -> Any:
     """Return a tensor as a NumPy array, copied unless the host has its memory; other values unchanged."""
     return value.detach().cpu().numpy() if is_tensor(value) else value
+
+
+def _torch(device: str) -> Any:
+    try:
+        import torch
+    except ImportError as error:
+        raise missing(device, error) from error
+    return torch
 
 
 def missing(device: str, error: ImportError) -> InvalidRequest:

@@ -104,7 +104,7 @@ def owned_array(pieces: Sequence[Array], *, copy: bool = False) -> Array:
 def owned_tensor(pieces: Sequence[Any], *, device: str, copy: bool = False) -> Any:
     """Return the pieces as one tensor on a device; on ``"cpu"`` with the memory of `owned_array`."""
     if any(map(tensors.is_of_other_library, pieces)):
-        return tensors.on_device(tensors.joined(pieces, copy=copy), device)
+        return tensors.joined(pieces, device, copy=copy)
     return tensors.on_device(owned_array(pieces, copy=copy), device)
 
 

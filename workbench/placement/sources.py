@@ -81,7 +81,10 @@ def placed_name(per: str, number: int, column: int) -> str:
 
 
 def inspect_collection(name: str, collection: Any, device: str | None = None) -> Source:
-    """Return the source of a collection, without computing; raise PlacementError if it cannot be placed on a device."""
+    """Return the source of a collection, without computing; raise PlacementError if it cannot be placed.
+
+    A `device` takes arrays of other libraries, too.
+    """
     import dask.array as da
     import dask.dataframe as dd
 
@@ -168,11 +171,11 @@ def persist(client: Client, sources: Sequence[Source]) -> list[Source]:
     from dask.base import is_dask_collection
     from distributed import Future
 
-    for source in sources:
-        if is_dask_collection(source.collection):
-            used = [value for value in source.collection.dask.values() if isinstance(value, Future)]
-            check_cluster(client, used, source.name)
-    shared = _shared(client, sources)
+    # The graph of a dataframe is made at each access.
+    graphs = [dict(source.collection.dask) if is_dask_collection(source.collection) else {} for source in sources]
+    for source, graph in zip(sources, graphs, strict=True):
+        check_cluster(client, [value for value in graph.values() if isinstance(value, Future)], source.name)
+    shared = _shared(client, sources, graphs)
     futures: dict[int, list[Future[Any]]] = {}
     for kind in (da.Array, dd.DataFrame | dd.Series):
         numbers = [number for number, source in enumerate(sources) if isinstance(source.collection, kind)]
@@ -187,24 +190,23 @@ def persist(client: Client, sources: Sequence[Source]) -> list[Source]:
     ]
 
 
-def _shared(client: Client, sources: Sequence[Source]) -> list[bool]:
+def _shared(client: Client, sources: Sequence[Source], graphs: Sequence[dict[Any, Any]]) -> list[bool]:
     """Return for each source whether its chunks may share memory with the values of other futures or sources."""
-    from dask.base import is_dask_collection
     from dask.core import flatten
 
     # A task may return its argument, so all keys of the graph count.
     held, shared = set(client.futures), []
-    for source in sources:
-        keys = set(source.collection.dask) if is_dask_collection(source.collection) else set()
-        shared.append(not held.isdisjoint(keys))
-        held |= keys
+    for graph in graphs:
+        shared.append(not held.isdisjoint(graph))
+        held |= graph.keys()
     # The chunks of a source count for those before it, too: a later source may be computed from them after a function
     # has written to the blocks. Other tasks that both have do not, or a table would be copied whole for its labels.
     later: set[Any] = set()
     for number in reversed(range(len(sources))):
-        if is_dask_collection(collection := sources[number].collection):
-            shared[number] = shared[number] or not later.isdisjoint(flatten(collection.__dask_keys__()))
-            later |= set(collection.dask)
+        if graphs[number]:
+            chunks = flatten(sources[number].collection.__dask_keys__())
+            shared[number] = shared[number] or not later.isdisjoint(chunks)
+            later |= graphs[number].keys()
     return shared
 
 

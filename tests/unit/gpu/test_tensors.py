@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
+
 import numpy as np
 import pytest
 
 from workbench.errors import InvalidRequest
-from workbench.gpu.tensors import has_tensors, on_device, register_messages
+from workbench.gpu.tensors import has_tensors, joined, on_device, register_messages
 
 
 @pytest.mark.parametrize(("dtype", "has"), [("f4", True), ("?", True), (">f8", False), ("O", False), ("M8[s]", False)])
@@ -17,6 +19,12 @@ def test_only_numbers_that_pytorch_knows_have_tensors(dtype, has):
 def test_a_device_that_cannot_be_used_is_named():
     with pytest.raises(InvalidRequest, match="device='nothing' cannot be used"):
         on_device(np.zeros(3), "nothing")
+
+
+def test_a_rank_without_pytorch_has_no_tensors_of_other_libraries(monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(InvalidRequest, match=r"device='cuda' cannot be used: the ranks have no torch"):
+        joined([object()], "cuda", copy=False)
 
 
 @pytest.mark.gpu

@@ -20,11 +20,10 @@ from sklearn.impute import SimpleImputer
 from sklearn.linear_model import LogisticRegression as LocalLogisticRegression
 from sklearn.model_selection import RandomizedSearchCV
 from sklearn.pipeline import make_pipeline
-from support.recipes import DELAY, FLIGHTS, PARTS, ROWS, in_parts
+from support.recipes import DELAY, FLIGHTS, PARTS, ROWS, CountedParts, in_parts
 from support.sklearn_checks import accepted_by_scikit_learn
 
 from workbench.ml import LogisticRegression
-from workbench.ml.engine.parts import LocalParts
 from workbench.ml.recipe.estimator import Recipe
 from workbench.ml.recipe.folds import fold_of
 from workbench.ml.recipe.part import RecipePart, statistics
@@ -171,17 +170,11 @@ def test_labels_that_are_true_or_false_are_encoded_as_those_of_scikit_learn():
 
 
 def test_a_fit_is_one_pass():
-    asked = []
-
-    class Asked(LocalParts):
-        def each(self, method, *args):
-            asked.append(method)
-            return super().each(method, *args)
-
     steps = [([Impute("median"), Scale()], [0]), ([Impute("mean"), Bucketize()], [0]), (TargetMean(), [2, 3])]
     chains = [column.chain for column in Recipe(steps).fit(FLIGHTS, DELAY).columns_]
-    statistics(Asked([RecipePart(FLIGHTS, DELAY.to_numpy(), None, 0)] * 3), chains)
-    assert asked == ["statistics"]
+    parts = CountedParts([RecipePart(FLIGHTS, DELAY.to_numpy(), None, 0)] * 3)
+    statistics(parts, chains)
+    assert parts.called == ["statistics"]
 
 
 @PARTS

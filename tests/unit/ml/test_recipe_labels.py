@@ -13,10 +13,9 @@ from sklearn.compose import ColumnTransformer
 from sklearn.impute import SimpleImputer
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import TargetEncoder
-from support.recipes import DELAY, FLIGHTS, PARTS, ROWS, in_parts
+from support.recipes import DELAY, FLIGHTS, PARTS, ROWS, CountedParts, in_parts
 
 from workbench.ml import Recipe, TargetMean
-from workbench.ml.engine.parts import LocalParts
 from workbench.ml.recipe.folds import fold_of
 from workbench.ml.recipe.part import RecipePart, statistics
 
@@ -95,19 +94,13 @@ def test_a_weight_of_two_is_a_label_twice_and_a_weight_of_zero_is_no_class():
 
 
 def test_the_classes_are_found_in_a_pass_over_the_target_before_the_pass_over_the_rows():
-    asked = []
-
-    class Asked(LocalParts):
-        def each(self, method, *args):
-            asked.append(method)
-            return super().each(method, *args)
-
     step = TargetEncoder()
     chains = [
         column.chain for column in Recipe([(step, COLUMNS), (TargetMean(), "hour")]).fit(FLIGHTS, NUMBERS).columns_
     ]
-    statistics(Asked([RecipePart(FLIGHTS, NUMBERS, None, 0)] * 3), chains)
-    assert asked == ["classes", "statistics"]
+    parts = CountedParts([RecipePart(FLIGHTS, NUMBERS, None, 0)] * 3)
+    statistics(parts, chains)
+    assert parts.called == ["classes", "statistics"]
 
 
 @pytest.mark.parametrize("kind", ["frame", "array"])
