@@ -185,7 +185,7 @@ def _scan(job_statuses: dict[str, JobStatus] | None = None) -> tuple[list[Record
     return records, broken, cleaned
 
 
-def choose(name: str | None, bound: Record | None = None) -> Record:
+def choose(name: str | None, bound: Record | None = None, *, ending: bool = False) -> Record:
     """Return the record of the cluster that a verb applies to.
 
     Parameters
@@ -194,6 +194,8 @@ def choose(name: str | None, bound: Record | None = None) -> Record:
         Name of the cluster; None: the cluster in use.
     bound
         The cluster in use; None: the only cluster that runs.
+    ending
+        As of `registry.running`.
 
     Raises
     ------
@@ -203,9 +205,9 @@ def choose(name: str | None, bound: Record | None = None) -> Record:
         If several run.
     """
     if name is not None:
-        return registry.running(name)
+        return registry.running(name, ending=ending)
     if bound is not None:
-        record = registry.running(bound.name)
+        record = registry.running(bound.name, ending=ending)
         if record.id != bound.id:
             raise ClusterNotFound(
                 f"the cluster {bound.name!r} in use has ended, and another cluster now has its name. "
@@ -400,7 +402,7 @@ def targets(name: str | None, *, everything: bool, bound: Record | None = None) 
         If both are given.
     """
     if not everything:
-        return Targets([choose(name, bound)], [])
+        return Targets([choose(name, bound, ending=True)], [])
     if name is not None:
         raise InvalidRequest(f"stop {name} --all is not valid. Choose either a name or --all.")
     records, broken, _ = _scan()

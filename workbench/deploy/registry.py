@@ -232,8 +232,16 @@ def read(name: str) -> Record:
         ) from error
 
 
-def running(name: str) -> Record:
+def running(name: str, *, ending: bool = False) -> Record:
     """Return the record of cluster `name` unless the cluster has ended; then the record is removed.
+
+    Parameters
+    ----------
+    name
+        Name of the cluster.
+    ending
+        Return also the record of a cluster that has ended or failed, and that `clean` does not remove, because the
+        scheduler does not confirm the end of its jobs: such a cluster keeps its name until `stop` ends it.
 
     Raises
     ------
@@ -253,17 +261,25 @@ def running(name: str) -> Record:
     if _alive(record) is not False and record.state != "failed":
         return record
     clean()
+    remains = False
+    with suppress(OSError):  # the file server does not answer
+        remains = owns_lease(record)
+    if remains and ending:
+        return record
     end = ended.of(record)
-    raise _ended(name, record.logs, printable(record.message) if end is None else end.reason)
+    raise _ended(name, record.logs, printable(record.message) if end is None else end.reason, remains=remains)
 
 
-def _ended(name: str, logs: Path, reason: str) -> ClusterNotFound:
+def _ended(name: str, logs: Path, reason: str, *, remains: bool = False) -> ClusterNotFound:
     why = f" ({reason})" if reason else ""
+    jobs = ", but its jobs may not have ended" if remains else ""
+    hint = (
+        ("End its jobs with ", Command("stop", name), ".")
+        if remains
+        else ("Start a new cluster with ", Command("start", f"--name {name}"), ".")
+    )
     return ClusterNotFound(
-        f"cluster {name!r} has ended{why}. Its logs are in {logs}.",
-        option="name",
-        given=name,
-        hint=("Start a new cluster with ", Command("start", f"--name {name}"), "."),
+        f"cluster {name!r} has ended{why}{jobs}. Its logs are in {logs}.", option="name", given=name, hint=hint
     )
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from workbench.commands import actions
 from workbench.deploy import jobs, registry
 from workbench.deploy import stop as stop_module
-from workbench.deploy.record import Record
+from workbench.deploy.record import Record, World
 from workbench.deploy.stop import stop
-from workbench.errors import LaunchError, SchedulerTimeout
+from workbench.errors import ClusterExists, ClusterNotFound, LaunchError, SchedulerTimeout
 from workbench.launch import slurm
 from workbench.launch.interface import JobState, JobStatus
 from workbench.launch.pbs_script import Flavor, job_name
@@ -24,14 +25,14 @@ class System:
     """A Slurm in a folder for PATH, whose commands note that they were called."""
 
     def __init__(self, folder):
-        self._folder = folder
+        self.folder = folder
         self.answer("scancel", "exit 0")
         self.answer("sacct", "exit 0")
         self.be(B)
 
     def answer(self, name, body):
-        program = self._folder / name
-        program.write_text(f'#!/bin/sh\necho "{name} $*" >> {self._folder}/called\n{body}\n')
+        program = self.folder / name
+        program.write_text(f'#!/bin/sh\necho "{name} $*" >> {self.folder}/called\n{body}\n')
         program.chmod(0o755)
 
     def be(self, system):
@@ -45,7 +46,7 @@ class System:
 
     @property
     def called(self):
-        return [line.split()[0] for line in (self._folder / "called").read_text().splitlines()]
+        return [line.split()[0] for line in (self.folder / "called").read_text().splitlines()]
 
 
 @pytest.fixture
@@ -145,6 +146,39 @@ def test_a_stop_of_a_cluster_of_another_system_names_it_and_leaves_the_record(sy
     system.answer("squeue", UNKNOWN_JOB)
     with pytest.raises(LaunchError, match=f"in the scheduler {A}, and here the scheduler is {B}. Stop the cluster on"):
         stop(record)
+    assert registry.names() == ["training"]
+
+
+@pytest.mark.parametrize("state", ["failed", "ready"])
+def test_a_cluster_whose_job_is_still_completing_keeps_its_name_until_a_stop_has_ended_the_job(system, state):
+    record = training(system=B, state=state)
+    comment = f"workbench:{record.id}:job"
+    system.queue("COMPLETING", "training", comment)
+    with pytest.raises(ClusterExists, match="stop training"):
+        training(system=B)
+    if state == "failed":
+        with pytest.raises(ClusterNotFound, match=r"has ended, but its jobs may not have ended.*stop training"):
+            registry.running("training")
+    chosen = actions.targets("training", everything=False)
+    assert chosen.records == [record]
+
+    line = SEPARATOR.join(["4711", "CANCELLED", "None", "N/A", "N/A", "n1", "training", comment])
+    system.answer("scancel", f"printf '#!/bin/sh\necho \"{line}\"\n' > {system.folder}/squeue")
+    assert actions.stop(chosen).stopped == ["training"]
+    assert registry.names() == []
+
+
+def test_a_cluster_whose_later_job_cannot_be_cancelled_yet_is_stopped_by_its_name(system):
+    """Its job has ended, and the record remains because of the other one."""
+    record = training(system=B, worlds=(World(0, 2), World(1, 2, job="4712")))
+    lines = [
+        SEPARATOR.join([job, state, "None", "N/A", "N/A", "n1", "training", f"workbench:{record.id}:job"])
+        for job, state in (("4711", "FAILED"), ("4712", "RUNNING"))
+    ]
+    system.answer("squeue", f"printf '{lines[0]}\n{lines[1]}\n'")
+    system.answer("scancel", "echo 'scancel: error: Kill job error on job id 4712: Access denied' >&2; exit 1")
+    chosen = actions.targets("training", everything=False)
+    assert "does not cancel job 4712" in actions.stop(chosen).failed[0].error["message"]
     assert registry.names() == ["training"]
 
 
