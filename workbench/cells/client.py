@@ -25,7 +25,7 @@ from workbench.cells.result import CellResult
 from workbench.cells.run_cell import RunCell
 from workbench.collective import broadcast
 from workbench.collective.protocol import WHERE
-from workbench.collective.serialize import dumps
+from workbench.collective.serialize import dumps_for_ranks
 from workbench.collective.watchdog import StallDetector
 from workbench.errors import CollectiveFailed, HeadUnreachable, InvalidRequest, PlacementError, RankLost, WorkbenchError
 from workbench.placement import pinning
@@ -195,8 +195,6 @@ def _transfer(client: Client, name: str, value: Any, sent: list[Future[Any]]) ->
         client.sync(wait_computed, [value], f"the value of {name}")
         return {"key": value.key}
     parcel = _parcel(name, value) if sizeof(value) <= _AT_MOST else None
-    if parcel is not None and len(parcel) > _AT_MOST:
-        parcel = None
     if parcel is not None and len(parcel) <= _VALUE:
         return {"parcel": parcel}
     try:
@@ -209,9 +207,10 @@ def _transfer(client: Client, name: str, value: Any, sent: list[Future[Any]]) ->
     return {"key": sent[-1].key}
 
 
-def _parcel(name: str, value: Any) -> bytes:
+def _parcel(name: str, value: Any) -> bytes | None:
+    """Return the pickled object; None if the object is too large to be sent with a cell."""
     try:
-        return dumps(value)
+        return dumps_for_ranks(value, _AT_MOST)[0]
     except Exception as error:  # noqa: BLE001  (whatever the class of the user raises)
         from workbench.placement import sources
 

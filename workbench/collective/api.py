@@ -76,8 +76,8 @@ def run_on_ranks(
         call has ended on all ranks.
     InvalidRequest
         If an option is not valid, the function or an argument cannot be sent, a placed collection or a future is inside
-        a list or dict or a variable of the function, or the blocks are on several worlds, on another world than
-        `world`, or on other ranks than `ranks`.
+        another object (a list, an attribute) or a variable of the function, or the blocks are on several worlds, on
+        another world than `world`, or on other ranks than `ranks`.
     PlacementError
         If a collection is not placed, two collections have different layouts, or the results do not fit as blocks.
     RankLost

@@ -64,27 +64,12 @@ def broadcast(client: Client, obj: Any, *, timeout: float | str | None = None) -
     return client.sync(_send_what_can_be, client, obj, seconds)
 
 
-def check(obj: Any) -> None:
-    """Return if an object can be pickled; otherwise raise the error of the pickler."""
-    import cloudpickle
-
-    # The pickler does not read the data of arrays.
-    cloudpickle.Pickler(_Nowhere(), protocol=5, buffer_callback=lambda _: None).dump(obj)
-
-
-class _Nowhere:
-    """A file that keeps nothing."""
-
-    def write(self, contents: bytes) -> int:
-        return len(contents)
-
-
 async def _send_what_can_be(client: Client, obj: Any, timeout: float) -> Future[Any]:
     from distributed.utils import offload
 
     try:
         # The error of Dask would not name the object, and Dask would log the whole traceback.
-        await offload(check, obj)
+        await offload(serialize.check_for_ranks, obj)
     except Exception as error:
         raise InvalidRequest(
             f"the {type(obj).__name__} cannot be sent to the ranks: {type(error).__name__}: {error}. The object must "

@@ -8,11 +8,10 @@ import operator
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from workbench import config
-from workbench.collective import broadcast, serialize
+from workbench.collective import serialize
 from workbench.collective.globals import taken_along, variables
 from workbench.collective.protocol import Call, Work
 from workbench.collective.serialize import Placeholder
@@ -106,8 +105,6 @@ def request(
     arguments = [*args, *kwargs.values()]
     for argument in arguments:
         _look_inside(argument)
-    for each in (function, *arguments):
-        _look_at_variables(each)
     collections = [argument for argument in arguments if is_dask_collection(argument)]
     client = _client_of(arguments) if client is None else current_client(client)
     pins = layout.block_locations(client, collections[0], layout.blocks(collections[0])) if collections else None
@@ -126,8 +123,10 @@ def request(
     named = dict(zip(kwargs, filled[len(args) :], strict=True))
     try:
         for value in large.values():
-            broadcast.check(value)
-        contents, nbytes = serialize.dumps_within((ready, filled[: len(args)], named, to_blocks), _TOO_LARGE)
+            serialize.check_for_ranks(value)
+        contents, nbytes = serialize.dumps_for_ranks((ready, filled[: len(args)], named, to_blocks), _TOO_LARGE)
+    except serialize.ValueOnRanks as error:
+        raise InvalidRequest(_unreplaced(error.value, name, function, arguments)) from None
     except Exception as error:
         raise InvalidRequest(
             f"{name} cannot be sent to the ranks with its arguments: {type(error).__name__}: {error}. The function, "
@@ -198,21 +197,21 @@ def _look_inside(argument: Any) -> None:
         )
 
 
-def _look_at_variables(function: Any) -> None:
-    """Raise if a function uses a placed collection or a future as a variable, which a rank gets without the value."""
-    from dask.base import is_dask_collection
-    from dask.utils import funcname
-
-    for name, value in variables(function):
-        # A module may import others when it is searched for attributes.
-        found = None if isinstance(value, ModuleType) else _on_ranks(value)
-        # A lazy collection is computed on the rank.
-        if found is not None and not (is_dask_collection(found) and sources.placed_by(found) is None):
-            raise InvalidRequest(
-                f"{funcname(function)} uses the variable {name}, which is or has {sources.type_name(found)}. Pass "
-                f"{name} as an argument: each rank then gets the block of a placed collection, or the value of a "
-                "future."
-            )
+def _unreplaced(found: Any, name: str, function: Callable[..., Any], arguments: Sequence[Any]) -> str:
+    """Return the message about a placed collection or a future where no rank gets its block or its value."""
+    holders = [held for each in (function, *arguments) for held in variables(each)]
+    holders += [(type(argument).__name__, argument) for argument in arguments]
+    attributes = [
+        (f"{holder}.{attribute}", value)
+        for holder, owner in holders
+        for attribute, value in getattr(owner, "__dict__", {}).items()
+    ]
+    path = next((f", {path}," for path, value in (*holders, *attributes) if _on_ranks(value) is found), "")
+    return (
+        f"{name} uses {sources.type_name(found)}{path} inside of another object or as a variable. Pass placed "
+        "collections and futures as separate arguments: each rank then gets the block of a placed collection, or the "
+        "value of a future."
+    )
 
 
 def _on_ranks(value: Any) -> Any:

@@ -37,6 +37,22 @@ class Placeholder:
     number: int
 
 
+class ValueOnRanks(TypeError):
+    """An object for the ranks contains a placed collection or a future.
+
+    A rank would get the whole collection in place of its block, and wrong numbers without an error.
+    """
+
+    def __init__(self, value: Any) -> None:
+        from workbench.placement import sources
+
+        self.value = value
+        super().__init__(
+            f"{sources.type_name(value)} is inside this object. Pass placed collections and futures as separate "
+            "arguments: each rank then gets the block of a placed collection, or the value of a future"
+        )
+
+
 def dumps(thing: Any) -> bytes:
     """Return a parcel, or raise any error of the pickler."""
     parcel = io.BytesIO()
@@ -46,8 +62,22 @@ def dumps(thing: Any) -> bytes:
 
 def dumps_within(thing: Any, limit: float) -> tuple[bytes | None, int]:
     """Return a parcel and its bytes; in place of a parcel above the limit None, which takes no memory for its data."""
+    return _dump_within(_Writer, thing, limit)
+
+
+def dumps_for_ranks(thing: Any, limit: float) -> tuple[bytes | None, int]:
+    """Do as `dumps_within` for a parcel that ranks open, and raise `ValueOnRanks` where the object contains one."""
+    return _dump_within(_WriterForRanks, thing, limit)
+
+
+def check_for_ranks(thing: Any) -> None:
+    """Raise any error of `dumps_for_ranks`. The data of arrays is not read."""
+    _WriterForRanks(_Limited(0), protocol=5, buffer_callback=lambda _: None).dump(thing)
+
+
+def _dump_within(writer: type[_Writer], thing: Any, limit: float) -> tuple[bytes | None, int]:
     parcel = _Limited(limit)
-    _Writer(parcel).dump(thing)
+    writer(parcel).dump(thing)
     return (parcel.getvalue() if parcel.nbytes <= limit else None), parcel.nbytes
 
 
@@ -84,6 +114,27 @@ class _Writer(cloudpickle.Pickler):  # type: ignore[misc]
     # Functions of a notebook are sent by value. Cloudpickle 3.1.3 leaves out the file, which appears in tracebacks,
     # profiles and reports of calls that hang.
     dispatch_table = cloudpickle.Pickler.dispatch_table.new_child({CodeType: _reduced_code})
+
+
+class _WriterForRanks(_Writer):
+    # Called for each object that is no plain number, text or container: also for attributes, and for variables of
+    # functions at any depth.
+    def reducer_override(self, obj: Any) -> Any:
+        if hasattr(type(obj), "__dask_graph__"):
+            from workbench.placement import sources
+
+            if sources.placed_by(obj) is None:
+                # A lazy collection is computed on the rank, also one whose graph has the futures of placed blocks.
+                return loads, (dumps(obj),)
+            raise ValueOnRanks(obj)
+        if _is_future(obj):
+            raise ValueOnRanks(obj)
+        return super().reducer_override(obj)
+
+
+def _is_future(obj: Any) -> bool:
+    client = sys.modules.get("distributed.client")
+    return client is not None and isinstance(obj, client.Future)
 
 
 class _Reader(pickle.Unpickler):

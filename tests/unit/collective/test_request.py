@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import functools
+import re
 import tracemalloc
+from dataclasses import dataclass
 
 import dask.array as da
 import numpy as np
+import pandas as pd
 import pytest
 from distributed import Client
 from distributed.protocol import dumps
 
 from workbench import place, spmd
+from workbench.cells import client as cells_client
 from workbench.collective import rank_call, serialize
 from workbench.collective import request as requests
+from workbench.collective.broadcast import broadcast
 from workbench.collective.globals import taken_along
 from workbench.collective.rank_call import SpmdCall
 from workbench.errors import InvalidRequest
@@ -111,42 +116,88 @@ def later(comm):
 PLACED = {}
 
 
-@pytest.mark.parametrize(
-    ("variable", "words"),
-    [
-        (lambda X, _: X, "the variable given, which is or has a dask.Array"),
-        (lambda _, future: future, "the variable given, which is or has a distributed.Future"),
-        (lambda X, _: {"rows": [X]}, "the variable given, which is or has a dask.Array"),
-    ],
-    ids=["collection", "future", "in a dict"],
-)
-@pytest.mark.parametrize("use", ["closure", "default", "within", "argument"])
-def test_what_lies_on_the_ranks_is_refused_as_a_variable(client, variable, words, use):
-    given = variable(place(np.ones((8, 2)), client=client), client.submit(len, "abc"))
+@dataclass
+class Holder:
+    value: object
 
+    @spmd
+    def fit(self, comm):
+        return self.value
+
+    def __call__(self, comm):
+        return self.value
+
+
+def nested(given):
     def fitted(comm):
         return given
 
-    uses = {
-        "closure": fitted,
-        "default": lambda _, given=given: given,
-        "within": spmd(functools.wraps(fitted)(lambda comm: [fitted(comm)])),
-        "argument": lambda comm, objective: objective(comm),
-    }
-    arguments = [fitted] if use == "argument" else []
-    with pytest.raises(InvalidRequest, match=rf"uses {words}\. Pass given as an argument: "):
-        request(uses[use], *arguments, client=client)
+    return fitted
+
+
+# Functions and arguments that take a value along, and the name of the value in the message.
+WAYS = {
+    "closure": lambda given: ([nested(given)], ", given,"),
+    "default": lambda given: ([lambda _, given=given: given], ", given,"),
+    "within": lambda given: ([spmd(functools.wraps(nested(given))(lambda comm: [comm]))], ", given,"),
+    "argument that is a function": lambda given: ([mean_of, nested(given)], ", given,"),
+    "partial": lambda given: ([functools.partial(lambda _, value: value, value=given)], ""),
+    "object that is a function": lambda given: ([Holder(given)], ""),
+    "attribute of an argument": lambda given: ([mean_of, Holder(given)], ", Holder.value,"),
+    "attribute of an attribute": lambda given: ([mean_of, Holder(Holder(given))], ""),
+    "attribute of a variable": lambda given: ([nested(Holder(given))], ", given.value,"),
+    "method": lambda given: ([Holder(given).fit], ", self.value,"),
+    "large argument": lambda given: ([mean_of, Large((given, np.ones(1 << 18)))], ", Large.value,"),
+}
+
+
+class Large(Holder):
+    def __sizeof__(self):
+        return 1 << 21
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("kind", ["dask.Array", "distributed.Future", "dask.DataFrame"])
+def test_what_lies_on_the_ranks_is_refused_wherever_a_call_takes_it_along(client, way, kind):
+    given = {
+        "dask.Array": lambda: place(np.ones((8, 2)), client=client),
+        "distributed.Future": lambda: client.submit(len, "abc"),
+        "dask.DataFrame": lambda: place(pd.DataFrame({"a": range(8)}), client=client),
+    }[kind]()
+    (function, *arguments), path = WAYS[way](given)
+    words = rf"uses a {re.escape(kind)}{re.escape(path)} inside of another object or as a variable\. Pass placed"
+    with pytest.raises(InvalidRequest, match=words):
+        request(function, *arguments, client=client)
+
+
+def test_a_broadcast_and_a_name_of_a_cell_refuse_what_a_call_refuses(client):
+    held = Holder(place(np.ones((8, 2)), client=client))
+    words = r"Holder.*cannot be sent to the ranks: ValueOnRanks: a dask\.Array is inside this object\. Pass placed"
+    with pytest.raises(InvalidRequest, match=words):
+        broadcast(client, held)
+    with pytest.raises(InvalidRequest, match=words):
+        cells_client.run("held", {"held": held}, client=client)
 
 
 def test_a_global_of_a_function_that_is_called_is_refused_too(client, monkeypatch):
     monkeypatch.setitem(PLACED, "of later", place(np.ones((8, 2)), client=client))
-    with pytest.raises(InvalidRequest, match=r"uses the variable PLACED, which is or has a dask\.Array"):
-        request(lambda comm: [later(comm)], client=client)
+
+    def first(comm):
+        return [later(comm)]
+
+    for function in (first, later):
+        # As in a notebook, whose functions are sent with their globals.
+        monkeypatch.setattr(function, "__module__", "__main__")
+    with pytest.raises(InvalidRequest, match=r"uses a dask\.Array, PLACED, inside of another object or as a variable"):
+        request(first, client=client)
 
 
 def test_a_lazy_collection_may_be_a_variable(client):
-    lazy = da.ones(8, chunks=2)
-    assert request(lambda _: lazy.sum().compute(), client=client).large == {}
+    of_placed = place(np.ones((8, 2)), client=client) + 1
+    for lazy in (da.ones(8, chunks=2), of_placed):
+        contents = request(lambda _, lazy=lazy: lazy.sum(), client=client).message["work"]["contents"]
+        with client.as_current():
+            assert serialize.loads(contents)[0](None).compute() == lazy.sum().compute()
 
 
 def test_what_lies_on_the_ranks_is_refused_at_any_depth(client):
