@@ -7,8 +7,14 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-# Functions of Open MPI and MPICH, for CUDA, ROCm and Level Zero, which return 1 or 0.
-_QUERIES = ("MPIX_Query_cuda_support", "MPIX_Query_rocm_support", "MPIX_Query_hip_support", "MPIX_Query_ze_support")
+# Functions of Open MPI and MPICH, for CUDA, Level Zero and ROCm, which return 1 or 0, and the kind of GPU by which
+# MPIX_GPU_query_support of MPICH answers the same: in MPICH 3.4 the former end the process.
+_QUERIES = {
+    "MPIX_Query_cuda_support": 0,
+    "MPIX_Query_ze_support": 1,
+    "MPIX_Query_hip_support": 2,
+    "MPIX_Query_rocm_support": None,
+}
 # The key of MPI 4.1 that lists the kinds of memory that a communicator supports, and the kinds of GPUs.
 _KEY, _KINDS = "mpi_memory_alloc_kinds", ("cuda", "rocm", "level_zero")
 # The switch of Cray MPICH.
@@ -41,5 +47,13 @@ def reported(library: Any, environment: Mapping[str, str]) -> bool | None:
     """Return what a library reports by its functions and switches, see `is_gpu_aware`."""
     if _CRAY in environment:
         return environment[_CRAY] == "1"
-    answers = [bool(getattr(library, name)()) for name in _QUERIES if hasattr(library, name)]
+    answers = [_answer(library, name, kind) for name, kind in _QUERIES.items() if hasattr(library, name)]
     return any(answers) if answers else None
+
+
+def _answer(library: Any, name: str, kind: int | None) -> bool:
+    if kind is None or not hasattr(library, "MPIX_GPU_query_support"):
+        return bool(getattr(library, name)())
+    supported = ctypes.c_int()
+    library.MPIX_GPU_query_support(kind, ctypes.byref(supported))
+    return bool(supported.value)

@@ -58,6 +58,23 @@ def test_the_library_reports_whether_it_can_send(answers, environment, aware):
     assert reported(library, environment) is aware
 
 
+@pytest.mark.parametrize("kind", range(3))
+def test_mpich_is_asked_by_the_function_that_every_version_answers(kind):
+    def asserts():
+        raise AssertionError("MPICH 3.4 ends the process in its other functions")
+
+    def query(asked, answer):
+        answer._obj.value = int(asked == kind)
+        return 0
+
+    names = ("MPIX_Query_cuda_support", "MPIX_Query_ze_support", "MPIX_Query_hip_support")
+    library = SimpleNamespace(MPIX_GPU_query_support=query, **dict.fromkeys(names, asserts))
+
+    assert reported(library, {}) is True
+    del library.MPIX_Query_ze_support, library.MPIX_Query_hip_support  # MPICH 3.4 has kind 0 only
+    assert reported(library, {}) is (kind == 0)
+
+
 @pytest.mark.parametrize(
     ("kinds", "environment", "aware"),
     [
