@@ -48,7 +48,6 @@ _NODE_FOLDERS = (
     ("shared memory", node_dirs.shared_memory),
 )
 _NEED_TWO_RANKS = ("launcher", "thread level", "GPUs", "template")
-_LEVELS = ("SINGLE", "FUNNELED", "SERIALIZED", "MULTIPLE")
 _DISTRIBUTION = "mpi-workbench"
 _PACKAGES = ("dask", "distributed", "mpi4py", "numpy")
 
@@ -252,11 +251,11 @@ def launcher(hello: ProbeResult, *, guarded: bool) -> CheckResult:
 
 def thread_level(hello: ProbeResult) -> CheckResult:
     """Check the thread level that MPI provides for MPI_THREAD_MULTIPLE."""
-    level = _LEVELS[hello.worlds[0]["threads"]]
-    if level == "MULTIPLE":
-        return CheckResult("thread level", "ok", "MPI_THREAD_MULTIPLE")
+    level = f"MPI_{hello.worlds[0]['threads']}"
+    if level == "MPI_THREAD_MULTIPLE":
+        return CheckResult("thread level", "ok", level)
     remedy = "Use an MPI that was built with threads, or make all MPI calls on the SPMD thread of each rank."
-    return CheckResult("thread level", "warning", f"only MPI_THREAD_{level}, so protocol mpi falls back to tcp", remedy)
+    return CheckResult("thread level", "warning", f"only {level}, so protocol mpi falls back to tcp", remedy)
 
 
 def gpus(found: Sequence[nvml.Gpu], aware: bool | None) -> CheckResult:

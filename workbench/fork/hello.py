@@ -22,7 +22,7 @@ def main(daemon: int | None = None, **_: Any) -> None:
         result = {
             "hello": world.size,
             "total": total,
-            "threads": level,
+            "threads": next(name for name in dir(MPI) if name.startswith("THREAD_") and getattr(MPI, name) == level),
             "forked": daemon is not None,
             "gpu_aware": is_gpu_aware(MPI),
         }

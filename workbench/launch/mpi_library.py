@@ -37,7 +37,8 @@ try:
 except OSError:
     pass
 vendor, version = MPI.get_vendor()
-print(json.dumps({"vendor": vendor, "version": version, "library": library, "mpi4py": mpi4py.__version__}))
+abi = MPI.Get_abi_version()[0] > 0
+print(json.dumps({"vendor": vendor, "version": version, "library": library, "mpi4py": mpi4py.__version__, "abi": abi}))
 """
 
 
@@ -53,9 +54,12 @@ class Library:
     """Path of the library; empty where the system does not report it."""
     mpi4py: str
     """Version of mpi4py."""
+    standard_abi: bool = False
+    """Whether mpi4py uses the ABI of MPI 5, which all MPIs share, in place of the library's own."""
 
     def __str__(self) -> str:
-        return f"mpi4py loads {_TITLES[self.flavor]} {_dotted(self.version)} ({self.path or 'path unknown'})"
+        name = f"{_TITLES[self.flavor]} {_dotted(self.version)}{' with the ABI of MPI 5' if self.standard_abi else ''}"
+        return f"mpi4py loads {name} ({self.path or 'path unknown'})"
 
 
 @dataclass(frozen=True)
@@ -164,7 +168,8 @@ def loaded_library() -> Library:
             allowed=_VENDORS,
             hint="Install mpi4py with one of these MPIs.",
         )
-    return Library(_VENDORS[values["vendor"]], tuple(values["version"]), values["library"], values["mpi4py"])
+    flavor, version = _VENDORS[values["vendor"]], tuple(values["version"])
+    return Library(flavor, version, values["library"], values["mpi4py"], values["abi"])
 
 
 def _candidates(flavor: str, library: str) -> Iterator[str]:

@@ -34,8 +34,8 @@ class ProbeResult:
     code: int | None
     """Exit code of ``mpiexec``; None: it had not ended at the deadline."""
     worlds: tuple[Mapping[str, Any], ...]
-    """The report of every rank 0: ``hello``, the size of its world, ``total`` of the Allreduce, level of ``threads``,
-    whether it was ``forked``, and ``gpu_aware``, see `workbench.gpu.mpi_support.is_gpu_aware`."""
+    """The report of every rank 0: ``hello``, the size of its world, ``total`` of the Allreduce, the name of the level
+    of ``threads``, whether it was ``forked``, and ``gpu_aware``, see `workbench.gpu.mpi_support.is_gpu_aware`."""
     output: str
     """The complete output."""
 
@@ -95,8 +95,8 @@ def parse_output(output: str) -> tuple[Mapping[str, Any], ...]:
 
     Examples
     --------
-    >>> parse_output('a warning\n{"hello": 2, "total": 3, "threads": 3}\n')
-    ({'hello': 2, 'total': 3, 'threads': 3},)
+    >>> parse_output('a warning\n{"hello": 2, "total": 3}\n')
+    ({'hello': 2, 'total': 3},)
     """
     return tuple(json.loads(line) for line in output.splitlines() if line.startswith('{"hello"'))
 

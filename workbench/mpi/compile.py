@@ -25,8 +25,13 @@ from workbench.launch.mpi_library import Library, loaded_library, programs
 
 _LANGUAGES = {".c": "c", ".cc": "c++", ".cpp": "c++", ".cxx": "c++"}
 _WRAPPERS = {"c": "mpicc", "c++": "mpicxx"}
-# Intel's mpi.h also defines the macro of MPICH, so Intel comes first.
-_MACROS = {"OMPI_MAJOR_VERSION": "openmpi", "I_MPI_VERSION": "intelmpi", "MPICH_VERSION": "mpich"}
+# Intel's mpi.h also defines the macro of MPICH, so Intel comes first. That of the ABI of MPI 5 has the last macro only.
+_MACROS = {
+    "OMPI_MAJOR_VERSION": "openmpi",
+    "I_MPI_VERSION": "intelmpi",
+    "MPICH_VERSION": "mpich",
+    "MPI_ABI_VERSION": "the ABI of MPI 5",
+}
 _INSTALL = "Install a compiler (Debian: apt-get install g++), or load the module of a compiler of your site."
 _TIMEOUT = 300.0
 # Characters of the compiler's output in a message. The first error is the important one.
@@ -106,11 +111,15 @@ def find_compiler(language: str) -> str:
     """Return the path of the compiler wrapper of this MPI for ``c`` or ``c++``; raises as `build`."""
     library = loaded_library_here()
     name = _WRAPPERS[language]
+    if library.standard_abi:
+        name, wanted = f"{name}_abi", _MACROS["MPI_ABI_VERSION"]
+    else:
+        wanted = library.flavor
     others = []
     for path in programs(library.path, (name, f"{name}.{library.flavor}")):
         done = _run([path, "-E", "-dM", "-x", language, "-"], "#include <mpi.h>\n")
         flavor = flavor_of(done.stdout)
-        if flavor == library.flavor:
+        if flavor == wanted:
             return path
         others.append(f"{path} ({f'of {flavor}' if flavor else _shortened(done.stderr) or 'of an unknown MPI'})")
     if not others:

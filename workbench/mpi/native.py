@@ -42,8 +42,8 @@ def handle(comm: Any) -> ctypes.c_int | ctypes.c_void_p:
     Returns
     -------
     ctypes.c_int or ctypes.c_void_p
-        An integer with MPICH and derived MPIs, a pointer with Open MPI. The type is the one for ``argtypes``. The value
-        is valid as long as the communicator.
+        An integer with MPICH and derived MPIs, a pointer with Open MPI and with the ABI of MPI 5. The type is the one
+        for ``argtypes``. The value is valid as long as the communicator.
 
     Raises
     ------

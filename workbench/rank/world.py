@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_THREAD_LEVELS = ("single", "funneled", "serialized", "multiple")
-
 
 def live(record: Record, index: int, ranks: int, timeout: float, times: dict[str, float]) -> bool | None:
     """Join the world of so many ranks within `timeout` seconds, and run the worker of this rank to its end.
@@ -168,7 +166,12 @@ def init_mpi(ranks: int, world: int, thread: SpmdThread) -> RankContext:
     mpi4py.rc.finalize = False
     from mpi4py import MPI
 
-    level = MPI.Init_thread(_THREAD_LEVELS.index(mpi4py.rc.thread_level or "multiple"))
+    # The numbers of the levels differ between ABIs of MPI.
+    levels = {
+        getattr(MPI, name): name.removeprefix("THREAD_").lower() for name in dir(MPI) if name.startswith("THREAD_")
+    }
+    required = mpi4py.rc.thread_level or "multiple"
+    level = MPI.Init_thread(getattr(MPI, f"THREAD_{required.upper()}"))
     everyone = MPI.COMM_WORLD
     library = MPI.Get_library_version().split(",")[0].strip("\0 \n")
     if everyone.size != ranks:
@@ -186,7 +189,7 @@ def init_mpi(ranks: int, world: int, thread: SpmdThread) -> RankContext:
         size=everyone.size,
         world=world,
         nodes=nodes,
-        threads=_THREAD_LEVELS[level],
+        threads=levels[level],
         library=library,
         transport=everyone.Dup(),
         spmd=everyone.Dup(),

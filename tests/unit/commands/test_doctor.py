@@ -17,8 +17,8 @@ from workbench.launch.mpi_library import MPI
 from workbench.launch.probe import ProbeResult, parse_output
 
 FOUND = MPI("openmpi", (5, 0, 11), "/lib/libmpi.so", "/bin/mpiexec")
-ALONE = {"hello": 1, "total": 1, "threads": 3}
-TOGETHER = {"hello": 2, "total": 3, "threads": 3}
+ALONE = {"hello": 1, "total": 1, "threads": "THREAD_MULTIPLE"}
+TOGETHER = {"hello": 2, "total": 3, "threads": "THREAD_MULTIPLE"}
 
 
 def installed(folder, name, files, command=None):
@@ -89,15 +89,20 @@ def test_a_world_that_does_not_work_is_told_with_its_last_words(hello, words):
 
 
 def test_what_ranks_say_is_heard_among_warnings_of_the_library():
-    assert parse_output('PMIX ERROR\n{"hello": 2, "total": 3, "threads": 3}\n{"other": 1}\n') == (TOGETHER,)
+    said = '{"hello": 2, "total": 3, "threads": "THREAD_MULTIPLE"}'
+    assert parse_output(f'PMIX ERROR\n{said}\n{{"other": 1}}\n') == (TOGETHER,)
 
 
-@pytest.mark.parametrize(("level", "verdict"), [(0, "warning"), (1, "warning"), (2, "warning"), (3, "ok")])
+@pytest.mark.parametrize(
+    ("level", "verdict"),
+    [("SINGLE", "warning"), ("FUNNELED", "warning"), ("SERIALIZED", "warning"), ("MULTIPLE", "ok")],
+)
 def test_less_than_thread_multiple_falls_back_to_tcp_and_asks_for_one_thread(level, verdict):
-    finding = doctor.thread_level(ProbeResult(0, ({**TOGETHER, "threads": level},), ""))
+    finding = doctor.thread_level(ProbeResult(0, ({**TOGETHER, "threads": f"THREAD_{level}"},), ""))
 
     assert finding.verdict == verdict
     assert ("falls back to tcp" in finding.detail) == (verdict == "warning")
+    assert f"MPI_THREAD_{level}" in finding.detail
 
 
 @pytest.mark.parametrize(

@@ -75,6 +75,7 @@ def installed(tmp_path, monkeypatch):
             "version": version,
             "library": library and str(tmp_path / library),
             "mpi4py": "4.1.2",
+            "abi": "_abi" in library,
         }
         monkeypatch.setattr(sys, "executable", program(tmp_path / "env/bin/python", json.dumps(told)))
 
@@ -220,6 +221,12 @@ def test_a_flavor_that_mpi4py_does_not_load_is_a_mismatch_that_names_both(instal
         MPIMismatch, match=r"--mpi mpich requests MPICH, but mpi4py loads Open MPI 5\.0\.11.*mpi-workbench\[mpich\]"
     ):
         find("mpich")
+
+
+def test_the_abi_of_mpi_5_is_named_with_the_library(installed):
+    installed("MPICH", (5, 0, 2), library="mpi/lib/libmpi_abi.so.1")
+    assert room.loaded_library().standard_abi
+    assert "mpi4py loads MPICH 5.0.2 with the ABI of MPI 5 (" in str(room.loaded_library())
 
 
 def test_an_unknown_flavor_is_refused_with_the_closest_one():

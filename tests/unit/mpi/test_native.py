@@ -239,3 +239,16 @@ def test_the_wrapper_of_another_mpi_is_refused(source, folder, other_compiler):
     other_compiler("echo '#define MPICH_VERSION \"5.0.2\"'")
     with pytest.raises(MPIMismatch, match=r"mpi4py loads Open MPI 5.0.11 .*bin/mpicc \(of mpich\)"):
         build(source, folder=folder)
+
+
+def test_the_abi_of_mpi_5_has_a_wrapper_of_its_own(other_compiler, tmp_path, monkeypatch):
+    other_compiler("echo '#define MPICH_VERSION \"5.0.2\"'")
+    library = Library("mpich", (5, 0, 2), str(tmp_path / "lib" / "libmpi_abi.so"), "4.2.0", standard_abi=True)
+    monkeypatch.setattr(mpi_compile, "loaded_library_here", lambda: library)
+    with pytest.raises(MPINotFound, match=r"with the ABI of MPI 5 .* no mpicc_abi was found"):
+        mpi_compile.find_compiler("c")
+
+    wrapper = tmp_path / "bin" / "mpicc_abi"
+    wrapper.write_text("#!/bin/sh\necho '#define MPI_ABI_VERSION 1'\n")
+    wrapper.chmod(0o755)
+    assert mpi_compile.find_compiler("c") == str(wrapper)

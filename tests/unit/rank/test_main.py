@@ -5,9 +5,11 @@ from __future__ import annotations
 import dataclasses
 import os
 import subprocess
+import sys
 import threading
 import time
 from concurrent.futures import Future
+from types import SimpleNamespace
 
 import pytest
 from support.patience import DEADLINE
@@ -71,3 +73,32 @@ def test_a_rank_that_has_ended_already_does_not_wait_for_the_others(monkeypatch)
     ended.set_result(None)
     registered.set()
     _join_barrier(None, registered, ended, time.monotonic() + DEADLINE)
+
+
+class FakeMPI:
+    """One rank with the thread levels of some ABI, which provides any of them."""
+
+    COMM_TYPE_SHARED = 0
+
+    def __init__(self, *levels: int) -> None:
+        self.THREAD_SINGLE, self.THREAD_FUNNELED, self.THREAD_SERIALIZED, self.THREAD_MULTIPLE = levels
+        world = SimpleNamespace(
+            rank=0, size=1, bcast=lambda rank: rank, Free=lambda: None, allgather=lambda each: [each]
+        )
+        world.Split_type, world.Dup = lambda _: world, lambda: world
+        self.COMM_WORLD = world
+
+    def Init_thread(self, required: int) -> int:  # noqa: N802  (a name of mpi4py)
+        return max(level for name, level in vars(self).items() if name.startswith("THREAD_") and level <= required)
+
+    def Get_library_version(self) -> str:  # noqa: N802
+        return "MPI 5.0, a library\0"
+
+
+@pytest.mark.parametrize("levels", [(0, 1, 2, 3), (0, 1024, 2048, 4096)], ids=["of the library", "of MPI 5"])
+def test_thread_levels_go_by_their_names_because_each_abi_has_its_numbers(levels, monkeypatch) -> None:
+    mpi4py = SimpleNamespace(rc=SimpleNamespace(thread_level=None), MPI=FakeMPI(*levels))
+    monkeypatch.setitem(sys.modules, "mpi4py", mpi4py)
+    assert world.init_mpi(1, 0, SpmdThread()).threads == "multiple"
+    mpi4py.rc.thread_level = "funneled"
+    assert world.init_mpi(1, 0, SpmdThread()).threads == "funneled"
