@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import pickle
+import re
+import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,9 +19,12 @@ if TYPE_CHECKING:
     from mpi4py import MPI
 
 _NAME = "checkpoint"
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
 
-def restored(comm: MPI.Intracomm | Any, path: str | None, kept: Mapping[str, Any]) -> list[dict[str, float]]:
+def restored(
+    comm: MPI.Intracomm | Any, path: str | None, kept: Mapping[str, Any], options: Mapping[str, str]
+) -> list[dict[str, float]]:
     """Load the states of a checkpoint on each rank, and return the records of its epochs; none without a file.
 
     Parameters
@@ -30,42 +35,33 @@ def restored(comm: MPI.Intracomm | Any, path: str | None, kept: Mapping[str, Any
         The file, or None.
     kept
         Objects with a state by name: module, optimizer, scheduler.
+    options
+        Result of `described`.
 
     Raises
     ------
     InvalidRequest
-        If the path is not valid, a rank does not find the file, or the file has other states.
+        If the path is not valid, a rank does not find the file, or the file is damaged or has other states or options.
     """
     if path is None:
         return []
     file = atomic_file.validate(_NAME, path) if comm.rank == 0 else Path(path).expanduser()
     if not comm.bcast(comm.rank == 0 and file.exists()):
         return []
-    try:
-        # Only tensors and plain values are loaded: a file cannot run code.
-        states = torch.load(file, map_location="cpu", weights_only=True)
-    except FileNotFoundError as error:
-        raise InvalidRequest(
-            f"{_NAME} {path}: rank 0 finds the file, and rank {comm.rank} does not. Choose a file on a file system "
-            "that all nodes share."
-        ) from error
-    except (OSError, RuntimeError, EOFError, ValueError, pickle.UnpicklingError) as error:
-        raise InvalidRequest(
-            f"{_NAME} {path}: the file is not a checkpoint of fit() ({_first_line(error)}). Choose another file, or "
-            "remove this file to train from the beginning."
-        ) from error
-    stored, needed = set(states) if isinstance(states, dict) else set(), {*kept, "history"}
+    states = _loaded(comm, file, path)
+    stored, needed = set(states) if isinstance(states, dict) else set(), {*kept, "history", "options"}
     if stored != needed:
         raise InvalidRequest(
             f"{_NAME} {path}: the file has {_joined(stored)}, and the fit needs {_joined(needed)}. Pass the options "
             "with which the file was written, or choose another file."
         )
+    _compare(path, states["options"], options)
     for name, thing in kept.items():
-        options = [set(group) for group in getattr(thing, "param_groups", ())]
+        needs = [set(group) for group in getattr(thing, "param_groups", ())]
         try:
             thing.load_state_dict(states[name])
             # An optimizer accepts the options of another one, and fails in the first step.
-            for needed, group in zip(options, getattr(thing, "param_groups", ()), strict=True):
+            for needed, group in zip(needs, getattr(thing, "param_groups", ()), strict=True):
                 if missing := sorted(needed - set(group)):
                     raise ValueError(f"the file has no {', '.join(missing)}")  # noqa: TRY301  (one place has the message)
         except (RuntimeError, ValueError, KeyError) as error:
@@ -77,12 +73,76 @@ def restored(comm: MPI.Intracomm | Any, path: str | None, kept: Mapping[str, Any
     return history
 
 
-def save(path: str | None, kept: Mapping[str, Any], history: list[dict[str, float]]) -> None:
+def _loaded(comm: MPI.Intracomm | Any, file: Path, path: str) -> Any:
+    """Return the content of a file, or raise InvalidRequest."""
+    try:
+        # PyTorch does not compare the checksums.
+        if damaged := zipfile.ZipFile(file).testzip():
+            raise zipfile.BadZipFile(f"the checksum of {damaged} is not that of its content")  # noqa: TRY301  (one place has the message)
+        # Only tensors and plain values are loaded: a file cannot run code.
+        return torch.load(file, map_location="cpu", weights_only=True)
+    except FileNotFoundError as error:
+        raise InvalidRequest(
+            f"{_NAME} {path}: rank 0 finds the file, and rank {comm.rank} does not. Choose a file on a file system "
+            "that all nodes share."
+        ) from error
+    # A damaged directory of the archive makes also an error of Python, for example NotImplementedError or KeyError.
+    except (
+        OSError,
+        RuntimeError,
+        EOFError,
+        LookupError,
+        ValueError,
+        pickle.UnpicklingError,
+        zipfile.BadZipFile,
+    ) as error:
+        raise InvalidRequest(
+            f"{_NAME} {path}: the file is not a checkpoint of fit() ({_first_line(error)}). Choose another file, or "
+            "remove this file to train from the beginning."
+        ) from error
+
+
+def _compare(path: str, stored: Mapping[str, str], options: Mapping[str, str]) -> None:
+    for option, written in stored.items():
+        # Another release of PyTorch may have other options of an optimizer.
+        if options.get(option, written) != written:
+            raise InvalidRequest(
+                f"{_NAME} {path}: the file was written with {option} {_different(written, options[option])}. Pass the "
+                "options with which the file was written, or choose another file."
+            )
+
+
+def described(kept: Mapping[str, Any], **options: Any) -> dict[str, str]:
+    """Return texts of the options of a fit before its first step, by name, which a later fit from the file must have.
+
+    Parameters
+    ----------
+    kept
+        The objects of `restored` with their first states, which have the options of the optimizer and the scheduler.
+    options
+        Values of other options: plain values, functions or objects.
+    """
+    found = {"module": kept["module"], **options}
+    for number, group in enumerate(kept["optimizer"].param_groups):
+        prefix = f"group {number} of the optimizer: " if number else ""
+        found |= {prefix + name: value for name, value in group.items() if name != "params"}
+    if "schedule" in kept:
+        found |= {f"schedule {name}": value for name, value in kept["schedule"].state_dict().items()}
+    # A function has no text but its name, which the text of an object may contain with an address.
+    return {
+        name: _ADDRESS.sub("", getattr(value, "__qualname__", None) or repr(value)) for name, value in found.items()
+    }
+
+
+def save(
+    path: str | None, kept: Mapping[str, Any], options: Mapping[str, str], history: list[dict[str, float]]
+) -> None:
     """Replace the checkpoint in one step."""
     if path is None:
         return
     content = io.BytesIO()
-    torch.save({name: thing.state_dict() for name, thing in kept.items()} | {"history": history}, content)
+    states = {name: thing.state_dict() for name, thing in kept.items()}
+    torch.save({**states, "history": history, "options": {**options}}, content)
     atomic_file.write(_NAME, Path(path).expanduser(), content.getbuffer())
 
 
@@ -90,6 +150,13 @@ def _first_line(error: BaseException) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     # PyTorch names the class in the first line, and the difference in the next line.
     return " ".join(lines[:2]) or type(error).__name__
+
+
+def _different(written: str, given: str) -> str:
+    """Return the first line that differs: the text of a module has many."""
+    lines = zip(written.splitlines(), given.splitlines(), strict=False)
+    pair = next((pair for pair in lines if pair[0] != pair[1]), (written, given))
+    return " and this fit has ".join(line.strip() for line in pair)
 
 
 def _joined(names: Any) -> str:

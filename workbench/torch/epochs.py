@@ -119,7 +119,8 @@ def run(
     optimizer = torch.optim.Adam(weights) if plan.optimizer is None else plan.optimizer(weights)
     schedule = None if plan.schedule is None else plan.schedule(optimizer)
     kept = {"module": module, "optimizer": optimizer} | ({} if schedule is None else {"schedule": schedule})
-    history = checkpoints.restored(comm, plan.checkpoint, kept)
+    options = checkpoints.described(kept, size=plan.size, seed=plan.seed, shuffle=plan.shuffle, loss=plan.loss)
+    history = checkpoints.restored(comm, plan.checkpoint, kept, options)
     while len(history) < plan.epochs and not _is_over(history, plan.patience):
         epoch = len(history)
         # Dropout draws different numbers on each rank, and the same numbers after a resume.
@@ -138,7 +139,7 @@ def run(
         stop = False
         if comm.rank == 0:
             stop = tell(epoch, record)
-            checkpoints.save(plan.checkpoint, kept, history)
+            checkpoints.save(plan.checkpoint, kept, options, history)
         if comm.bcast(stop):
             break
     return history

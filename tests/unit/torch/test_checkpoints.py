@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import signal
 import subprocess
 import sys
@@ -29,8 +30,8 @@ train(sys.argv[1], 5)
 
 def train(path, epochs, module=None, **options):
     X, y = torched.blobs()
-    given = {"optimizer": None, "schedule": None, **options}
-    plan = Plan(torched.cross_entropy, epochs, 24, *given.values(), None, None, path, 0, "exchange", "")
+    given = {"size": 24, "seed": 0, "loss": torched.cross_entropy, "optimizer": None, "schedule": None, **options}
+    plan = Plan(epochs=epochs, patience=None, callback=None, checkpoint=path, shuffle="exchange", name="", **given)
     return run(Alone(), module or torched.net(), plan, (X, y), validation=(), tell=lambda *_: False)
 
 
@@ -48,11 +49,25 @@ def test_a_fit_that_is_killed_while_it_writes_goes_on_from_the_last_whole_checkp
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"module": torch.nn.Linear(6, 3).double()}, r"written for another module .*\. Pass the module with which"),
-        ({"schedule": torched.shrinking}, "has history, module, optimizer, and the fit needs .*schedule. Pass the opt"),
+        (
+            {"module": torch.nn.Linear(6, 3).double()},
+            r"with module Sequential\( and this fit has Linear\(in_features=6",
+        ),
+        (
+            {"module": torch.nn.Sequential(*torched.net()[:3], torch.nn.Tanh(), torched.net()[4])},
+            r"with module \(3\): ReLU\(\) and this fit has \(3\): Tanh\(\)\. Pass the op",
+        ),
+        ({"optimizer": lambda weights: torch.optim.Adam(weights, lr=0.1)}, "with lr 0.001 and this fit has 0.1. Pass"),
+        ({"size": 12}, "with size 24 and this fit has 12. Pass the options with which the file was written"),
+        ({"seed": 7}, "with seed 0 and this fit has 7. Pass"),
+        ({"loss": torch.nn.MSELoss()}, "with loss cross_entropy and this fit has MSELoss.*. Pass"),
+        (
+            {"schedule": torched.shrinking},
+            "has history, module, optimizer, options, and the fit needs .*schedule. Pass the opt",
+        ),
         ({"optimizer": torch.optim.SGD}, "written for another optimizer .*the file has no dampening, momentum"),
     ],
-    ids=["module", "schedule", "optimizer"],
+    ids=["module", "layer", "rate", "size", "seed", "loss", "schedule", "optimizer"],
 )
 def test_a_checkpoint_of_another_fit_is_refused(tmp_path, change, said):
     path = str(tmp_path / "run.pt")
@@ -61,7 +76,14 @@ def test_a_checkpoint_of_another_fit_is_refused(tmp_path, change, said):
         train(path, 2, **change)
 
 
-@pytest.mark.parametrize(("content", "said"), [(b"PK half a file", "is not a checkpoint of fit"), (b"", "remove this")])
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"PK half a file", "is not a checkpoint of fit"),
+        (b"", "remove this"),
+        (b"a text", "is not a checkpoint of fit"),
+    ],
+)
 def test_a_file_that_is_no_checkpoint_is_refused(tmp_path, content, said):
     file = tmp_path / "run.pt"
     file.write_bytes(content)
@@ -73,3 +95,32 @@ def test_a_file_that_is_no_checkpoint_is_refused(tmp_path, content, said):
 def test_a_folder_that_does_not_exist_is_refused_before_the_training(tmp_path):
     with pytest.raises(InvalidRequest, match=r"checkpoint .*the folder .* does not exist. Create the folder"):
         train(str(tmp_path / "none" / "run.pt"), 1)
+
+
+def test_a_schedule_with_other_options_is_refused_and_one_with_the_same_options_goes_on(tmp_path):
+    path = str(tmp_path / "run.pt")
+    train(path, 2, schedule=torched.shrinking)
+    assert len(train(path, 3, schedule=torched.shrinking)) == 3
+    with pytest.raises(InvalidRequest, match=r"written with schedule gamma 0\.1 and this fit has 0\.25\. Pass"):
+        train(path, 4, schedule=lambda optimizer: torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.25))
+
+
+def test_a_file_with_one_damaged_bit_is_refused_or_gives_the_same_model(tmp_path):
+    file = tmp_path / "run.pt"
+    trained = torched.net()
+    train(str(file), 1, module=trained)
+    whole = file.read_bytes()
+    refused = 0
+    for position in random.Random(3).sample(range(len(whole)), 300):
+        damaged = bytearray(whole)
+        damaged[position] ^= 1 << position % 8
+        file.write_bytes(damaged)
+        loaded = torched.net()
+        try:
+            train(str(file), 1, module=loaded)
+        except InvalidRequest as error:
+            assert "is not a checkpoint of fit()" in str(error) or "the file has" in str(error), position  # noqa: PT017
+            refused += 1
+        else:
+            assert all(map(torch.equal, loaded.state_dict().values(), trained.state_dict().values())), position
+    assert refused > 100
