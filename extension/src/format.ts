@@ -50,7 +50,9 @@ export function formatState(cluster: ICluster, trans: TranslationBundle): string
   const labels: Record<string, string> = {
     submitted: trans.__('submitted'),
     queued: trans.__('queued'),
+    held: trans.__('held'),
     running: trans.__('job starting'),
+    suspended: trans.__('suspended'),
     starting: trans.__('starting'),
     ready: trans.__('ready'),
     degraded: trans.__('degraded'),
@@ -62,7 +64,8 @@ export function formatState(cluster: ICluster, trans: TranslationBundle): string
     failed: trans.__('failed'),
     cancelled: trans.__('cancelled'),
     timeout: trans.__('out of time'),
-    done: trans.__('ended')
+    done: trans.__('ended'),
+    gone: trans.__('gone')
   };
   const state = cluster.busy ?? cluster.state;
   return labels[state] ?? state;

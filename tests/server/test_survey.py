@@ -75,6 +75,13 @@ def test_a_job_of_another_system_says_nothing_of_a_cluster(cluster, asked):
     assert set(survey._ended) == {record.id}
 
 
+def test_a_cluster_whose_job_is_suspended_is_not_shown_as_ready(cluster, asked):
+    record = cluster("training", scheduler="slurm", state="ready", process=ELSEWHERE, job="4711")
+    asked.status = JobStatus(JobState.SUSPENDED, "suspended by the scheduler", label=f"workbench:{record.id}:job")
+    its = RegistryScanner(asked).scan().clusters["training"]
+    assert (its["state"], its["message"]) == ("suspended", "SUSPENDED by the scheduler")
+
+
 def test_a_head_that_was_killed_is_reported_until_its_record_is_removed(cluster, asked):
     gone = dataclasses.replace(ProcessId.here(), started=0.0)
     cluster("killed", process=gone, worlds=(World(0, 2, "ready", 2),))

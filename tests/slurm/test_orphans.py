@@ -103,7 +103,7 @@ def test_a_queued_job_without_a_starter_is_listed_attached_to_and_comes_up(slurm
     job = queued_without_a_starter(slurm, "queued")
     [status] = actions.listing().clusters
     assert (status.name, status.state, status.jobs) == ("queued", "queued", [job])
-    assert status.message == "QUEUED: held by the user: scontrol release ends the hold"
+    assert status.message == "HELD by the user: scontrol release ends the hold"
 
     attached = Doing(lambda: MPICluster.attach("queued"))
     slurm.run("scontrol", "release", job)

@@ -18,7 +18,7 @@ from workbench.errors import ClusterNotFound, HeadUnreachable, InvalidRequest, W
 from workbench.files import atomic_file
 from workbench.hints import TERMINAL, Command
 from workbench.launch import command
-from workbench.launch.interface import JobState, JobStatus
+from workbench.launch.interface import UNKNOWN, JobStatus
 from workbench.launch.options import from_typed
 from workbench.session import notebook
 from workbench.text import clock
@@ -76,14 +76,12 @@ class Status:
 
     @classmethod
     def of(cls, record: Record, job: JobStatus | None = None) -> Status:
-        """Return the status of a cluster from its record, and until its head runs from its job."""
-        state, message = record.state, record.message
+        """Return the status of a cluster from its record and its job, which is asked for until the head runs."""
+        if job is None:
+            job = jobs.status(record) if record.state == "submitted" and jobs.is_batch(record) else UNKNOWN
+        state, message = jobs.shown(record, job)
         if state == "submitted" and jobs.is_batch(record):
-            job = jobs.status(record) if job is None else job
-            if job.state is JobState.UNKNOWN and not job.finished:
-                message = _unknown_job(record, job)
-            else:
-                state, message = job.state.value, jobs.describe(job)
+            message = _unknown_job(record, job)
         return cls(
             **jobs.plain(record) | {"state": state, "message": message},
             worlds=[asdict(world) for world in record.worlds],
@@ -320,7 +318,8 @@ def status(record: Record, bound: MPICluster | None = None) -> Status:
     if bound is not None and bound.record.id == record.id:
         with suppress(OSError):  # the head is busy or ending: the record has the same values
             record = bound.refresh()  # type: ignore[assignment]  # an awaitable only of asynchronous clusters
-    return Status.of(record)
+            return Status.of(record)
+    return Status.of(record, jobs.status(record) if jobs.decides(record) else None)
 
 
 def scale(record: Record, ranks: str, bound: MPICluster | None = None) -> Status:

@@ -73,6 +73,25 @@ def plain(record: Record) -> dict[str, Any]:
     }
 
 
+def decides(record: Record) -> bool:
+    """Return whether only its job shows how a cluster is: no head runs yet, or none that this host can see."""
+    return is_batch(record) and (record.state == "submitted" or record.alive() is None)
+
+
+def shown(record: Record, status: JobStatus) -> tuple[str, str]:
+    """Return state and message of a cluster for users, from its record and the status of its job.
+
+    Notes
+    -----
+    The head of a job that is suspended has written the state of before.
+    """
+    if record.state == "submitted" and status.unknown_to_scheduler:
+        return "gone", describe(status)
+    if (record.state == "submitted" and status.state is not JobState.UNKNOWN) or status.state is JobState.SUSPENDED:
+        return status.state.value, describe(status)
+    return record.state, record.message
+
+
 def status(record: Record) -> JobStatus:
     """Ask the scheduler for the status of the job that holds head and world 0."""
     job = job_id(record)
@@ -90,11 +109,7 @@ def ask_all(records: Iterable[Record]) -> dict[str, JobStatus]:
     -----
     Each scheduler is asked once for all its jobs.
     """
-    pending = [
-        (record, job)
-        for record in records
-        if is_batch(record) and (record.state == "submitted" or record.alive() is None) and (job := job_id(record))
-    ]
+    pending = [(record, job) for record in records if decides(record) and (job := job_id(record))]
     statuses = {
         scheduler: launcher(scheduler).statuses([job for record, job in pending if record.scheduler == scheduler])
         for scheduler in {record.scheduler for record, _ in pending}
@@ -169,14 +184,17 @@ def describe(status: JobStatus) -> str:
     --------
     >>> describe(JobStatus(JobState.QUEUED, "waiting for resources"))
     'QUEUED: waiting for resources'
+    >>> describe(JobStatus(JobState.HELD, "held by the user"))
+    'HELD by the user'
     """
     if status.unknown_to_scheduler:
         return "gone: the scheduler no longer knows the job"
     if status.state is JobState.UNKNOWN and status.reason:
         return status.reason
-    text = status.state.name
-    if status.reason:
-        text += f": {status.reason}"
+    name = status.state.name
+    text = f"{name}: {status.reason}" if status.reason else name
+    if status.reason.startswith(f"{status.state.value} "):
+        text = name + status.reason.removeprefix(status.state.value)
     if status.state is JobState.QUEUED and status.start:
         text += f", start expected {clock(status.start)}"
     if status.state is JobState.RUNNING and status.nodes:

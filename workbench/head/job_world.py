@@ -71,7 +71,7 @@ class JobWorld(MPIWorld):
             message = f"world {self.index}: job {self.job} {describe(status)}"
             if message != reported:
                 self._report(reported := message)
-            if status.state not in (JobState.QUEUED, JobState.UNKNOWN):
+            if not (status.state.waits or status.state is JobState.UNKNOWN):
                 return
             if time.monotonic() > deadline:
                 await self._cancel()

@@ -46,16 +46,32 @@ class JobSpec:
 
 
 class JobState(enum.Enum):
-    """State of a job as its scheduler reports it. `UNKNOWN` never means that the job has ended."""
+    """State of a job as its scheduler reports it. `UNKNOWN` never means that the job has ended.
+
+    Notes
+    -----
+    The starter, the head, all commands and the panel read the state of a job from here.
+    """
 
     QUEUED = "queued"
+    HELD = "held"
+    """Waits, and is not considered until a person ends the hold."""
+    STARTING = "starting"
+    """Has its nodes, which are being prepared."""
     RUNNING = "running"
+    SUSPENDED = "suspended"
+    """Has begun, and its processes are stopped: neither head nor ranks answer."""
     COMPLETING = "completing"
     DONE = "done"
     FAILED = "failed"
     CANCELLED = "cancelled"
     TIMEOUT = "timeout"
     UNKNOWN = "unknown"
+
+    @property
+    def waits(self) -> bool:
+        """Whether the job's command has not begun."""
+        return self in (JobState.QUEUED, JobState.HELD, JobState.STARTING)
 
     @property
     def ended(self) -> bool:

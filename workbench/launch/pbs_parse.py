@@ -24,13 +24,12 @@ _LOST = (re.compile(r"Unknown Job Id(?: Error)? (\S+)"), re.compile(r"(?<!\S)(\S
 # Exit codes of PBS itself for an exceeded walltime, by the attribute's name in PBS and in Torque.
 _WALLTIME = {"Exit_status": -29, "exit_status": -11}
 _TERMINATED = 256 + 15
-_SUSPENDED = "suspended by the scheduler"
 _QUEUED = ("Q", "T", "H", "W")
 _STARTED = {
     "R": (JobState.RUNNING, ""),
     "B": (JobState.RUNNING, ""),
-    "S": (JobState.RUNNING, _SUSPENDED),
-    "U": (JobState.RUNNING, _SUSPENDED),
+    "S": (JobState.SUSPENDED, "suspended by the scheduler"),
+    "U": (JobState.SUSPENDED, "suspended by the scheduler"),
     "E": (JobState.COMPLETING, ""),
 }
 _OVER = ("F", "C", "X")
@@ -142,7 +141,7 @@ def _status(attributes: Mapping[str, str]) -> JobStatus:
     if "terminated by" in attributes.get("comment", ""):
         state, reason = JobState.COMPLETING, "is being cancelled"
     # The time that a job was suspended does not count.
-    counted = start is not None and length is not None and reason != _SUSPENDED
+    counted = start is not None and length is not None and state is not JobState.SUSPENDED
     return JobStatus(state, reason, start, (start or 0) + (length or 0) if counted else None, nodes)
 
 
@@ -152,6 +151,8 @@ def _queued(letter: str, attributes: Mapping[str, str]) -> JobStatus:
     match letter:
         case "H":
             reason = held(attributes.get("Hold_Types", ""), attributes.get("substate", ""), comment)
+            if reason.startswith("held"):
+                return JobStatus(JobState.HELD, reason)
         case "W":
             reason, expected = "waiting for its start time", attributes.get("Execution_Time")
         case _:

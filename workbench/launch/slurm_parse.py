@@ -24,9 +24,11 @@ PARTITION_FORMAT = SEPARATOR.join(("%P", "%l", "%D", "%c", "%m", "%f"))
 _SEPARATORS = QUEUE_FORMAT.count(SEPARATOR)
 
 _STATES = {
-    **dict.fromkeys(("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT",
-                     "RESV_DEL_HOLD"), JobState.QUEUED),
-    **dict.fromkeys(("RUNNING", "SUSPENDED", "STOPPED", "RESIZING", "SIGNALING"), JobState.RUNNING),
+    **dict.fromkeys(("PENDING", "REQUEUED", "REQUEUE_FED"), JobState.QUEUED),
+    **dict.fromkeys(("REQUEUE_HOLD", "SPECIAL_EXIT", "RESV_DEL_HOLD"), JobState.HELD),
+    "CONFIGURING": JobState.STARTING,
+    **dict.fromkeys(("RUNNING", "RESIZING", "SIGNALING"), JobState.RUNNING),
+    **dict.fromkeys(("SUSPENDED", "STOPPED"), JobState.SUSPENDED),
     **dict.fromkeys(("COMPLETING", "STAGE_OUT"), JobState.COMPLETING),
     "COMPLETED": JobState.DONE,
     "CANCELLED": JobState.CANCELLED,
@@ -34,6 +36,7 @@ _STATES = {
     **dict.fromkeys(("FAILED", "NODE_FAIL", "BOOT_FAIL", "OUT_OF_MEMORY", "DEADLINE", "PREEMPTED", "REVOKED"),
                     JobState.FAILED),
 }  # fmt: skip
+_HOLDS = ("JobHeld", "JobHold")
 # Details of states that their `JobState` does not show.
 _STATE_MESSAGES = {
     "CONFIGURING": "its nodes are being booted",
@@ -102,6 +105,8 @@ def _parse(fields: list[str]) -> tuple[str, JobStatus]:
     # sacct: CANCELLED by 1000
     code = (state.split() or [""])[0].rstrip("+")
     job_state = _STATES.get(code, JobState.UNKNOWN)
+    if job_state is JobState.QUEUED and reason.startswith(_HOLDS):
+        job_state = JobState.HELD
     message = _STATE_MESSAGES.get(code, "")
     # The reason of a job that ended well or was cancelled is still that of its wait.
     if not message and (job_state is JobState.FAILED or not job_state.ended):

@@ -134,7 +134,7 @@ class RegistryScanner:
 
     def _status(self, record: Record) -> JobStatus:
         # Only its job shows whether a head on another host runs.
-        if jobs.is_batch(record) and (record.state == "submitted" or record.alive() is None):
+        if jobs.decides(record):
             job = jobs.job_id(record)
             return UNKNOWN if job is None else jobs.of(record, self._job_status(record.scheduler, job))
         return UNKNOWN
@@ -172,17 +172,16 @@ def described(record: Record, status: JobStatus, alive: bool | None = None) -> d
     alive
         Whether the process of the head, or of the starter, exists; None: unknown.
     """
-    state, message, up = record.state, record.message, record.up
+    state, message = jobs.shown(record, status)
+    up = record.up
     if record.failure:
         message = from_fields(record.failure).words(PANEL)
-    if state not in _FINAL_OR_EARLY and (alive is False or status.finished):
+    if record.state not in _FINAL_OR_EARLY and (alive is False or status.finished):
         # The record stays for a moment, but no process can update it.
         state, message, up = "failed", registry.why_gone(record, status), 0
-    if state == "submitted" and status.state is not JobState.UNKNOWN:
-        state, message = status.state.value, jobs.describe(status)
-    elif state == "submitted" and status.reason:
+    if state == "submitted" and status.reason:
         message = jobs.describe(status)
-    waits = status.state is JobState.QUEUED
+    waits = status.state.waits
     return jobs.plain(record) | {
         "id": record.id,
         "state": state,
@@ -190,5 +189,5 @@ def described(record: Record, status: JobStatus, alive: bool | None = None) -> d
         "up": up,
         "created": record.created,
         "reason": status.reason or None if waits else None,
-        "expected": status.start if waits else None,
+        "expected": status.start if status.state is JobState.QUEUED else None,
     }

@@ -54,6 +54,8 @@ QUEUE = """\
 14|COMPLETING|None|2026-11-21T18:53:14|2026-11-21T18:53:15|n1
 15|PREEMPTED|None|2026-11-21T18:53:14|2026-11-21T18:53:15|n1
 16|MOON|Reasonless|when|then|n1
+17|PENDING|JobHeldUser|N/A|N/A|
+18|REQUEUE_HOLD|JobHoldMaxRequeue|N/A|N/A|
 """
 
 
@@ -310,12 +312,14 @@ def test_states_and_reasons_are_told_in_words():
         "8": ("TIMEOUT", ""),
         "9": ("FAILED", "a node failed"),
         "10": ("FAILED", "its command ended with an error"),
-        "11": ("QUEUED", "its nodes are being booted"),
-        "12": ("RUNNING", "suspended by the scheduler"),
+        "11": ("STARTING", "its nodes are being booted"),
+        "12": ("SUSPENDED", "suspended by the scheduler"),
         "13": ("DONE", ""),
         "14": ("COMPLETING", ""),
         "15": ("FAILED", "ended for a job of higher priority"),
         "16": ("UNKNOWN", "Reasonless"),
+        "17": ("HELD", "held by the user: scontrol release ends the hold"),
+        "18": ("HELD", "was put back into the queue and is held"),
     }
 
 
