@@ -147,8 +147,8 @@ def launcher_of_job(line: WorldCommand) -> CheckResult:
     return CheckResult(check, "warning", detail, remedy)
 
 
-def sections(read: Mapping[str, Site], files: Sequence[Path]) -> CheckResult:
-    """Tell what the settings of a site say.
+def sections(read: Mapping[str, Site], files: Sequence[Path], notices: Sequence[str] = ()) -> CheckResult:
+    """Tell what the settings of a site say, and which have no effect.
 
     Parameters
     ----------
@@ -156,11 +156,14 @@ def sections(read: Mapping[str, Site], files: Sequence[Path]) -> CheckResult:
         The scheduler's own section and those of presets, by name.
     files
         Where they come from.
+    notices
+        What has no effect, in sentences.
     """
     where = ", ".join(map(str, files)) or "no file has settings of jobqueue"
-    return CheckResult(
-        "jobqueue.yaml", "ok", f"{where}; {'; '.join(_section(name, settings) for name, settings in read.items())}"
-    )
+    told = [where, *(_section(name, settings) for name, settings in read.items()), *dict.fromkeys(notices)]
+    lost = [notice for notice in notices if not notice.startswith("not used: ")]
+    remedy = "Correct these settings; docs/site-setup.md lists those that are read." if lost else ""
+    return CheckResult("jobqueue.yaml", "warning" if lost else "ok", "; ".join(told), remedy)
 
 
 def interface(named: Mapping[str, str | None], here: Collection[str], *, inside: bool) -> CheckResult:
@@ -271,14 +274,15 @@ def _settings(scheduler: str, *, inside: bool) -> Iterator[CheckResult]:
 
     own = None
     try:
-        read = {}
+        read, notices, batch = {}, list[str](), launcher(scheduler)
         for preset in (None, *presets()):
             # What a start would do with it finds more than reading it.
-            launcher(scheduler).resolve(Resources(preset=preset), ranks=1, threads=1, memory=None)
+            settled = batch.resolve(Resources(preset=preset), ranks=1, threads=1, memory=None)
             read[preset or scheduler] = site(scheduler, preset)
+            notices += batch.notices(settled, None)
         own = read[scheduler].interface
         files = dask.config.collect_yaml(dask.config.paths, return_paths=True)
-        yield sections(read, [path for path, content in files if "jobqueue" in content])
+        yield sections(read, [path for path, content in files if "jobqueue" in content], notices)
     except WorkbenchError as error:
         yield failure("jobqueue.yaml", error)
     named = {

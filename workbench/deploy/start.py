@@ -346,6 +346,7 @@ def preview(options: ClusterOptions) -> str:
     lines += [f"#   {name}={value}" for name, value in sorted(variables.items())]
     lines.append(f"#   {shlex.join(command.argv)}")
     scheduler, spec = launcher(record.scheduler), job_spec(record)
+    lines += [f"# {notice}" for notice in scheduler.notices(record.resources, record.memory)]
     if verdict := scheduler.test_only(spec):
         lines.append(f"# {scheduler.name} reports: {verdict}")
     return scheduler.script(spec) + "\n".join(lines) + "\n"

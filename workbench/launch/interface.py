@@ -139,6 +139,10 @@ class Launcher(abc.ABC):
             If the scheduler cannot express a resource.
         """
 
+    def notices(self, resources: Resources, memory: int | None) -> list[str]:
+        """Return in sentences which settings of the site have no effect on a job with these resources, and why."""
+        return []
+
     @abc.abstractmethod
     def script(self, spec: JobSpec) -> str:
         """Return the text of the script that `submit` submits."""

@@ -18,13 +18,22 @@ from types import FrameType
 from typing import Any
 
 from workbench import config
-from workbench.errors import InvalidRequest
+from workbench.errors import InvalidRequest, closest
 from workbench.launch.options import Resources
 from workbench.launch.walltime import site_walltime, walltime
 from workbench.text import count
 
 # dask-jobqueue's own sections, one per scheduler; all others are presets.
 _SCHEDULERS = ("htcondor", "local", "lsf", "moab", "oar", "pbs", "sge", "slurm")
+# Keys of dask-jobqueue that have no meaning here, with the reason.
+_UNUSED = {
+    **dict.fromkeys(("cores", "processes", "job-cpu"), "nodes, ranks and threads are those of the cluster"),
+    **dict.fromkeys(("worker-command", "worker-extra-args", "extra", "death-timeout", "scheduler-options"),
+                    "the workers are ranks"),
+    **dict.fromkeys(("log-directory", "shared-temp-directory"), "logs and certificates have their own folders"),
+    "name": "a job has the name of the cluster",
+    "python": "the ranks run the Python of this process",
+}  # fmt: skip
 # Prefix of the temporary section from which one thread makes a header.
 _SCRATCH = "workbench-header-"
 
@@ -75,6 +84,10 @@ def site(scheduler: str, preset: str | None = None) -> Site:
     InvalidRequest
         If the preset does not exist or is another scheduler's section, or if a value has the wrong type.
     """
+    return _site(scheduler, _reader(scheduler, preset))
+
+
+def _reader(scheduler: str, preset: str | None) -> _Reader:
     sections = _sections()
     name = scheduler
     if preset is not None and preset != scheduler:
@@ -88,22 +101,59 @@ def site(scheduler: str, preset: str | None = None) -> Site:
                 "scheduler.",
             )
         name = preset
-    layers = [dict(sections[key]) for key in dict.fromkeys((name, scheduler)) if isinstance(sections.get(key), Mapping)]
-    read = _Reader(name, layers)
+    layers = {key: dict(sections[key]) for key in (name, scheduler) if isinstance(sections.get(key), Mapping)}
+    return _Reader(name, layers)
+
+
+def _site(scheduler: str, read: _Reader) -> Site:
     return Site(
-        section=name,
+        section=read.name,
         queue=read.text("queue"),
         account=read.text("account", "project"),
         walltime=read.text("walltime"),
-        memory=read.size("job-mem", "memory"),
+        # A bare number is MiB in Slurm, and bytes in PBS.
+        memory=read.size("job-mem", "memory", unit=2**20 if scheduler == "slurm" else 1),
         interface=read.text("interface"),
         local_directory=read.text("local-directory"),
         shebang=read.text("shebang") or "#!/usr/bin/env bash",
         prologue=read.lines("job-script-prologue", "env-extra"),
         extra=read.lines("job-extra-directives", "job-extra", single=True),
         skip=read.lines("job-directives-skip", "header-skip", single=True),
-        resource_spec=read.text("resource-spec"),
+        resource_spec=read.text("resource-spec") if scheduler == "pbs" else None,
     )
+
+
+def unread(scheduler: str, preset: str | None = None) -> list[str]:
+    """Return in sentences which settings for `scheduler` have no effect, and why; parameters and errors as `site`."""
+    read, defaults = _reader(scheduler, preset), _defaults()
+    _site(scheduler, read)
+    sentences = [
+        f"jobqueue.{key} is not read: settings belong to a section of jobqueue, for example jobqueue.{scheduler}"
+        for key, value in _sections().items()
+        if value is not None and not isinstance(value, Mapping)
+    ]
+    known = {*read.asked, *_UNUSED, *defaults[scheduler]}
+    unused: dict[str, list[str]] = {}
+    for section, keys in read.layers.items():
+        for key in sorted(name.replace("_", "-") for name in keys):
+            value = keys.get(key, keys.get(key.replace("-", "_")))
+            if key in read.asked or _is_empty(value) or value == defaults[scheduler].get(key):
+                continue
+            if key in _UNUSED:
+                unused.setdefault(f"of jobqueue.{section}, because {_UNUSED[key]}", []).append(key)
+            else:
+                close = closest(key, known)
+                sentences.append(
+                    f"jobqueue.{section}.{key} is not read" + (f": did you mean {close}?" if close else "")
+                )
+    sentences += [f"not used: {', '.join(keys)} {reason}" for reason, keys in unused.items()]
+    if all(keys == defaults[scheduler] for keys in read.layers.values()):
+        files = [
+            str(path) for path, content in _files() if content and ("jobqueue" in content or path.stem == "jobqueue")
+        ]
+        if files:
+            sentences.append(f"no settings for {scheduler} (jobqueue.{scheduler}) are in {', '.join(files)}")
+    return sentences
 
 
 def presets() -> list[str]:
@@ -145,7 +195,10 @@ def fill(resources: Resources, site: Site, *, ranks: int, minute: int) -> Resour
         )
     limit: Any = resources.walltime
     if limit is None and site.walltime is not None:
-        limit = site_walltime(site.walltime, minute)
+        try:
+            limit = site_walltime(site.walltime, minute)
+        except InvalidRequest as error:
+            raise invalid(site.section, "walltime", site.walltime, error.allowed) from None
     return replace(
         resources,
         nodes=nodes,
@@ -197,9 +250,10 @@ _GEOMETRY = ("#SBATCH -n 1", "#SBATCH --cpus-per-task=1", "#SBATCH --mem=1G", "#
 class _Reader:
     """Reads a key, which may have several names, from the first section that has one of the names."""
 
-    def __init__(self, name: str, layers: Sequence[dict[str, Any]]) -> None:
-        self._name = name
-        self._layers = layers
+    def __init__(self, name: str, layers: Mapping[str, dict[str, Any]]) -> None:
+        self.name = name
+        self.layers = layers
+        self.asked: set[str] = set()
 
     def text(self, *keys: str) -> str | None:
         key, value = self._find(keys)
@@ -208,7 +262,7 @@ class _Reader:
         if isinstance(value, bool) or not isinstance(value, str | int | float) or "\n" in str(value):
             raise self._invalid(key, value, "one line of text")
         # YAML reads a walltime of 01:30:00 without quotes as a number of seconds, in base 60.
-        if key == "walltime" and isinstance(value, int):
+        if key == "walltime" and isinstance(value, int) and value:
             return f"{value // 3600:02d}:{value // 60 % 60:02d}:{value % 60:02d}"
         return str(value)
 
@@ -216,18 +270,23 @@ class _Reader:
         key, value = self._find(keys)
         if value is None:
             return ()
+        # dask-jobqueue reads the keys of a mapping: {-C fast} in YAML.
+        if isinstance(value, set) or (isinstance(value, Mapping) and set(value.values()) <= {None}):
+            value = sorted(value, key=str) if isinstance(value, set) else list(value)
         if not isinstance(value, list | tuple) or not all(isinstance(line, str) for line in value):
             raise self._invalid(key, value, "a list of texts")
         if single and any("\n" in line.strip() for line in value):
             raise self._invalid(key, value, "a list of texts of one line each")
         return tuple(line.strip() if single else line for line in value if line.strip())
 
-    def size(self, *keys: str) -> int | None:
+    def size(self, *keys: str, unit: int) -> int | None:
         from dask.utils import parse_bytes
 
         key, value = self._find(keys)
         if value is None:
             return None
+        if key == "job-mem" and re.fullmatch(r"\s*\d{1,18}\s*", str(value)):
+            return int(value) * unit
         # In job-mem, which goes to the scheduler, G is 2**30 bytes; in memory, which is Dask's, 10**9.
         binary = key == "job-mem" and re.fullmatch(r"\s*\d+\s*[KMGT]B?\s*", str(value), re.IGNORECASE)
         number = config.parse_positive(
@@ -240,15 +299,46 @@ class _Reader:
     def _find(self, keys: Sequence[str]) -> tuple[str, Any]:
         import dask
 
-        for layer in self._layers:
+        self.asked.update(keys)
+        for layer in self.layers.values():
             # In Dask's settings a-b and a_b are the same key.
             values = {key: layer[name] for key in keys if (name := dask.config.canonical_name(key, layer)) in layer}
             if values:
-                return next(((key, value) for key, value in values.items() if value not in (None, "", [])), ("", None))
+                return next(((key, value) for key, value in values.items() if not _is_empty(value)), ("", None))
         return "", None
 
     def _invalid(self, key: str, value: Any, allowed: str) -> InvalidRequest:
-        return InvalidRequest(option=f"jobqueue.{self._name}.{key}", given=value, allowed=allowed)
+        return invalid(self.name, key, value, allowed)
+
+
+def invalid(section: str, key: str, value: Any, allowed: str | Sequence[str]) -> InvalidRequest:
+    """Return the error for a setting of a site, which names the file of the setting."""
+    files = [path for path, content in _files() if _has(content, section, key)]
+    where = f"The setting is in {files[-1]}." if files else ()
+    return InvalidRequest(option=f"jobqueue.{section}.{key}", given=value, allowed=allowed, hint=where)
+
+
+def _has(content: Mapping[str, Any], *path: str) -> bool:
+    """Return whether a file has a setting; in Dask's settings a-b and a_b are the same key."""
+    import dask
+
+    below: Any = content
+    for key in ("jobqueue", *path):
+        if not isinstance(below, Mapping) or (name := dask.config.canonical_name(key, dict(below))) not in below:
+            return False
+        below = below[name]
+    return True
+
+
+def _files() -> list[tuple[Path, Mapping[str, Any]]]:
+    """Return the files of Dask's settings, in increasing priority, with their contents."""
+    import dask
+
+    return [(Path(path), content) for path, content in dask.config.collect_yaml(dask.config.paths, return_paths=True)]
+
+
+def _is_empty(value: Any) -> bool:
+    return value is None or (not value and isinstance(value, str | list | Mapping | set))
 
 
 def _presets(sections: Mapping[str, Any]) -> list[str]:

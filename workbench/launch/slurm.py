@@ -15,7 +15,7 @@ from workbench.launch import command
 from workbench.launch.batch import BatchLauncher, Submission
 from workbench.launch.environment import scrub
 from workbench.launch.interface import UNKNOWN, JobSpec, JobState, JobStatus, scheduler_is_silent
-from workbench.launch.jobqueue import site
+from workbench.launch.jobqueue import Site, site, unread
 from workbench.launch.options import Resources
 from workbench.launch.slurm_parse import (
     ACCOUNT_FORMAT,
@@ -33,7 +33,7 @@ from workbench.launch.slurm_parse import (
     unknown_job,
     unreachable,
 )
-from workbench.launch.slurm_resources import resolve
+from workbench.launch.slurm_resources import by_directives, left_out, resolve
 from workbench.launch.slurm_script import comment, overriding, script
 
 # Seconds by which Slurm may send its signal early.
@@ -51,7 +51,14 @@ class SlurmLauncher(BatchLauncher):
 
     def resolve(self, resources: Resources, *, ranks: int, threads: int, memory: int | None) -> Resources:
         """Return the resources of a job: the request, else the user's ``SBATCH_...`` variables, else the site's."""
-        return resolve(resources, site(self.name, resources.preset), os.environ, ranks=ranks, memory=memory)
+        return resolve(resources, self._site(resources), os.environ, ranks=ranks, memory=memory)
+
+    def notices(self, resources: Resources, memory: int | None) -> list[str]:
+        """Return in sentences which settings of the site have no effect on a job, and why."""
+        return [*left_out(self._site(resources), resources, memory), *unread(self.name, resources.preset)]
+
+    def _site(self, resources: Resources) -> Site:
+        return by_directives(site(self.name, resources.preset))
 
     def script(self, spec: JobSpec) -> str:
         """Return a shell script that becomes the head, with directives for sbatch."""
@@ -60,7 +67,7 @@ class SlurmLauncher(BatchLauncher):
         # In a short job the signal could arrive before the head handles it, and end the job. There the head relies on
         # its own clock.
         use_signal = limit is not None and limit > 2 * notice
-        return script(spec, site(self.name, spec.resources.preset), notice if use_signal else None)
+        return script(spec, self._site(spec.resources), notice if use_signal else None)
 
     def submission(self, spec: JobSpec, text: str) -> Submission:
         """Return the call of sbatch, without variables that belong to an enclosing job or override the script."""

@@ -134,8 +134,8 @@ def _directives(spec: JobSpec, site: Site, notice: int | None) -> Iterator[str]:
         ("--ntasks", spec.ranks),
         ("--ntasks-per-node", request.ranks_per_node),
         ("--cpus-per-task", spec.threads),
-        ("--mem-per-cpu", spec.memory and f"{_mebibytes(spec.memory, spec.threads)}M"),
-        ("--mem", f"{_mebibytes(site.memory, 1)}M" if spec.memory is None and site.memory is not None else None),
+        ("--mem-per-cpu", spec.memory and _mebibytes(spec.memory, spec.threads)),
+        ("--mem", _mebibytes(site.memory, 1) if spec.memory is None and site.memory is not None else None),
         ("--constraint", request.constraint),
         ("--reservation", request.reservation),
         ("--gpus-per-task", request.gpus_per_rank),
@@ -161,8 +161,9 @@ def _skipped(line: str, site: Site) -> bool:
     return name not in _KEPT and any(same(name, option(skip)) for skip in site.skip)
 
 
-def _mebibytes(size: int, parts: int) -> int:
-    return -(-size // (parts * 2**20))
+def _mebibytes(size: int, parts: int) -> str:
+    # 0 is all memory of a node.
+    return f"{-(-size // (parts * 2**20))}M" if size else "0"
 
 
 def quoted(value: str) -> str:

@@ -11,6 +11,8 @@ from workbench.errors import InvalidRequest
 
 _CLOCK = re.compile(r"(?:(?P<days>\d+)-)?(?P<hours>\d+):(?P<minutes>\d\d):(?P<seconds>\d\d)")
 _DAYS_AND_HOURS = re.compile(r"(?P<days>\d+)-(?P<hours>\d\d?)(?::(?P<minutes>\d\d))?")
+UNLIMITED = ("0", "unlimited", "infinite", "-1")
+"""How Slurm writes that a job has no time limit."""
 # One number with its unit; several can follow each other: 1d12h.
 _SPAN = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]+)\s*")
 _UNIT = {"days": 86400, "hours": 3600, "minutes": 60, "seconds": 1}
@@ -63,7 +65,8 @@ def site_walltime(text: str, unit: int) -> int:
     Parameters
     ----------
     text
-        ``MM:SS``, a bare number, or a text for `walltime`.
+        A bare number, ``MM:SS``, ``HH:MM:SS`` or ``D-HH:MM:SS`` with any number of digits in each part, or a text for
+        `walltime`.
     unit
         Seconds per unit of a bare number: 60 in Slurm, 1 in PBS.
 
@@ -74,13 +77,19 @@ def site_walltime(text: str, unit: int) -> int:
 
     Examples
     --------
-    >>> site_walltime("90", 60), site_walltime("90", 1), site_walltime("10:30", 60)
-    (5400, 90, 630)
+    >>> site_walltime("90", 60), site_walltime("90", 1), site_walltime("120:30", 60)
+    (5400, 90, 7230)
     """
     text = text.strip()
-    if re.fullmatch(r"\d+", text):
-        return walltime(f"{int(text) * unit if len(text) <= _MAX_LENGTH else text} s")
-    return walltime(f"00:{text:0>5}" if re.fullmatch(r"\d\d?:\d\d", text) else text)
+    days, dash, clock = text.rpartition("-")
+    parts = clock.split(":")
+    numbers = (days, *parts) if dash else parts
+    if len(text) > _MAX_LENGTH or len(parts) > 3 or not all(number.isdecimal() for number in numbers):
+        return walltime(f"{text} s" if text.isdecimal() else text)
+    # After days come hours; without days the last part is seconds, but a number alone has its own unit.
+    units = (3600, 60, 1) if dash else {1: (unit,), 2: (60, 1), 3: (3600, 60, 1)}[len(parts)]
+    seconds = int(days or 0) * 86400 + sum(int(part) * size for part, size in zip(parts, units, strict=False))
+    return walltime(f"{seconds} s")
 
 
 def clock(seconds: int) -> str:

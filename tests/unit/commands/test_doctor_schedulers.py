@@ -88,6 +88,9 @@ def test_the_sections_of_jobqueue_are_told_with_what_they_set():
 
     told = "/etc/dask/jobqueue.yaml; slurm: walltime 00:30:00; bigmem: queue big, account physics"
     assert (finding.verdict, finding.detail) == ("ok", told)
+    assert checks.sections(read, [], ["not used: cores of jobqueue.slurm"]).verdict == "ok"
+    lost = checks.sections(read, [], ["jobqueue.slurm.partition is not read"])
+    assert (lost.verdict, lost.detail.rpartition("; ")[2]) == ("warning", "jobqueue.slurm.partition is not read")
 
 
 def test_an_interface_of_jobs_is_well_if_none_is_named_or_it_is_here():

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import dask
+import dask_jobqueue
 import pytest
+import yaml
 
 from workbench.errors import InvalidRequest
 from workbench.launch.interface import Resources
-from workbench.launch.jobqueue import fill, header, presets, site
+from workbench.launch.jobqueue import fill, header, presets, site, unread
 
 Slurm = {
     "queue": "batch",
@@ -94,6 +98,7 @@ def test_the_former_names_of_settings_are_honored_and_the_present_ones_win():
         ("memory", -1),
         ("job-extra-directives", "--exclusive"),
         ("job-extra-directives", {"a": "b"}),
+        ("walltime", ["1"]),
         ("job-extra-directives", ["--a\n--b"]),
         ("job-script-prologue", [1]),
     ],
@@ -119,6 +124,74 @@ def test_yaml_reads_an_unquoted_walltime_in_base_60_and_it_is_the_same_time():
 def test_the_memory_of_a_slurm_job_is_in_binary_units_as_slurm_means_them():
     with sections(a={"job-mem": "4G"}, b={"job-mem": "4GB", "memory": "1 GB"}, c={"memory": "4 GB"}):
         assert [site("slurm", name).memory for name in "abc"] == [4 * 2**30, 4 * 2**30, 4 * 10**9]
+
+
+def test_a_bare_number_of_job_mem_is_what_the_scheduler_takes_it_for():
+    with sections(a={"job-mem": "4000"}, b={"job-mem": 4000}, c={"job-mem": 0, "memory": "1 GB"}):
+        assert [site("slurm", name).memory for name in "abc"] == [4000 * 2**20, 4000 * 2**20, 0]
+        assert [site("pbs", name).memory for name in "abc"] == [4000, 4000, 0]
+
+
+def test_a_mapping_without_values_and_a_set_are_lists_as_in_dask_jobqueue():
+    with sections(a={"job-extra": {}}, b={"job-extra": {"-C fast": None}}, c={"header-skip": {"-t", "--mem"}}):
+        assert [site("slurm", name).extra for name in "ab"] == [(), ("-C fast",)]
+        assert site("slurm", "c").skip == ("--mem", "-t")
+
+
+def test_a_value_that_is_not_valid_is_told_with_its_file(tmp_path, monkeypatch):
+    (tmp_path / "jobqueue.yaml").write_text("jobqueue: {odd: {walltime: 30x, job_extra: 3}}", encoding="utf-8")
+    monkeypatch.setattr(dask.config, "paths", [str(tmp_path)])
+    where = rf"The setting is in {tmp_path}/jobqueue\.yaml"
+    with sections(odd={"walltime": "30x"}), pytest.raises(InvalidRequest, match=f"odd.walltime '30x'.*{where}"):
+        fill(Resources(), site("slurm", "odd"), ranks=1, minute=60)
+    with sections(odd={"job-extra": 3}), pytest.raises(InvalidRequest, match=where):
+        site("slurm", "odd")
+
+
+def settings_of_dask_jobqueue(scheduler):
+    """Return the keys that dask-jobqueue itself reads for a scheduler, by its defaults and its code."""
+    folder = Path(dask_jobqueue.__file__).parent
+    code = "".join((folder / f"{name}.py").read_text() for name in ("core", scheduler))
+    defaults = yaml.safe_load((folder / "jobqueue.yaml").read_text())["jobqueue"][scheduler]
+    return defaults.keys() | set(re.findall(r"jobqueue\.%s\.([\w-]+)", code))
+
+
+@pytest.mark.parametrize("scheduler", ["slurm", "pbs"])
+def test_every_setting_of_dask_jobqueue_is_read_or_told_not_to_be_used(scheduler):
+    keys = settings_of_dask_jobqueue(scheduler)
+    assert len(keys) > 20
+    for key in keys:
+        with sections(odd={key: "1"}):
+            told = refused_or_unread(scheduler)
+        assert not any("is not read" in sentence for sentence in told), (key, told)
+
+
+def refused_or_unread(scheduler):
+    try:
+        return unread(scheduler, "odd")
+    except InvalidRequest:
+        return []
+
+
+def test_settings_without_an_effect_are_named_with_the_reason_and_the_closest_setting():
+    odd = {"cores": 4, "processes": 1, "job-extra-directive": ["--qos=x"], "partition": "main", "death-timeout": 60}
+    with sections(odd=odd, queue="main"):
+        told = unread("slurm", "odd")
+    assert told == [
+        "jobqueue.queue is not read: settings belong to a section of jobqueue, for example jobqueue.slurm",
+        "jobqueue.odd.job-extra-directive is not read: did you mean job-extra-directives?",
+        "jobqueue.odd.partition is not read",
+        "not used: cores, processes of jobqueue.odd, because nodes, ranks and threads are those of the cluster",
+    ]
+    assert unread("slurm") == []
+
+
+@pytest.mark.parametrize("text", ["slurm: {queue: main}", "jobqueue: {pbs: {queue: main}}", "jobqueue: {slurm:}"])
+def test_a_file_without_settings_for_the_scheduler_is_named(tmp_path, monkeypatch, text):
+    (tmp_path / "jobqueue.yaml").write_text(text, encoding="utf-8")
+    (tmp_path / "dask.yaml").write_text("temporary-directory: /a", encoding="utf-8")
+    monkeypatch.setattr(dask.config, "paths", [str(tmp_path)])
+    assert unread("slurm") == [f"no settings for slurm (jobqueue.slurm) are in {tmp_path}/jobqueue.yaml"]
 
 
 def test_a_header_is_that_of_dask_jobqueue_without_its_geometry():

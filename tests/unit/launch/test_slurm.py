@@ -237,11 +237,12 @@ def test_what_was_given_goes_ahead_of_the_users_variables_and_these_ahead_of_the
 
 
 def test_resources_that_were_settled_stay_as_they_are():
-    extra = ["-p other", "--qos=x", "-N 1", "--mem=0", "-t 1:00", "-C ib"]
-    with settings(**{"queue": "site", "account": "site", "job-extra-directives": extra}):
+    extra = ["-p other", "--qos=x -N 1", "--mem=0", "-t 1:00", "-C ib"]
+    with settings(**{"queue": "site", "account": "site", "walltime": "2:00:00", "job-extra-directives": extra}):
         once = settle(nodes=4, extra=("--hold",))
         assert Slurm.resolve(once, ranks=8, threads=1, memory=None) == once
     assert once.extra == ("--qos=x", "--mem=0", "-C ib", "--hold")
+    assert (once.queue, once.account, once.walltime) == ("other", "site", 60)
 
 
 def test_a_directive_of_the_site_gives_way_to_what_was_given():
@@ -265,8 +266,61 @@ def test_a_directive_that_contradicts_the_cluster_is_refused_with_what_to_use(li
     assert (refused.value.option, refused.value.given) == ("extra", line)
 
 
-def test_several_options_in_one_item_of_the_site_are_refused():
-    with settings(**{"job-extra-directives": ["--qos=x -N1"]}), pytest.raises(InvalidRequest, match=r"jobqueue\.slurm"):
+@pytest.mark.parametrize("directive", ["--mem-per-cpu=2G", "--mem-per-gpu 40G", "--mem=0"])
+def test_a_memory_directive_of_the_site_replaces_its_memory_and_only_the_user_replaces_it(tmp_path, directive):
+    with settings(**{"memory": "12GB", "job-directives-skip": ["--mem"], "job-extra-directives": [directive]}):
+        settled = settle()
+        text = Slurm.script(spec_in(tmp_path, resources=settled))
+        mine = settle(memory=2**30)
+        assert Slurm.notices(settled, None) == []
+        assert Slurm.notices(mine, 2**30) == [
+            f"not used: {directive} of jobqueue.slurm.job-extra-directives, because --memory is given"
+        ]
+    assert [line for line in directives(text) if line.startswith("--mem")] == [directive]
+    assert mine.extra == ()
+
+
+@pytest.mark.parametrize("line", ["-t 02:00:00", "-t120", "--time=2:00:00", "--time '0-2'"])
+def test_a_walltime_in_a_directive_of_the_site_replaces_the_default(tmp_path, line):
+    with settings(**{"job-extra-directives": [line], "job-directives-skip": ["-t"]}):
+        settled = settle()
+        assert (settled.walltime, settled.extra) == (7200, ())
+        assert directives(Slurm.script(spec_in(tmp_path, resources=settled)))[-1] == "-t 02:00:00"
+        assert settle(walltime=60).walltime == 60
+
+
+@pytest.mark.parametrize("section", [{"walltime": "UNLIMITED"}, {"walltime": 0}, {"job-extra": {"-t 0": None}}])
+def test_a_job_of_a_site_without_a_time_limit_asks_for_none(tmp_path, section):
+    with settings(**section):
+        settled = settle()
+        text = Slurm.script(spec_in(tmp_path, resources=settled))
+        assert Slurm.resolve(settled, ranks=8, threads=1, memory=None) == settled
+        assert settle(walltime=60).extra == ()
+    assert (settled.walltime, directives(text)[-1]) == (None, "--time=UNLIMITED")
+
+
+def test_all_memory_of_a_node_is_asked_for_as_slurm_writes_it(tmp_path):
+    with settings(**{"job-mem": 0}):
+        assert "--mem=0" in directives(Slurm.script(spec_in(tmp_path)))
+
+
+def test_every_directive_that_is_left_out_is_named_with_the_reason():
+    lines = ["--comment='my app' --nodes=1 # as -x", "--qos=a", "-C ib", "-J dask"]
+    with settings(**{"job-extra-directives": lines}):
+        settled = settle(constraint="gpu")
+        reasons = Slurm.notices(settled, None)
+    assert settled.extra == ("--qos=a",)
+    assert [told.split(" of jobqueue.slurm.job-extra-directives, because ") for told in reasons] == [
+        ["not used: --comment='my app'", "the workbench sets --comment"],
+        ["not used: --nodes=1", "--nodes of the start sets --nodes"],
+        ["not used: -C ib", "--constraint is given"],
+        ["not used: -J dask", "--name of the start sets --job-name"],
+    ]
+
+
+@pytest.mark.parametrize("line", ["-M other", "--clusters=other", "-a 1-3", "--qos=x --array=1-3", "qos=x", "-p 'a"])
+def test_a_directive_of_the_site_that_makes_no_cluster_or_cannot_be_read_is_refused(line):
+    with settings(**{"job-extra-directives": [line]}), pytest.raises(InvalidRequest, match=r"jobqueue\.slurm\.job-ex"):
         settle()
 
 

@@ -77,6 +77,11 @@ def test_what_is_written_for_slurm_and_pbs_is_read_as_the_same_time(seconds):
         ("5:00", 60, 300),
         ("00:30:00", 60, 1800),
         ("1-0", 60, 86400),
+        ("120:00", 60, 7200),
+        ("00:90:00", 60, 5400),
+        ("5:0:0", 60, 18000),
+        ("1-24:00:00", 60, 172800),
+        ("100:00:00", 1, 360000),
     ],
 )
 def test_a_sites_walltime_is_read_as_its_scheduler_would(text, unit, seconds):
