@@ -82,6 +82,18 @@ def test_a_module_is_imported_only_where_its_rule_allows_it(rule, imported):
     assert offences == []
 
 
+def test_lazy_collections_are_persisted_in_one_place():
+    """Dask's ``persist`` returns dataframes with partitions that were not computed."""
+    found = {
+        path.relative_to(PACKAGE).as_posix()
+        for path in PACKAGE.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if (isinstance(node, ast.Attribute) and node.attr == "persist" and ast.unparse(node.value) != "sources")
+        or (isinstance(node, ast.alias) and node.name == "persist")
+    }
+    assert found == {"placement/materialize.py"}
+
+
 def test_every_package_that_is_imported_is_a_declared_dependency(imported):
     project = tomllib.loads((PACKAGE.parent / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = project["optional-dependencies"]

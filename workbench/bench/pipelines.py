@@ -38,7 +38,9 @@ class Pipeline:
 def _persisted(client: Client, collections: list[Any]) -> Any:
     from distributed import wait
 
-    there = client.persist(collections)
+    from workbench.placement.materialize import materialize
+
+    there = materialize(client, collections)
     wait(there, timeout=_DEADLINE)
     return there
 

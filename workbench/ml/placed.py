@@ -7,11 +7,12 @@ from numbers import Number
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from dask.base import is_dask_collection, persist
+from dask.base import is_dask_collection
 
 from workbench.errors import PlacementError
 from workbench.ml.frames import array_of, plain
 from workbench.placement import layout, pinning, rows, sources
+from workbench.placement.materialize import materialize
 from workbench.session.current_client import current_client
 
 if TYPE_CHECKING:
@@ -65,8 +66,10 @@ def counted(collections: Sequence[Any]) -> list[Any]:
         number for number, value in enumerate(collections) if not has_lengths(value) and hasattr(value, "chunks")
     ]
     result = list(collections)
-    for number, value in zip(unknown, persist(*(result[number] for number in unknown)), strict=True):
-        result[number] = value.compute_chunk_sizes()
+    if unknown:
+        persisted = materialize(current_client(None), [result[number] for number in unknown])
+        for number, value in zip(unknown, persisted, strict=True):
+            result[number] = value.compute_chunk_sizes()
     return result
 
 

@@ -13,6 +13,8 @@ from sklearn.utils._set_output import _get_output_config, _wrap_data_with_contai
 
 from workbench.ml.engine.select import chosen
 from workbench.ml.placed import placed
+from workbench.placement.materialize import with_final_partitions
+from workbench.placement.sources import placed_by
 
 
 class Transformer(TransformerMixin, auto_wrap_output_keys=None):  # type: ignore[misc, call-arg]
@@ -68,6 +70,9 @@ def _lazily(plain: Callable[..., Any], wrapped: Callable[..., Any]) -> Callable[
     def method(self: Any, X: Any, *args: Any, **options: Any) -> Any:
         if not is_dask_collection(X):
             return wrapped(self, X, *args, **options)
+        if _wants_frame(self) and hasattr(X, "divisions") and placed_by(X) is None:
+            # The index and the rows of a partition are read by different tasks.
+            X = with_final_partitions(X)
         return _named(self, X, plain(self, X, *args, **options))
 
     return method
@@ -77,7 +82,7 @@ def _named(model: Any, X: Any, result: Any) -> Any:
     """Return the transformed rows as a Dask dataframe if the user has set pandas output, else unchanged."""
     from dask.dataframe import from_dask_array
 
-    if _get_output_config("transform", model)["dense"] != "pandas" or hasattr(result, "divisions"):
+    if not _wants_frame(model) or hasattr(result, "divisions"):
         return result
     if sparse.issparse(result._meta):
         raise ValueError(
@@ -86,3 +91,7 @@ def _named(model: Any, X: Any, result: Any) -> Any:
         )
     names = list(model.get_feature_names_out())
     return from_dask_array(result, columns=names, index=X.index if hasattr(X, "divisions") else None)
+
+
+def _wants_frame(model: Any) -> bool:
+    return bool(_get_output_config("transform", model)["dense"] == "pandas")

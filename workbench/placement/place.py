@@ -72,7 +72,7 @@ def place(
     their rank: place the data again after a restart of the world.
 
     Estimators convert the blocks of a dataframe to arrays in each fit. For several fits place the array of the
-    dataframe, ``place(table.to_dask_array(lengths=True))``, whose blocks are fitted without a copy.
+    dataframe, ``place(table.to_dask_array().compute_chunk_sizes())``, whose blocks are fitted without a copy.
 
     Functions of Dask cannot compute with tensors; the array of a collection on a device is
     ``X.map_blocks(lambda block: block.cpu().numpy(), dtype=X.dtype)``.

@@ -16,7 +16,9 @@ import pandas as pd
 from workbench.errors import PlacementError
 from workbench.gpu.tensors import has_tensors, is_of_other_library
 from workbench.placement import rows, sparse
+from workbench.placement.materialize import materialize, optimized
 from workbench.placement.pinning import Pin, PinnedTask, Rank, check_cluster, submit
+from workbench.text import count
 
 if TYPE_CHECKING:
     from distributed import Client, Future
@@ -149,8 +151,9 @@ def check(sources: Sequence[Source], ranks: Sequence[Rank]) -> None:
             )
         if length < len(ranks):
             raise PlacementError(
-                f"{source.name} has {length} rows for {len(ranks)} blocks, and each block needs at least one row. Use "
-                "fewer ranks (or per='node'), or compute without placing."
+                f"{source.name} has {count(length, 'row')} for {len(ranks)} blocks, and each block needs at least one "
+                "row. Use fewer ranks (or per='node'), or compute or fit in this process, with the rows that "
+                "X.compute() of a Dask collection returns."
             )
     for number, rank in enumerate(ranks):
         nbytes = sum(source.nbytes * rows.split(length, len(ranks))[number] // length for source, length in counted)
@@ -162,26 +165,22 @@ def check(sources: Sequence[Source], ranks: Sequence[Rank]) -> None:
 
 
 def persist(client: Client, sources: Sequence[Source]) -> list[Source]:
-    """Start to compute the Dask collections and count the rows of dataframes.
-
-    Collections of one kind are computed together, so that shared tasks run once.
-    """
-    import dask.array as da
-    import dask.dataframe as dd
+    """Start to compute the Dask collections and count the rows of dataframes."""
     from dask.base import is_dask_collection
     from distributed import Future
 
+    lazy = [number for number, source in enumerate(sources) if is_dask_collection(source.collection)]
+    collections = optimized([sources[number].collection for number in lazy])
+    sources = list(sources)
+    for number, collection in zip(lazy, collections, strict=True):
+        sources[number] = replace(sources[number], collection=collection)
     # The graph of a dataframe is made at each access.
-    graphs = [dict(source.collection.dask) if is_dask_collection(source.collection) else {} for source in sources]
+    graphs = [dict(source.collection.dask) if number in lazy else {} for number, source in enumerate(sources)]
     for source, graph in zip(sources, graphs, strict=True):
         check_cluster(client, [value for value in graph.values() if isinstance(value, Future)], source.name)
     shared = _shared(client, sources, graphs)
-    futures: dict[int, list[Future[Any]]] = {}
-    for kind in (da.Array, dd.DataFrame | dd.Series):
-        numbers = [number for number, source in enumerate(sources) if isinstance(source.collection, kind)]
-        if numbers:
-            persisted = client.persist([_columns_together(sources[number].collection) for number in numbers])
-            futures |= dict(zip(numbers, map(futures_in, persisted), strict=True))
+    persisted = materialize(client, list(map(_columns_together, collections)))
+    futures = dict(zip(lazy, map(futures_in, persisted), strict=True))
     return [
         _counted(client, replace(source, futures=futures[number], shared=shared[number]))
         if number in futures

@@ -23,6 +23,7 @@ from workbench.ml.recipe.fitted import Columns, FittedColumn, fitted
 from workbench.ml.recipe.part import RecipeChecks, RecipePart, of_weighed, statistics
 from workbench.ml.recipe.steps import Chain, chains
 from workbench.ml.transformer import Transformer
+from workbench.placement.materialize import with_final_partitions
 
 if TYPE_CHECKING:
     from sklearn.compose import ColumnTransformer
@@ -195,6 +196,7 @@ class Recipe(Transformer, Estimator):
         if not hasattr(blocks, "divisions"):
             blocks = rows_together(blocks)
             return blocks.map_blocks(call, **_lazily(blocks.chunks[0], columns))
+        blocks = with_final_partitions(blocks)
         options = _lazily([np.nan] * blocks.npartitions, columns)
         blocks = blocks.map_partitions(call, meta=options["meta"], enforce_metadata=False)
         return da.Array(blocks.dask, blocks.name, **options)
