@@ -21,8 +21,12 @@ from pathlib import Path
 from workbench.errors import RecordError
 from workbench.fork import stub
 
-# Segments of shared memory, and the description of the node that mpiexec passes to its ranks.
-_MPICH_FILES = (("/dev/shm", "mpich_shm_*"), ("/tmp", "hydra_hwloc_xmlfile_*"))  # noqa: S108  (MPICH creates them)
+# Segments of shared memory, and the description of the node that mpiexec passes to its ranks: of MPICH, its UCX, and
+# Intel MPI. UCX and Intel MPI remove theirs themselves, unless a rank ends before all have mapped them.
+_MPICH_FILES = (
+    *(("/dev/shm", pattern) for pattern in ("mpich_shm_*", "ucx_shm_posix_*", "Intel_MPI_*")),  # noqa: S108
+    ("/tmp", "hydra_hwloc_xmlfile_*"),  # noqa: S108
+)
 # A file that each process locks while it uses the folders of the node.
 _MARK = "in-use"
 _marks: dict[str, int] = {}

@@ -24,13 +24,21 @@ from workbench.fork import stub
 _F_SETSIG = 10
 HEAD, TEMPLATE, RANK = b"workbench.head", b"workbench.fork", b"workbench.rank"
 """Programs in the command lines of processes. All have the same length."""
+Variables = Mapping[bytes, tuple[bytes | None, bytes | None]]
+"""Changed variables of the environment: the values before and after the change, None without the variable."""
 
 
 class BecomeRefused(Exception):
     """A process cannot be made equal to its stub; the message is the reason."""
 
 
-def become(order: dict[str, Any], files: list[int], connection: socket.socket, handlers: Mapping[int, Any]) -> None:
+def become(
+    order: dict[str, Any],
+    files: list[int],
+    connection: socket.socket,
+    handlers: Mapping[int, Any],
+    imported: Variables,
+) -> None:
     """Become the rank of a stub and run its program until this process ends; returns if the rank cannot be forked.
 
     Parameters
@@ -43,6 +51,8 @@ def become(order: dict[str, Any], files: list[int], connection: socket.socket, h
         Connection to the stub, for the answer.
     handlers
         Handlers that modules have installed for the signals that the template handles, by number.
+    imported
+        Variables that modules have changed at their import.
     """
     # The new numbers are above all numbers of the stub's files.
     first = max(order["files"]) + 1
@@ -57,7 +67,7 @@ def become(order: dict[str, Any], files: list[int], connection: socket.socket, h
         _take_limits(order)
         _take_directory(directory)
         os.umask(order["umask"])
-        _take_variables(order["environment"])
+        _take_variables(order["environment"], imported)
         _take_signals(order, handlers)
         _die_with_stub(life)
         _renew(order)
@@ -104,7 +114,12 @@ def _take_directory(directory: int) -> None:
         sys.path[0] = os.getcwd()  # noqa: PTH109
 
 
-def _take_variables(variables: Mapping[bytes, bytes]) -> None:
+def _take_variables(variables: dict[bytes, bytes], imported: Variables) -> None:
+    # The import in the rank would have made the same change; for example mpi4py sets FI_PROVIDER_PATH for Intel MPI.
+    for name, (before, after) in imported.items():
+        if variables.get(name) == before:
+            variables.pop(name, None)
+            variables |= {} if after is None else {name: after}
     # Each variable is changed with os.environb, because C libraries read the variables of the process.
     for name in set(os.environb) - set(variables):
         del os.environb[name]

@@ -22,7 +22,7 @@ from types import ModuleType
 from typing import Any
 
 from workbench.fork import stub
-from workbench.fork.become import TEMPLATE, become, rename
+from workbench.fork.become import TEMPLATE, Variables, become, rename
 from workbench.log import debug_log
 from workbench.processes import parent_death
 
@@ -156,14 +156,23 @@ class Template:
         Why no rank can be forked; empty if ranks can.
     preloaded
         The modules that ranks get from the template's memory. Their files must not change.
+    imported
+        The variables that the imports have changed: the values before and after, None without the variable.
     lasting
         Whether the parent ends the template. Otherwise the template ends after its last rank.
     """
 
     def __init__(
-        self, listener: socket.socket, *, refusal: str = "", preloaded: Iterable[str] = (), lasting: bool = False
+        self,
+        listener: socket.socket,
+        *,
+        refusal: str = "",
+        preloaded: Iterable[str] = (),
+        imported: Variables | None = None,
+        lasting: bool = False,
     ) -> None:
         self._listener, self._refusal, self._lasting = listener, refusal, lasting
+        self._imported = imported or {}
         self._surroundings = stub.surroundings()
         self._mtimes = {name: _mtime(name) for name in preloaded}
         # Connections of stubs by the pid of the rank, and those without an order.
@@ -178,8 +187,12 @@ class Template:
     @classmethod
     def of(cls, listener: socket.socket, modules: str, *, lasting: bool = False) -> Template:
         """Import modules, as for `load`, and return the template."""
+        before = dict(os.environb)
         refusal = load(modules)
-        return cls(listener, refusal=refusal, preloaded=filter(None, modules.split(",")), lasting=lasting)
+        after = dict(os.environb)
+        imported = {name: (before.get(name), after.get(name)) for name, _ in before.items() ^ after.items()}
+        preloaded = filter(None, modules.split(","))
+        return cls(listener, refusal=refusal, preloaded=preloaded, imported=imported, lasting=lasting)
 
     def serve(self) -> None:
         """Fork ranks for stubs, and report to each stub how its rank ends."""
@@ -263,7 +276,7 @@ class Template:
                 os.close(number)
             for other in (*self._ranks.values(), *(pending for pending, _ in self._without_order.values())):
                 other.close()
-            become(order, files, connection, self._handlers)
+            become(order, files, connection, self._handlers, self._imported)
         except BaseException:  # noqa: BLE001  (after any error, this process must not continue as a second template)
             traceback.print_exc()
         finally:

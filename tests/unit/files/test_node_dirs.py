@@ -215,10 +215,11 @@ def test_removing_takes_everything_and_can_be_repeated(cluster_id):
 @pytest.fixture
 def segment(monkeypatch, tmp_path):
     """Return a function that makes a segment as of MPICH, of an age in seconds, which ends of other clusters leave."""
-    monkeypatch.setattr(node_dirs, "_MPICH_FILES", ((tmp_path, "mpich_shm_*"),))
+    patterns = tuple((tmp_path, pattern) for _, pattern in node_dirs._MPICH_FILES)
+    monkeypatch.setattr(node_dirs, "_MPICH_FILES", patterns)
 
-    def make(age):
-        path = tmp_path / f"mpich_shm_{uuid.uuid4().hex}"
+    def make(age, prefix="mpich_shm"):
+        path = tmp_path / f"{prefix}_{uuid.uuid4().hex}"
         path.write_bytes(bytes(4096))
         os.utime(path, (time.time() - age,) * 2)
         return path
@@ -226,8 +227,9 @@ def segment(monkeypatch, tmp_path):
     return make
 
 
-def test_segments_that_killed_ranks_of_mpich_left_are_removed_unless_they_are_used(segment):
-    orphan, used, fresh = segment(1000), segment(1000), segment(-60)
+@pytest.mark.parametrize("prefix", ["mpich_shm", "ucx_shm_posix", "Intel_MPI"])
+def test_segments_that_killed_ranks_of_mpich_left_are_removed_unless_they_are_used(prefix, segment):
+    orphan, used, fresh = segment(1000, prefix), segment(1000, prefix), segment(-60, prefix)
     with open(used, "r+b") as file, mmap.mmap(file.fileno(), 0):
         node_dirs.remove("0" * 32)
     assert [path.exists() for path in (orphan, used, fresh)] == [False, True, True]

@@ -264,6 +264,23 @@ def test_a_module_that_draws_numbers_is_named(node, tmp_path):
     assert "drawing.numbers would draw the same random numbers on all ranks" in done.stderr
 
 
+@pytest.mark.parametrize("before", [None, "x"], ids=["added", "changed"])
+def test_variables_that_an_import_sets_stay_unless_the_stub_has_its_own(before, node, tmp_path):
+    (tmp_path / "setting.py").write_text("import os\n\nos.environ['VARIABLE'] = os.environ.get('VARIABLE', '') + 'y'\n")
+    env = os.environ | {"PYTHONPATH": f"{tmp_path}{os.pathsep}{os.environ['PYTHONPATH']}"}
+    env |= {"VARIABLE": before} if before else {}
+    modules = f"{MODULES},setting"
+    with node.started("wait", modules=modules, env=env):
+        told, other = (
+            json.loads(node.run("tell", modules=modules, env=env | own).stdout) for own in ({}, {"VARIABLE": "own"})
+        )
+    assert told["forked"]
+    assert told["facts"]["variable"] == f"{before or ''}y"
+    assert told["facts"]["for C"]
+    assert other["forked"]
+    assert other["facts"]["variable"] == "own"
+
+
 def test_a_template_ends_after_its_last_rank(node):
     with node.started("wait") as (_, told):
         template = psutil.Process(told["parent"])
