@@ -17,6 +17,7 @@
      │    └── StartTimeout     (TimeoutError)     ... or was not ready in time
      ├── HeadUnreachable       (ConnectionError)  the head does not answer this host
      ├── RankLost              (RuntimeError)     the operation needs a rank that was lost
+     ├── MemoryLimitReached    (MemoryError)      a task was ended before the system kills its rank
      └── CollectiveFailed      (RuntimeError)     an SPMD call was refused or failed
           └── CollectiveTimeout (TimeoutError)    ... or missed its deadline
 
@@ -191,6 +192,30 @@ class RankLost(WorkbenchError, RuntimeError):
     """A task or an SPMD call needs a rank that was lost."""
 
     docs = "troubleshooting#lost-ranks-and-worlds"
+
+
+class MemoryLimitReached(WorkbenchError, MemoryError):
+    """A task was ended, because the system would kill its rank for the use of memory.
+
+    Notes
+    -----
+    Python creates an error that is raised in another thread without arguments: the message is `reason` then.
+    """
+
+    docs = "troubleshooting#lost-ranks-and-worlds"
+    reason: ClassVar[str] = ""
+    """The message of the next error."""
+
+    def __init__(self, message: str = "", *more: str, **fields: Any) -> None:
+        if not message:
+            memory = hints.Option("memory")
+            remedy = (
+                "Work on smaller parts, for example smaller chunks, or start ranks with more memory (",
+                memory,
+                ").",
+            )
+            message, fields = self.reason, {"hint": remedy}
+        super().__init__(message, *more, **fields)
 
 
 class CollectiveFailed(WorkbenchError, RuntimeError):

@@ -7,7 +7,8 @@ import re
 import shlex
 import signal
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 from workbench.errors import InvalidRequest
 
@@ -78,6 +79,11 @@ def rank_name(world: int, rank: int) -> str:
     ('3', 'w1.3')
     """
     return f"w{world}.{rank}" if world else str(rank)
+
+
+def rank_and_process(facts: Mapping[str, Any]) -> str:
+    """Return the text of a rank with its process, from the facts with which the rank has registered."""
+    return f"rank {facts['rank']} of world {facts['world']} (pid {facts.get('pid')} on {facts.get('host')})"
 
 
 def exit_description(code: int) -> str:

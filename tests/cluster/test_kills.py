@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from support.processes import DEADLINE, GONE_WITHIN, gone, kill, launcher_of, pr
 
 from workbench import MPICluster
 from workbench.deploy import ended, registry, stop
-from workbench.errors import ClusterNotFound, HeadUnreachable
+from workbench.errors import ClusterNotFound, HeadUnreachable, MemoryLimitReached, RankLost
 from workbench.launch import mpi_library
 from workbench.launch.mpiexec import has_ulfm
 
@@ -64,7 +65,8 @@ def _is_in_c(pid: int) -> bool:
 def test_after_a_killed_rank_the_others_go_on_and_after_a_killed_mpiexec_their_world_starts_again(
     template: bool,
 ) -> None:
-    with MPICluster(2, quiet=True, template=template) as cluster, Client(cluster) as client:
+    with MPICluster(2, quiet=True, template=template, memory="400MiB") as cluster, Client(cluster) as client:
+        _end_task_by_its_memory(cluster, client)
         victim = cluster.ranks[1]
         others = {rank["pid"] for rank in cluster.ranks} - {victim["pid"]}
         starts, shared = cluster.record.worlds[0].starts, _shared_memory(cluster)
@@ -98,13 +100,37 @@ def test_after_a_killed_rank_the_others_go_on_and_after_a_killed_mpiexec_their_w
     until("nothing is left", lambda: not any(path.exists() for path in shared))
 
 
+def _end_task_by_its_memory(cluster: MPICluster, client: Client) -> None:
+    """Have a task use more memory than its rank may; all ranks and their blocks stay."""
+    block = client.submit(os.getpid, workers=[1], pure=False)
+    pid = block.result(DEADLINE)
+    task = client.submit(_fill_memory, workers=[1], pure=False)
+    with pytest.raises(MemoryLimitReached, match=r"rank 1 uses 3\d\d.\d\d MiB of its limit of 400.00 MiB") as error:
+        task.result(DEADLINE)
+    assert "--memory" in str(error.value)
+    assert isinstance(error.value, MemoryError)
+    assert block.result(DEADLINE) == pid
+    assert cluster.refresh().state == "ready"
+
+
+def _fill_memory() -> int:
+    import numpy as np
+
+    kept = []
+    for _ in range(1000):
+        kept.append(np.ones(1 << 17))  # 1 MiB
+        time.sleep(0.0005)
+    return len(kept)
+
+
 def _end_rank_by_a_task(cluster: MPICluster, client: Client) -> None:
-    """Have a task end rank 1; the others go on."""
-    future = client.submit(os._exit, 3, workers=[1], pure=False, retries=0)
+    """Have a task end its rank; the task does not run on the other rank, which goes on."""
+    lost = client.submit(os._exit, 3, pure=False)
+    with pytest.raises(RankLost, match=r"rank [01] of world 0 \(pid .*\) was lost while the task ran or waited there"):
+        lost.result(DEADLINE)
     until("the loss is seen", lambda: cluster.refresh().state == "degraded")
-    future.cancel()
     assert len(client.run(os.getpid)) == 1
-    assert client.submit(sum, [1, 2], workers=[0]).result(DEADLINE) == 3
+    assert client.submit(sum, [1, 2]).result(DEADLINE) == 3
 
 
 def _shared_memory(cluster: MPICluster) -> set[Path]:

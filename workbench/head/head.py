@@ -170,7 +170,7 @@ class Head:
     # -- start -------------------------------------------------------------------------------------------------
 
     async def _open_scheduler(self) -> None:
-        self.scheduler.restart_worlds = self.worlds.restart
+        self.scheduler.restart_worlds, self.scheduler.is_expected = self.worlds.restart, self.worlds.ends
         self.scheduler.stream_handlers |= {**self._spmd.stream_handlers, **self.metrics.stream_handlers}
         self.scheduler.handlers |= {
             **self._spmd.handlers,
@@ -257,6 +257,7 @@ class Head:
     async def _watch_orphans(self) -> None:
         while True:
             await asyncio.sleep(1)
+            self.scheduler.memory_kills.sample()
             if self.scheduler.unrunnable:
                 fail_unrunnable(self.scheduler)
 
@@ -307,8 +308,8 @@ class Head:
             logger.info("the start:\n  %s", "\n  ".join(_step_times(self._times, times, time.time())))
             self._times = {}
 
-    def _left(self, world: int, rank: int) -> None:
-        self.worlds.left(world, rank)
+    def _left(self, world: int, rank: int, cause: str) -> None:
+        self.worlds.left(world, rank, cause)
         self.metrics.store.left(world, rank)
 
     def _state(self) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
+from dask.utils import format_bytes
 from distributed import Scheduler
 from distributed.core import Status, error_message
 from distributed.diagnostics.plugin import SchedulerPlugin
@@ -23,7 +24,10 @@ from workbench.comm.stream_bridge import bridge_streams
 from workbench.comm.unix_http import UnixHTTP
 from workbench.errors import WorkbenchError
 from workbench.head import request_log
-from workbench.placement.head import disown, protect_pinned
+from workbench.hints import Command
+from workbench.placement.head import disown, fail_processing, protect_pinned
+from workbench.processes.memory_kills import MemoryKills
+from workbench.text import rank_and_process
 
 if TYPE_CHECKING:
     from dask.typing import Key
@@ -33,6 +37,8 @@ if TYPE_CHECKING:
     from distributed.security import Security
 
 SETTINGS = {
+    # A task that has killed its rank would kill the next rank, too, with all its blocks.
+    "distributed.scheduler.allowed-failures": 0,
     # A rank in a long C call is alive without heartbeats, and the socket of a dead rank is closed.
     "distributed.scheduler.worker-ttl": None,
     # A task that is pinned to a lost rank would wait without end.
@@ -58,6 +64,8 @@ _NEW_WORK = (
     "workbench_scale",
     "workbench_restart",
 )
+# Part of the limit above which the use of memory may be the cause of a loss.
+_MUCH = 0.8
 # States of tasks that have started or finished.
 _STARTED_STATES = ("memory", "erred", "processing")
 
@@ -67,6 +75,8 @@ class HeadScheduler(UnixHTTP, Scheduler):
 
     restart_worlds: Callable[[], Awaitable[None]]
     """Restarts all worlds, also for ``client.restart()``, because a rank cannot be restarted alone."""
+    is_expected: Callable[[dict[str, Any]], bool]
+    """Returns whether a rank, by its facts, leaves because its world ends, so that its tasks may run again."""
     refusal: WorkbenchError | None = None
     """The error for new work; None while new work is accepted."""
 
@@ -90,6 +100,9 @@ class HeadScheduler(UnixHTTP, Scheduler):
         )
         protect_pinned(self)
         self._loading_pages, self._has_pages = asyncio.Lock(), False
+        self.memory_kills = MemoryKills()
+        self.causes: dict[str, str] = {}
+        """Known causes of the losses of ranks, as ends of sentences, by address."""
 
     async def restart_workers(
         self, workers: list[str] | None = None, **kwargs: Any
@@ -98,6 +111,33 @@ class HeadScheduler(UnixHTTP, Scheduler):
         before: list[str] = list(self.workers)
         await self.restart_worlds()
         return dict.fromkeys(before, "OK")
+
+    async def remove_worker(
+        self, address: str, *, stimulus_id: str, expected: bool = False, close: bool = True
+    ) -> Literal["OK", "already-removed"]:
+        """Remove a worker. If its rank was lost, its tasks fail, and run on no other rank."""
+        worker = self.workers.get(self.coerce_address(address))
+        facts = worker.extra.get("workbench") if worker is not None else None
+        if worker is not None and facts is not None and not expected:
+            expected = self.is_expected(facts)
+            if not expected:
+                self.causes[worker.address] = cause = self._cause(worker, facts)
+                fail_processing(
+                    self,
+                    worker,
+                    f"{rank_and_process(facts)} was lost{cause} while the task ran or waited there. The task is not "
+                    "run again, because a task that ends its rank would end the next one, too.",
+                    hint=("Read the log of the rank (", Command("logs"), "), then submit the task again."),
+                )
+        return await super().remove_worker(address, stimulus_id=stimulus_id, expected=expected, close=close)
+
+    def _cause(self, worker: WorkerState, facts: dict[str, Any]) -> str:
+        """Return what is known about the cause of a loss."""
+        memory, limit = worker.metrics.get("memory", 0), worker.memory_limit
+        amount = f"{format_bytes(memory)} of its limit of {format_bytes(limit)}"
+        if facts["host"] == socket.gethostname() and self.memory_kills.recent():
+            return f", probably killed by the system for lack of memory (last measured: {amount})"
+        return f", with {amount} in use" if limit and memory > _MUCH * limit else ""
 
     def reject_new_work(self, refusal: WorkbenchError) -> None:
         """Reject new work with `refusal`; running tasks and calls continue."""
@@ -175,7 +215,8 @@ async def _finish_tasks(dask_worker: Worker) -> None:
 class RankMembershipPlugin(SchedulerPlugin):
     """Reports to the head which ranks register and leave.
 
-    `joined` and `left` are called with the index of the world and the rank, and `joined` with the rank's facts.
+    `joined` and `left` are called with the index of the world and the rank, and `joined` with the rank's facts, `left`
+    with the cause of a loss.
     """
 
     name = "workbench-attendance"
@@ -183,7 +224,7 @@ class RankMembershipPlugin(SchedulerPlugin):
     def __init__(
         self,
         joined: Callable[[int, int, dict[str, Any]], None],
-        left: Callable[[int, int], None],
+        left: Callable[[int, int, str], None],
     ) -> None:
         self._joined, self._left = joined, left
         self._places: dict[str, tuple[int, int]] = {}
@@ -204,4 +245,5 @@ class RankMembershipPlugin(SchedulerPlugin):
         """Handle a rank that has left."""
         place = self._places.pop(worker, None)
         if place is not None:
-            self._left(*place)
+            causes = scheduler.causes if isinstance(scheduler, HeadScheduler) else {}
+            self._left(*place, causes.pop(worker, ""))

@@ -20,7 +20,7 @@ from workbench.hints import Option
 from workbench.launch.launchers import launcher
 from workbench.log import debug_log
 from workbench.processes import open_files
-from workbench.text import count
+from workbench.text import count, rank_and_process
 
 # Seconds after the deadline of a world's start, because the world's own error has more details. That error is raised
 # when the processes or the job of the world have ended.
@@ -154,25 +154,36 @@ class Worlds:
             self._worlds[world].joined(rank, facts)
             self._changed()
 
-    def left(self, index: int, rank: int) -> None:
-        """Record that a rank has left."""
+    def ends(self, facts: dict[str, Any]) -> bool:
+        """Return whether the world of a rank, by the facts of the rank, is ending, and its ranks with it."""
+        world = self._worlds.get(facts["world"])
+        if world is None or world.stopping or self._is_ending():
+            return True
+        return bool(world.lost) and not self._survives(world)
+
+    def _survives(self, world: MPIWorld) -> bool:
+        return survives_a_lost_rank(self._record, world.mpi, world.ranks, own_job=world.job is not None)
+
+    def left(self, index: int, rank: int, cause: str = "") -> None:
+        """Record that a rank has left, with the cause of a loss as the end of a sentence."""
         world = self._worlds.get(index)
         if world is None:
             return
         facts = world.left(rank)
         debug_log.write("process", _RANK, "gone", rank, index, facts.get("pid"), facts.get("host"))
         if world.ready and not world.stopping and not self._is_ending():
-            lost = f"rank {rank} of world {index} (pid {facts.get('pid')} on {facts.get('host')}) was lost"
-            survives = survives_a_lost_rank(self._record, world.mpi, world.ranks, own_job=world.job is not None)
+            lost = f"{rank_and_process({**facts, 'rank': rank, 'world': index})} was lost{cause}"
             remaining = len(world.present)
-            effect = f"{remaining} of {world.ranks} continue" if survives and remaining else "its world ends"
+            effect = (
+                f"{remaining} of {world.ranks} continue" if self._survives(world) and remaining else "its world ends"
+            )
             self._report(f"{lost}; {effect}", kind="lost")
         self._changed()
 
     async def _forget_workers(self, world: MPIWorld) -> None:
         """Remove the workers of a world from the scheduler, so that its next start can use their names."""
         for address in self.addresses(world):
-            await self._scheduler.remove_worker(address, stimulus_id="world-lost", expected=False)
+            await self._scheduler.remove_worker(address, stimulus_id="world-lost", expected=True)
 
     def addresses(self, world: MPIWorld) -> list[str]:
         """Return the addresses of the workers of a world, in rank order."""

@@ -30,7 +30,9 @@ if TYPE_CHECKING:
     from dask.typing import Key
     from distributed import Scheduler
     from distributed.active_memory_manager import SuggestionGenerator
-    from distributed.scheduler import TaskState
+    from distributed.scheduler import TaskState, WorkerState
+
+    from workbench.hints import Hint
 
 
 def is_pinned(task: TaskState) -> bool:
@@ -126,6 +128,12 @@ def disown(scheduler: Scheduler, address: str) -> None:
             task.worker_restrictions = {*(task.worker_restrictions or ())} - {address} | {f"{address} (before)"}
 
 
+def fail_processing(scheduler: Scheduler, worker: WorkerState, message: str, hint: Hint) -> None:
+    """Make the tasks that a lost worker has run, or would have run next, fail with `RankLost`."""
+    for task in list(worker.processing):
+        _fail(scheduler, task, RankLost(f"{task.key!r}: {message}", hint=hint))
+
+
 def fail_unrunnable(scheduler: Scheduler) -> None:
     """Make the tasks that wait for lost ranks fail, with an error that names the ranks.
 
@@ -133,7 +141,6 @@ def fail_unrunnable(scheduler: Scheduler) -> None:
     -----
     A lost worker never returns. Where a new worker has its address, `disown` is called first.
     """
-    stimulus = f"rank-lost-{time.time()}"
     for task in [task for task in scheduler.unrunnable if is_pinned(task)]:
         ranks = sorted(task.worker_restrictions or ())
         # A restriction may also be the name of a worker that has not started yet.
@@ -143,7 +150,12 @@ def fail_unrunnable(scheduler: Scheduler) -> None:
             f"{task.key!r} must run on {' or '.join(ranks)}, and that rank was lost with all its blocks. "
             "Place the data again: X = place(X)."
         )
-        further = scheduler.transition(
-            task.key, "erred", exception=pickle.dumps(error), cause=task.key, stimulus_id=stimulus
-        )
-        scheduler.transitions(further, stimulus_id=stimulus)
+        _fail(scheduler, task, error)
+
+
+def _fail(scheduler: Scheduler, task: TaskState, error: RankLost) -> None:
+    stimulus = f"rank-lost-{time.time()}"
+    further = scheduler.transition(
+        task.key, "erred", exception=pickle.dumps(error), cause=task.key, stimulus_id=stimulus
+    )
+    scheduler.transitions(further, stimulus_id=stimulus)

@@ -33,6 +33,7 @@ from workbench.metrics.schema import BY_NODE
 from workbench.mpi.context import RankContext
 from workbench.mpi.counters import SYNCHRONIZATIONS_KEPT, Meter
 from workbench.mpi.threads import MainThread
+from workbench.rank.memory_limit import MemoryLimit
 from workbench.session import current_worker
 from workbench.text import rank_name
 
@@ -141,6 +142,7 @@ async def serve(
         plugins=(busy := BusyTime(),),
     )
     current_worker.carry(worker)
+    MemoryLimit(worker, f"rank {rank_name(context.world, context.rank)}").start()
     communicators = CommunicatorCache(context.spmd)
     Broadcasts(worker, context, communicators)
     worker.activity = activity = Activity(

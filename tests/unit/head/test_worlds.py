@@ -108,6 +108,19 @@ async def test_a_world_that_is_lost_and_removed_while_it_starts_again_is_not_cal
     assert not [message for message in cluster.messages if "abandoned" in message]
 
 
+@pytest.mark.parametrize("survives", [True, False])
+async def test_only_the_rank_that_was_lost_first_has_ended_its_world_and_its_tasks(cluster, monkeypatch, survives):
+    monkeypatch.setattr(worlds, "survives_a_lost_rank", lambda *_, **__: survives)
+    first, second = ({"world": 0, "rank": rank, "pid": 7, "host": "n1"} for rank in (0, 1))
+    assert not cluster.worlds.ends(first)
+    cluster.worlds.left(0, 0, ", probably killed by the system for lack of memory")
+    assert " was lost, probably killed by the system for lack of memory; " in cluster.messages[-1]
+    assert cluster.worlds.ends(second) is not survives
+    cluster.worlds.get(0).stopping = True
+    assert cluster.worlds.ends(second)
+    assert cluster.worlds.ends({"world": 9, "rank": 0}), "a world that was removed"
+
+
 async def test_a_later_world_leaves_the_earlier_ones_their_cores(cluster):
     async with asyncio.timeout(DEADLINE):
         for ranks in (5, 9):
