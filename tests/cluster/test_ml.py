@@ -21,11 +21,19 @@ from sklearn.linear_model import LogisticRegression as LocalLogisticRegression
 from support.processes import DEADLINE, until
 from threadpoolctl import threadpool_info, threadpool_limits
 
-from workbench import MPICluster, place, run_on_ranks
+from workbench import MPICluster, place, run_on_ranks, spmd
 from workbench.commands import actions
 from workbench.deploy import registry
 from workbench.errors import HeadUnreachable, InvalidRequest, RankLost
-from workbench.ml import PCA, KMeans, LogisticRegression, StandardScaler, compare_engines
+from workbench.ml import (
+    PCA,
+    KMeans,
+    LinearRegression,
+    LogisticRegression,
+    NearestNeighbors,
+    StandardScaler,
+    compare_engines,
+)
 from workbench.ml.checks import Checks
 from workbench.ml.data import Data
 from workbench.ml.engine import fitting
@@ -342,6 +350,32 @@ def test_blocks_without_rows_have_no_predictions(client4):
     rows = X[X[:, 0] > 2.5]
     np.testing.assert_array_equal(model.predict(few).compute(), model.predict(rows))
     np.testing.assert_allclose(model.predict_proba(few).compute(), model.predict_proba(rows))
+
+
+@spmd(result="blocks")
+def kept(comm, X, y):
+    chosen = X[:, 0] > (0.3 if comm.rank % 2 else np.inf)
+    return X[chosen], y[chosen]
+
+
+@pytest.mark.mpi_flavor
+def test_ranks_without_rows_take_part_in_a_fit(client4):
+    rows, labels = kept(*place(X, Y))
+    here, names = rows.compute(), labels.compute()
+    scores = rows[:, 1] * 2
+
+    assert rows.chunks[0][::2] == (0, 0)
+    np.testing.assert_allclose(
+        LogisticRegression(tol=1e-8).fit(rows, labels).coef_,
+        LocalLogisticRegression(tol=1e-8).fit(here, names).coef_,
+        atol=1e-8,
+    )
+    np.testing.assert_allclose(LinearRegression().fit(rows, scores).coef_, [0, 2, 0, 0, 0], atol=1e-9)
+    for model in (StandardScaler(), PCA(2), KMeans(3, init=here[:3])):
+        result = {StandardScaler: "scale_", PCA: "components_", KMeans: "cluster_centers_"}[type(model)]
+        np.testing.assert_allclose(getattr(model.fit(rows), result), getattr(model.fit(here), result), atol=1e-9)
+    neighbors = NearestNeighbors(n_neighbors=3)
+    np.testing.assert_array_equal(neighbors.fit(rows).kneighbors()[1], neighbors.fit(here).kneighbors()[1])
 
 
 def test_what_is_not_fitted_says_so(client4):

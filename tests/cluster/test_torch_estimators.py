@@ -43,6 +43,20 @@ def assert_same(ours, theirs, apart=1e-12):
     assert ours.history_ == [pytest.approx(record, abs=apart) for record in theirs.history_]
 
 
+@spmd(result="blocks")
+def of_odd_ranks(comm, X, y):
+    return (X, y) if comm.rank % 2 else (X[:0], y[:0])
+
+
+def test_ranks_without_rows_take_part_in_a_training(client4):
+    X, numbers = torched.blobs()
+    rows, labels = of_odd_ranks(*place(X, NAMES[numbers], client=client4))
+    there = NeuralNetClassifier(double, epochs=2, size=46, validation=0.13).fit(rows, labels)
+
+    assert there.engine_ == "mpi"
+    assert_same(there, NeuralNetClassifier(**there.get_params()).fit(rows.compute(), labels.compute()))
+
+
 @pytest.mark.parametrize("weighted", [False, True])
 def test_a_classifier_on_ranks_is_that_of_one_process(client4, weighted, device):
     X, numbers = torched.blobs()

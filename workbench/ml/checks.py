@@ -75,6 +75,16 @@ class Checks:
             X, y = check_array(X, input_name="X", **options), None
         return X, y, weights(weight, X)
 
+    def of_block(self, X: Any, y: Any, weight: Any) -> tuple[Any, Any, Any]:
+        """Return the result of `apply` for a block, which may have no rows: a fit counts the rows of all blocks."""
+        if X.shape[0] or self.frames:
+            return self.apply(X, y, weight)
+        X = X.astype(checked(X.dtype))
+        if self.target:
+            y = np.asarray(y, np.float64 if self.target == "numbers" else None)
+            y = y if self.several else y.ravel()
+        return X, y if self.target else None, None if weight is None else np.empty(0, X.dtype)
+
     def _is_plain(self, X: Any, y: Any, weight: Any, *, finite: bool = True) -> bool:
         """Return whether the arrays are valid without a conversion; False where the answer needs scikit-learn.
 
@@ -167,7 +177,7 @@ def make(part: Any, checks: Checks, start: int, *columns: Any) -> Any:
     Raises
     ------
     ValueError, TypeError
-        The error of `Checks.apply`.
+        The error of `Checks.of_block`.
     """
     if not checks.frames and any(hasattr(column, "iloc") for column in columns):
         from workbench.ml.frames import array_of
@@ -182,7 +192,7 @@ def make(part: Any, checks: Checks, start: int, *columns: Any) -> Any:
     if integers and not (checks.integers and rows.flags.c_contiguous):
         columns = columns[0].astype(FLOATS[0], order="C"), *columns[1:]
     if not (getattr(part, "finds_non_finite", False) and checks._is_plain(*columns, finite=False)):
-        return part(*checks.apply(*columns), start)
+        return part(*checks.of_block(*columns), start)
     X, y, weight = columns
     made = part(X, y if checks.target else None, weight, start)
     made._check = functools.partial(checks.apply, *columns)
@@ -198,7 +208,7 @@ def _on_device(checks: Checks, X: Any, y: Any, weight: Any) -> tuple[TensorRows,
     if rows.dtype not in FLOATS and not (checks.integers and rows.dtype.kind != "f"):
         rows = TensorRows(X.double())
     # Zeros take the place of the rows, of which the host needs no copy.
-    _, y, weight = checks.apply(
+    _, y, weight = checks.of_block(
         np.zeros([len(X), *(min(1, size) for size in X.shape[1:])], checked(rows.dtype)), y, weight
     )
     return rows, y, weight

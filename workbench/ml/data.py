@@ -91,7 +91,16 @@ def training(model: Any, checks: Checks, X: Any, y: Any = None, weight: Any = No
     know_features(model, X, reset=reset)
     if not countable:
         X, y, weight = map(in_blocks, placed((X, y, weight), chosen(model.engine, distributed=True)))
+    refuse_no_rows(X, checks)
     return Data(X, y, weight, distributed=True)
+
+
+def refuse_no_rows(X: Any, checks: Checks) -> None:
+    """Raise the ValueError of scikit-learn if all blocks together have no rows; single blocks may have none."""
+    if not X.shape[0]:
+        raise ValueError(
+            f"Found array with 0 sample(s) (shape={X.shape}) while a minimum of 1 is required by {checks.estimator}."
+        )
 
 
 def axes_of(collection: Any, name: str = "X") -> int:

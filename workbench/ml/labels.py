@@ -26,6 +26,13 @@ def classes_of(y: _Array) -> _Array:
         ) from error
 
 
+def classes_of_both(left: _Array, right: _Array) -> _Array:
+    """Return the sorted labels of two blocks, from those of each; a block without rows has no type of labels."""
+    if not (len(left) and len(right)):
+        return left if len(left) else right
+    return classes_of(np.concatenate([left, right]))
+
+
 def codes_of(y: _Array, classes: _Array) -> NDArray[np.int32]:
     """Return the number of the class of each row."""
     codes: _Array

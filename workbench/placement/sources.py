@@ -257,7 +257,8 @@ def build_blocks(client: Client, source: Source, pins: Sequence[Pin], per: str, 
                 calls.append(call)
                 piece = call.reference
             pieces.append(piece)
-        calls.append(PinnedTask(key, make_block, (pieces,), {"copy": source.shared}, pin=pin))
+        # Beside a collection with a block without rows, a block has none either.
+        calls.append(PinnedTask(key, make_block, (pieces or [source.meta],), {"copy": source.shared}, pin=pin))
     # With priority: a finished block frees the memory of its chunks before more chunks are read.
     futures = submit(client, calls, keys, priority=1)
     return collection(source.meta, name, dict(zip(keys, futures, strict=True)), sizes)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ import torch
 
 from workbench.errors import InvalidRequest
 from workbench.ml.engine.parts import weighed
+from workbench.ml.labels import classes_of, classes_of_both, codes_of
 from workbench.torch.context import distributed
 from workbench.torch.epochs import Alone, Plan, Record, require_tensor, run, state
 
@@ -191,8 +193,8 @@ class NetPart:
         """Return the classes of all ranks and the class number of each row; or None and the numbers to predict."""
         if not self._settings.classify:
             return None, np.asarray(self._y, self._X.dtype)
-        classes = np.unique(np.concatenate(comm.allgather(np.unique(self._y))))
-        return classes, np.searchsorted(classes, self._y)
+        classes = functools.reduce(classes_of_both, comm.allgather(classes_of(self._y)))
+        return classes, codes_of(self._y, classes).astype(np.int64)
 
     def _divided(self, comm: MPI.Intracomm | Alone, columns: tuple[Any, ...]) -> tuple[Any, Any]:
         """Return the columns for training and for validation; the same rows on any number of ranks."""

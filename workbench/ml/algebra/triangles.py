@@ -18,6 +18,8 @@ def join_triangles(upper: _Array, lower: _Array) -> _Array:
     -----
     TSQR: Demmel, Grigori, Hoemmen and Langou, SIAM Journal on Scientific Computing 34 (2012).
     """
+    if not len(upper) + len(lower):
+        return upper
     # In the order of LAPACK, so that the decomposition needs no copy.
     stacked = np.empty((len(upper) + len(lower), upper.shape[1]), order="F")
     stacked[: len(upper)], stacked[len(upper) :] = upper, lower

@@ -10,6 +10,7 @@ import itertools
 import threading
 import uuid
 from collections.abc import Sequence
+from copy import copy
 from typing import TYPE_CHECKING, Any
 
 from workbench.errors import RankLost
@@ -36,7 +37,7 @@ class Keeps:
 
     def leave(self, fit: str) -> float:
         """Leave the arrays of `kept` in this process, under the identity of the fit."""
-        arrays = {(self._start, number): array for number, array in enumerate(self.kept())}
+        arrays = {(self._start, number): array for number, array in enumerate(self.kept()) if array.shape[0]}
         with _lock:
             _left.setdefault(fit, {}).update(arrays)
             while len(_left) > _MAX_FITS:
@@ -89,7 +90,13 @@ def collect(fit: str, like: Sequence[NDArray[Any]], X: Any, sizes: Sequence[int]
     for number, empty in enumerate(like):
         name = sources.placed_name(str(sources.placed_by(X)), identity, number)
         calls = [
-            pinning.PinnedTask((name, block, *(0,) * (empty.ndim - 1)), take, (fit, start, number), pin=pin)
+            # A block without rows has the first row of the next block, and leaves no array.
+            pinning.PinnedTask(
+                (name, block, *(0,) * (empty.ndim - 1)),
+                take if pin.rows else copy,
+                (fit, start, number) if pin.rows else (empty,),
+                pin=pin,
+            )
             for block, (start, pin) in enumerate(zip(starts, block_pins, strict=True))
         ]
         keys = [call.key for call in calls]

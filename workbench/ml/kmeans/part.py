@@ -269,7 +269,7 @@ class KMeansPart(Keeps, FindsNonFinite):
         -----
         The random number of a row depends on the seed and on the number of the row, not on its block.
         """
-        drawn = []
+        drawn = [np.empty(0, np.intp)]
         for part, _ in self._slices():
             probabilities = self._distances[part] * factor
             if self._weight is not None:
@@ -305,7 +305,7 @@ class KMeansPart(Keeps, FindsNonFinite):
     def _at_once(self, clusters: int) -> int:
         rows, features = self._X.shape
         numbers = clusters if sparse.issparse(self._X) else max(clusters, features)
-        return int(min(rows, _SLICE, max(_LEAST, _NUMBERS // numbers)))
+        return int(min(max(1, rows), _SLICE, max(_LEAST, _NUMBERS // numbers)))
 
     @np.errstate(over="ignore", invalid="ignore")
     def _nearest(self, centers: _Array) -> tuple[NDArray[np.int32], float]:

@@ -37,7 +37,7 @@ class LinearPart(FindsNonFinite):
     """
 
     def __init__(self, X: Any, y: NDArray[Any], weight: NDArray[Any] | None, start: int) -> None:
-        self._X, self._y, self._weight, self._start = X, y.reshape(len(y), -1), weight, start
+        self._X, self._y, self._weight, self._start = X, y if y.ndim > 1 else y[:, None], weight, start
 
     def sample(self, rows: int) -> tuple[float, _Array, _Array]:
         """Return the number of rows of a sample, and the sums of rows and targets; `rows` counts rows of all parts."""

@@ -16,6 +16,7 @@ from workbench.ml.algebra.memory_limits import UNASKED, Limit
 from workbench.ml.algebra.newton import newton
 from workbench.ml.algebra.row_slices import upper
 from workbench.ml.engine.parts import Parts, weighed
+from workbench.ml.labels import classes_of_both
 
 if TYPE_CHECKING:
     from scipy.optimize import OptimizeResult
@@ -84,7 +85,7 @@ def fit(parts: Parts, settings: Settings) -> Fitted:
     The scale is that of scikit-learn, so that tolerances have the same meaning. L-BFGS: Liu and Nocedal, Mathematical
     Programming 45 (1989), as implemented in SciPy. `workbench.ml.algebra.equations.solver` computes Newton steps.
     """
-    classes = parts.fold(np.union1d, "classes")
+    classes = parts.fold(classes_of_both, "classes")
     if len(classes) < 2:
         raise ValueError(
             "This solver needs samples of at least 2 classes in the data, but the data contains only one class: "

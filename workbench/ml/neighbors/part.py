@@ -37,9 +37,9 @@ _NONE = np.iinfo(np.int64).max
 class QueryChecks(Checks):
     """Checks of queries, which take the place of targets; the rows were checked and converted in the fit."""
 
-    def apply(self, X: Any, y: Any, weight: Any) -> tuple[Any, Any, Any]:
-        """See `Checks.apply`."""
-        return X, None if y is None else super().apply(y, None, None)[0], weight
+    def of_block(self, X: Any, y: Any, weight: Any) -> tuple[Any, Any, Any]:
+        """See `Checks.of_block`."""
+        return X, None if y is None else super().of_block(y, None, None)[0], weight
 
 
 class NeighborsPart(Keeps, FindsNonFinite):

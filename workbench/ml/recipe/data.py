@@ -9,7 +9,7 @@ from dask.base import is_dask_collection
 from sklearn.utils import check_array, check_consistent_length
 
 from workbench.ml.checks import Checks
-from workbench.ml.data import Data
+from workbench.ml.data import Data, refuse_no_rows
 from workbench.ml.engine.select import chosen
 from workbench.ml.placed import has_lengths, in_blocks, placed
 from workbench.placement import sources
@@ -48,12 +48,13 @@ def training(checks: Checks, X: Any, y: Any, weight: Any, engine: str) -> Data:
         if not is_dask_collection(X) or (has_lengths(X) and has_lengths(value)):
             check_consistent_length(X, value)
     if not is_dask_collection(X):
-        if not len(X):
-            raise ValueError(f"Found array with 0 sample(s) (shape={X.shape}) while a minimum of 1 is required.")
+        refuse_no_rows(X, checks)
         X, y, weight = checks.apply(X, y, weight)
         if chosen(engine, distributed=False) == "local":
             return Data(X, y, weight, distributed=False)
     elif y is not None:
         checks.shape(y)
     X, y, weight = placed((X, y, weight), chosen(engine, distributed=True))
-    return Data(in_blocks(X, object), in_blocks(y), in_blocks(weight), distributed=True)
+    data = Data(in_blocks(X, object), in_blocks(y), in_blocks(weight), distributed=True)
+    refuse_no_rows(data.X, checks)
+    return data

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from workbench.ml.checks import Checks, weights
 from workbench.ml.engine.parts import Parts, weighed
 from workbench.ml.engine.pass_counter import Passes
-from workbench.ml.labels import classes_of, codes_of
+from workbench.ml.labels import classes_of, classes_of_both, codes_of
 from workbench.ml.recipe.statistics import Amounts, Groups, Sample, Spread, Statistics, join
 from workbench.text import count
 
@@ -219,7 +219,7 @@ def statistics(parts: Parts, columns: Sequence[Column]) -> tuple[Statistics, ...
 
 def _labels_of_both(left: _Array | None, right: _Array | None) -> _Array | None:
     """Return the result of `RecipePart.classes` for both blocks."""
-    return None if left is None or right is None else classes_of(np.concatenate([left, right]))
+    return None if left is None or right is None else classes_of_both(left, right)
 
 
 def of_weighed(parts: Parts, columns: Sequence[Column]) -> tuple[Statistics, ...]:

@@ -85,6 +85,9 @@ class ScalerPart(FindsNonFinite):
 
     def moments(self) -> Moments:
         """Return the moments of the block, in one pass, with the weight of the rows per feature without NaNs."""
+        if not self._X.shape[0]:
+            nothing = np.zeros(self._X.shape[1])
+            return nothing, nothing, nothing
         if not sparse.issparse(self._X):
             with np.errstate(over="ignore", invalid="ignore"):
                 result = functools.reduce(join, self._slices())
