@@ -386,6 +386,9 @@ class MPICluster(Cluster):
     def ipyparallel(self, world: int = 0) -> Any:
         """Return an `ipyparallel.Client` of the ranks, in the processes and namespaces of ``%%mpi`` cells.
 
+        Its ``become_dask`` returns the Dask client of this cluster. Its ``shutdown`` and ``send_signal`` raise an
+        error, since an engine lives as long as its rank.
+
         Parameters
         ----------
         world : int
@@ -419,15 +422,14 @@ class MPICluster(Cluster):
         >>> engines[:].apply_sync(os.getpid)  # doctest: +SKIP
         [4711, 4712, 4713, 4714]
         """
-        from workbench.cells.engine_client import connect, forwarded
+        from workbench.cells.engine_client import forwarded, rank_client
         from workbench.cells.protocol import REACH
 
         if self.asynchronous:
             raise InvalidRequest("ipyparallel() needs a synchronous cluster. Use MPICluster.attach(name) in a thread.")
         reach = self.sync(self._connection.call, REACH, _ENGINES_S, world=world)
-        engines = connect(forwarded(reach["connection"], partial(self.forward, f"engines of world {world}")))
-        engines.wait_for_engines(len(reach["idents"]), timeout=_ENGINES_S)
-        return engines
+        connection = forwarded(reach["connection"], partial(self.forward, f"engines of world {world}"))
+        return rank_client(connection, len(reach["idents"]), self.get_client)
 
     def forward(self, purpose: str, addresses: list[str]) -> Any:
         """Return addresses by which this process reaches addresses of the head's host.

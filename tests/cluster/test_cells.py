@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from contextlib import contextmanager
+from functools import partial
 
 import dask.array as da
 import numpy as np
@@ -291,9 +292,40 @@ def test_views_of_ipyparallel_run_on_the_same_ranks_and_in_the_namespace_of_cell
         assert view["mine"] == [0, 10, 20, 30]
         view.push({"theirs": 5}, block=True)
         assert engines.load_balanced_view().map_sync(abs, range(-9, 0)) == list(range(9, 0, -1))
+        for end in (
+            engines.shutdown,
+            view.shutdown,
+            partial(engines.shutdown, hub=True),
+            partial(engines.send_signal, 2),
+        ):
+            with pytest.raises(InvalidRequest, match="live as long as their world, and receive no signals"):
+                end(block=True)
+        # ipyparallel's own would open a scheduler without TLS on all addresses of this host.
+        assert engines.become_dask() is cluster4.get_client()
+        assert engines.become_distributed() is cluster4.get_client()
+        engines.stop_dask()
     assert cells_client.evaluate("mine + theirs", client=client4) == [5, 15, 25, 35]
     with pytest.raises(InvalidRequest, match=r"world 5 does not exist.*worlds of this cluster: 0"):
         cluster4.ipyparallel(world=5)
+
+
+def test_engines_and_a_controller_that_have_ended_start_again_with_the_next_cell(cluster4, client4):
+    cells_client.run("kept = rank", client=client4).check()
+    with cluster4.ipyparallel() as engines:
+        engines[1].execute("get_ipython().ask_exit()", block=True)
+        until("the end of an engine", lambda: engines.ids == [0, 2, 3])
+        assert cells_client.evaluate("comm.allreduce(kept)", client=client4) == [6] * 4
+        until("the engine that replaces it", lambda: engines.ids == [0, 1, 2, 3])
+        assert engines[:].apply_sync(os.getpid) == [rank["pid"] for rank in cluster4.ranks]
+
+    process = controller(cluster4)
+    process.kill()
+    until("the end of the controller", lambda: gone(process))
+    result = cells_client.run("print(kept)\ncomm.allreduce(kept)", client=client4, values=True)
+    assert result.values() == [6] * 4
+    assert [[item.text for item in result.outputs[rank]] for rank in range(4)] == [["0\n"], ["1\n"], ["2\n"], ["3\n"]]
+    with cluster4.ipyparallel() as engines:
+        assert engines[:].apply_sync(os.getpid) == [rank["pid"] for rank in cluster4.ranks]
 
 
 def test_values_that_are_too_large_or_cannot_be_sent_stay_where_they_are(client4):

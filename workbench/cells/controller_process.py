@@ -13,7 +13,6 @@ from workbench.collective.rank_rpc import RankRPC, gather_or_cancel
 from workbench.deploy import logs
 from workbench.errors import CollectiveFailed
 from workbench.files import node_dirs
-from workbench.hints import Command
 from workbench.log import debug_log
 from workbench.processes import parent_death
 from workbench.processes.ending import end
@@ -57,6 +56,9 @@ class Engines:
         """Start the engines on the ranks that have none; return the connection for clients."""
         # Two notebooks may ask at once.
         async with self._starting:
+            if self._process is not None and self._process.returncode is not None:
+                # The engines of the ranks connect to the next controller, and keep the names of the user.
+                self._process, self._ready = None, {}
             new = [rank for rank, address in ranks.ranks.items() if address not in self._ready]
             if new:
                 await gather_or_cancel([self._control(), *(ranks.ask(rank, protocol.WARM, ANSWER) for rank in new)])
@@ -64,15 +66,14 @@ class Engines:
                     ranks.ask(rank, protocol.ENGINE, ANSWER, connection=self._connections["engine"]) for rank in new
                 )
                 self._ready |= {ranks.ranks[rank]: ident for rank, ident in zip(new, idents, strict=True)}
-            if self._process is None or self._process.returncode is not None:
-                raise CollectiveFailed(
-                    f"the controller of the cells has ended. See {self._record.logs / 'controller.log'}.",
-                    hint=("Start the ranks again: ", Command("restart")),
-                )
         return {
             "connection": self._connections["client"],
             "idents": {rank: self._ready[address] for rank, address in ranks.ranks.items()},
         }
+
+    def forget(self, address: str) -> None:
+        """Start the engine of a rank again with the next cell."""
+        self._ready.pop(address, None)
 
     async def _control(self) -> None:
         """Start the controller, unless it was started."""

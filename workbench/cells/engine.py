@@ -43,12 +43,12 @@ class CellStream(OutStream):
     def __init__(self, session: Any, thread: Any, name: str, log: Any, admit: Callable[[int], int]) -> None:
         # Output of C code stays in the log, since the whole process shares the file descriptor.
         super().__init__(session, thread, name, watchfd=False)
-        self._log, self._admit = log, admit
+        self.log, self._admit = log, admit
 
     def write(self, string: str) -> int:
         """Write a string to the notebook or to the log, by the calling thread."""
         if threading.current_thread() is not threading.main_thread():
-            return int(self._log.write(string))
+            return int(self.log.write(string))
         if (admitted := self._admit(len(string))) > 0:
             super().write(string[:admitted])
         return len(string)
@@ -56,13 +56,13 @@ class CellStream(OutStream):
     def flush(self) -> None:
         """Send or write what is buffered."""
         if threading.current_thread() is not threading.main_thread():
-            self._log.flush()
+            self.log.flush()
         else:
             super().flush()
 
     def fileno(self) -> int:
         """Return the file descriptor of the log: subprocesses write there."""
-        return int(self._log.fileno())
+        return int(self.log.fileno())
 
 
 def limit_displays(shell: Any, admit: Callable[[int], int]) -> None:
@@ -138,7 +138,11 @@ class RankEngine(IPEngine):  # type: ignore[misc]
         await super().complete_registration(*args)
         # These hooks would let a SIGINT end any request, also outside the code of the user.
         self.kernel.pre_handler_hook = self.kernel.post_handler_hook = lambda: None
-        limit_displays(self.kernel.shell, self._admit)
+        shell = self.kernel.shell
+        if shell.kernel is not self.kernel:  # the shell of an earlier engine, with the names of the user
+            shell.kernel, shell.exit_now = self.kernel, False
+        else:
+            limit_displays(shell, self._admit)
         self._registered.set_result(self.ident)
 
     def exit(self, exit_status: int | str | None = 0) -> NoReturn:
@@ -158,6 +162,21 @@ class RankEngine(IPEngine):  # type: ignore[misc]
         await self.register()
         await asyncio.wrap_future(self._ended)
 
+    def close(self) -> None:
+        """Leave the controller, which then has the number of this engine free, and restore the streams."""
+        for name in ("stdout", "stderr"):
+            if isinstance(stream := getattr(sys, name), CellStream):
+                setattr(sys, name, stream.log)
+        if self.kernel is None:
+            return
+        self.session.send(self.registrar, "unregistration_request", content={"id": self.id})
+        self.kernel.control_thread.stop()
+        self.kernel.iopub_socket.stop()
+        for socket in (self.registrar, self.shell_socket, self.control_socket, self.iopub_socket):
+            socket.close(linger=1000)
+        # The shell with the names of the user stays, for the kernel of the next engine.
+        self.kernel.clear_instance()
+
 
 def serve(
     rank: int,
@@ -169,7 +188,7 @@ def serve(
     admit: Callable[[int], int],
     run: Callable[[Any], Any],
 ) -> None:
-    """Run the engine until the worker has ended. On the main thread.
+    """Run the engine until its end. On the main thread.
 
     Parameters
     ----------
@@ -180,7 +199,7 @@ def serve(
     registered
         Gets the identity of the engine when the engine is ready, or the error.
     ended
-        Done when the worker has ended.
+        Ends the engine when it is done.
     admit
         As of `CellStream`.
     run
@@ -191,6 +210,9 @@ def serve(
     settings.HistoryManager.enabled = False
     try:
         # As the application of this process: GUI loops and figures look for it.
+        RankEngine.clear_instance()
+        # The loop of an engine that was stopped stops again.
+        asyncio.set_event_loop(asyncio.new_event_loop())
         engine = RankEngine.instance(
             config=settings,
             id=rank,
@@ -204,8 +226,11 @@ def serve(
             run=run,
         )
         engine.connection_info_env = json.dumps(connection)
-        engine.initialize([])
-        engine.start()
+        try:
+            engine.initialize([])
+            engine.start()
+        finally:
+            engine.close()
     except BaseException as error:  # noqa: BLE001  (the caller that waits for the engine gets the error)
         if not registered.done():
             registered.set_exception(error)

@@ -7,16 +7,19 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future as Promise
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NoReturn
 
 from workbench.cells.run_cell import Ping, RunCell
-from workbench.errors import HeadUnreachable
+from workbench.errors import HeadUnreachable, InvalidRequest
+from workbench.hints import Command
 
 # The ports of a controller that a client uses.
 _PORTS = ("registration", "control", "mux", "task", "broadcast", "notification", "iopub")
 # Seconds for engines to answer the first time, and for one try.
 _REACH = 30.0
 _TRY = 0.25
+# Seconds for a new client to list all engines.
+_LIST = 2.0
 
 
 @dataclass(frozen=True)
@@ -33,13 +36,15 @@ class CellOutput:
     """Metadata of the displayed data."""
 
 
-def connect(connection: dict[str, Any]) -> Any:
+def connect(connection: dict[str, Any], kind: Any = None) -> Any:
     """Return an `ipyparallel.Client` of a controller.
 
     Parameters
     ----------
     connection
         As ipyparallel writes it to a file for clients.
+    kind
+        A subclass of `ipyparallel.Client`. Default: this class.
 
     Raises
     ------
@@ -49,7 +54,7 @@ def connect(connection: dict[str, Any]) -> Any:
     from ipyparallel import Client
 
     try:
-        return Client(dict(connection), timeout=_REACH)
+        return (kind or Client)(dict(connection), timeout=_REACH)
     except (OSError, TimeoutError) as error:
         raise unreachable(connection) from error
 
@@ -70,6 +75,55 @@ def forwarded(connection: dict[str, Any], forward: Callable[[list[str]], list[st
     interface = local[0].rpartition(":")[0]
     ports = {name: int(address.rpartition(":")[2]) for name, address in zip(_PORTS, local, strict=True)}
     return connection | ports | {"interface": interface, "location": interface.partition("://")[2]}
+
+
+def rank_client(connection: dict[str, Any], ranks: int, dask: Callable[[], Any]) -> Any:
+    """Return an `ipyparallel.Client` without the operations that would end engines, or open the ranks to others.
+
+    Parameters
+    ----------
+    connection
+        As of `connect`.
+    ranks
+        Number of engines.
+    dask
+        Returns the `distributed.Client` of the cluster.
+
+    Raises
+    ------
+    HeadUnreachable
+        If the controller does not answer, or does not list all engines.
+    """
+    from ipyparallel import Client, EngineError
+
+    class RankClient(Client):  # type: ignore[misc]
+        def become_dask(self, *args: Any, **kwargs: Any) -> Any:
+            # Those of ipyparallel would start a scheduler without TLS, on which all users of the hosts may run code.
+            return dask()
+
+        def stop_dask(self, *args: Any, **kwargs: Any) -> None:
+            pass
+
+        def shutdown(self, *args: Any, **kwargs: Any) -> NoReturn:
+            raise InvalidRequest(
+                "the engines of ipyparallel() are ranks: they live as long as their world, and receive no signals.",
+                hint=("End the cluster: ", Command("stop")),
+            )
+
+        become_distributed, stop_distributed, send_signal = become_dask, stop_dask, shutdown
+
+    deadline = time.monotonic() + _REACH
+    while True:
+        client = connect(connection, RankClient)
+        try:
+            client.wait_for_engines(ranks, timeout=_LIST, interactive=False)
+        except (TimeoutError, EngineError):
+            # A client misses engines that register between its question to the controller and its subscription.
+            client.close()
+            if time.monotonic() > deadline:
+                raise unreachable(connection) from None
+        else:
+            return client
 
 
 class EngineClient:

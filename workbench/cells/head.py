@@ -70,6 +70,7 @@ class Cells(SchedulerPlugin):
             protocol.COMPLETE: self.complete,
         }
         scheduler.stream_handlers[protocol.ENDED] = self.ended
+        scheduler.stream_handlers[protocol.ENGINE_ENDED] = self.engine_ended
 
     # -- requests of clients -----------------------------------------------------------------------------------
 
@@ -166,6 +167,11 @@ class Cells(SchedulerPlugin):
         """Note that a rank has ended a cell, or is about to fail."""
         if cell := self._cells.get(report["cell"]):
             cell.ended(report["rank"], report["status"], report["summary"])
+
+    def engine_ended(self, *, worker: str) -> None:
+        """Start the engine of a rank again with the next cell: its kernel has ended, and the rank has not."""
+        for engines in self._engines.values():
+            engines.forget(worker)
 
     def remove_worker(self, scheduler: Scheduler, worker: str, **_: Any) -> None:
         """Note that a rank was lost."""

@@ -20,6 +20,7 @@ INTERRUPT = "workbench_cells_interrupt"
 REACH = "workbench_cells_reach"
 # Of the head, for ranks.
 ENDED = "workbench_cells_ended"
+ENGINE_ENDED = "workbench_cells_engine_ended"
 # Of the head for notebooks, and of a rank for the head.
 COMPLETE = "workbench_cells_complete"
 # Of a rank, for the head.

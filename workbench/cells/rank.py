@@ -57,6 +57,8 @@ class Cells:
         self._worker, self._context, self._main, self._cluster = worker, context, main, cluster
         self._activity = activity
         self._engine: Future[str] | None = None
+        self._engine_end = Future[Any]()
+        self._connection: dict[str, Any] = {}
         self._cell: Cell | None = None
         # Data of the worker that the namespace of the engine may hold, until the user deletes it there.
         self._taken: weakref.WeakValueDictionary[Key, Any] = weakref.WeakValueDictionary()
@@ -76,6 +78,7 @@ class Cells:
             }
         )
         worker.stream_handlers[protocol.END] = self.end
+        main.ended.add_done_callback(lambda _: self._end_engine())
 
     # -- the engine --------------------------------------------------------------------------------------------
 
@@ -91,9 +94,10 @@ class Cells:
                 f"cells need MPI_THREAD_MULTIPLE, because cells call MPI on a separate thread. {self._context.library} "
                 f"provides only MPI_THREAD_{self._context.threads.upper()}. Use @workbench.spmd."
             )
-        if self._engine is None:
-            self._engine = registered = Future[str]()
-            self._main.submit(lambda: self._become_engine(connection, registered))
+        if self._engine is None or connection != self._connection:
+            self._end_engine()  # of a controller that has ended
+            self._connection, self._engine, self._engine_end = connection, Future[str](), Future[Any]()
+            self._main.submit(functools.partial(self._become_engine, connection, self._engine, self._engine_end))
         try:
             async with asyncio.timeout(_REGISTER):
                 return await asyncio.shield(asyncio.wrap_future(self._engine))
@@ -103,7 +107,11 @@ class Cells:
                 hint=("See the log of the rank: ", Command("logs")),
             ) from None
 
-    def _become_engine(self, connection: dict[str, Any], registered: Future[str]) -> None:
+    def _end_engine(self) -> None:
+        if not self._engine_end.done():
+            self._engine_end.set_result(None)
+
+    def _become_engine(self, connection: dict[str, Any], registered: Future[str], end: Future[Any]) -> None:
         from workbench.cells import engine
 
         engine.interruptible(self._in_user_code)
@@ -113,10 +121,18 @@ class Cells:
             connection,
             folder,
             registered=registered,
-            ended=self._main.ended,
+            ended=end,
             admit=self._admit,
             run=self.run,
         )
+        self._worker.loop.add_callback(self._leave_engine, registered)
+
+    def _leave_engine(self, registered: Future[str]) -> None:
+        """Report to the head that the engine has ended, so that the next cell starts another. On the worker's loop."""
+        if self._engine is registered:
+            self._engine = None
+            with contextlib.suppress(OSError):
+                self._worker.batched_stream.send({"op": protocol.ENGINE_ENDED})
 
     def _in_user_code(self) -> bool:
         cell = self._cell

@@ -10,6 +10,7 @@ from IPython.core.completer import CompletionContext
 from IPython.core.error import UsageError
 
 from workbench.cells import client as cells_client
+from workbench.cells import engine_client
 from workbench.cells.client import check_syntax
 from workbench.cells.engine_client import CellOutput
 from workbench.cells.magics import CellMagics, _leading_options, _parse, _ranks, match
@@ -192,3 +193,21 @@ def test_a_rank_that_does_not_come_out_and_a_time_that_is_over_are_named():
     late.timed_out = True
     with pytest.raises(CollectiveTimeout, match="the cell was ended: its time limit of 2 s has passed"):
         late.check()
+
+
+def test_a_client_that_has_missed_an_engine_is_replaced(monkeypatch):
+    made = []
+
+    def wait_for_engines(number, **_):
+        if len(made) == 1:
+            raise TimeoutError
+
+    def connect(connection, kind):
+        made.append(SimpleNamespace(wait_for_engines=wait_for_engines, close=lambda: made.append("closed")))
+        return made[-1]
+
+    monkeypatch.setattr(engine_client, "connect", connect)
+    client = engine_client.rank_client({}, 2, lambda: None)
+
+    assert made[1] == "closed"
+    assert made[2] is client
