@@ -240,7 +240,10 @@ def header(scheduler: str, site: Site) -> list[str]:
         text: str = job(config_name=section).job_header
     lines = text.splitlines()
     first_extra = len(lines) - len(site.extra)
-    return [line for line in lines[:first_extra] if line not in _GEOMETRY] + lines[first_extra:]
+    # Without an account dask-jobqueue takes that of PBS_ACCOUNT.
+    unwanted = "#PBS -A " if site.account is None else "\n"
+    kept = [line for line in lines[:first_extra] if line not in _GEOMETRY and not line.startswith(unwanted)]
+    return kept + lines[first_extra:]
 
 
 # dask-jobqueue's lines for one node with one core and 1 GiB, and for the resource specification "-".
@@ -287,11 +290,9 @@ class _Reader:
             return None
         if key == "job-mem" and re.fullmatch(r"\s*\d{1,18}\s*", str(value)):
             return int(value) * unit
-        # In job-mem, which goes to the scheduler, G is 2**30 bytes; in memory, which is Dask's, 10**9.
-        binary = key == "job-mem" and re.fullmatch(r"\s*\d+\s*[KMGT]B?\s*", str(value), re.IGNORECASE)
-        number = config.parse_positive(
-            re.sub(r"(?i)B?\s*$", "iB", str(value), count=1) if binary else value, parse_bytes
-        )
+        # job-mem goes to the scheduler, memory is Dask's.
+        size = scheduler_bytes(str(value)) if key == "job-mem" else None
+        number = size or config.parse_positive(value, parse_bytes)
         if number is None:
             raise self._invalid(key, value, "a size, e.g. 24 GiB")
         return int(number)
@@ -309,6 +310,12 @@ class _Reader:
 
     def _invalid(self, key: str, value: Any, allowed: str) -> InvalidRequest:
         return invalid(self.name, key, value, allowed)
+
+
+def scheduler_bytes(text: str) -> int | None:
+    """Return the bytes of a size with a unit as schedulers read it, with G as 2**30 bytes; None: another form."""
+    match = re.fullmatch(r"\s*(\d{1,18})\s*([KMGT])B?\s*", text, re.IGNORECASE)
+    return int(match[1]) << 10 * ("KMGT".index(match[2].upper()) + 1) if match else None
 
 
 def invalid(section: str, key: str, value: Any, allowed: str | Sequence[str]) -> InvalidRequest:

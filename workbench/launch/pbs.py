@@ -14,9 +14,9 @@ from workbench.launch.batch import BatchLauncher, Submission
 from workbench.launch.command import Answer, ask
 from workbench.launch.environment import scrub
 from workbench.launch.interface import UNKNOWN, JobSpec, JobState, JobStatus, scheduler_is_silent
-from workbench.launch.jobqueue import site
+from workbench.launch.jobqueue import Site, site, unread
 from workbench.launch.options import Resources
-from workbench.launch.pbs_resources import resolve
+from workbench.launch.pbs_resources import by_directives, left_out, resolve
 from workbench.launch.pbs_script import SUBMIT_OPTIONS, Flavor, job_name, script_text
 from workbench.launch.walltime import clock
 from workbench.text import count
@@ -42,11 +42,18 @@ class PBSLauncher(BatchLauncher):
 
     def resolve(self, resources: Resources, *, ranks: int, threads: int, memory: int | None) -> Resources:
         """Return the resources of a job: the request, else the site's settings."""
-        return resolve(resources, site(self.name, resources.preset), _flavor(), ranks=ranks)
+        return resolve(resources, self._site(resources), _flavor(), ranks=ranks)
+
+    def notices(self, resources: Resources, memory: int | None) -> list[str]:
+        """Return in sentences which settings of the site have no effect on a job, and why."""
+        return [*left_out(self._site(resources)), *unread(self.name, resources.preset)]
+
+    def _site(self, resources: Resources) -> Site:
+        return by_directives(site(self.name, resources.preset), os.environ)
 
     def script(self, spec: JobSpec) -> str:
         """Return the text of the job's script."""
-        return script_text(spec, site(self.name, spec.resources.preset), _flavor())
+        return script_text(spec, self._site(spec.resources), _flavor())
 
     def submission(self, spec: JobSpec, text: str) -> Submission:
         """Return the call of ``qsub``."""

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import re
+import shlex
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 from workbench.errors import InvalidRequest
 from workbench.hints import Option
-from workbench.launch.jobqueue import Site, fill
+from workbench.launch.jobqueue import Site, fill, scheduler_bytes
 from workbench.launch.options import Resources
-from workbench.launch.pbs_script import GEOMETRY, OURS, Flavor, directives, skipped
+from workbench.launch.pbs_script import GEOMETRY, OURS, Flavor, directives, parts, skipped
 
 # Directives for which the workbench has an option, by the field of `Resources`, which has the name of the option.
 _FIELDS = {"queue": "-q", "account": "-A", "walltime": "-l walltime"}
 # With these directives the job would not be one job in the background, or qsub would not return its id.
 _BREAKING = frozenset({"-J", "-t", "-I", "-X", "-z", "-C", "-G", "-W block"})
+# The specification of chunks, of which `_site_constraint` keeps a part.
+_CHUNKS = frozenset({"-l select", "-l nodes"})
 _RESERVATION = re.compile(r"[RSM]\d+(\.\S+)?", re.ASCII)
 _CHUNK_RESOURCES = re.compile(r"[A-Za-z]\w*=[^\s:=+,]+(:[A-Za-z]\w*=[^\s:=+,]+)*", re.ASCII)
 _WORD = re.compile(r"[A-Za-z][\w.-]*", re.ASCII)
@@ -29,7 +33,7 @@ def resolve(resources: Resources, site: Site, flavor: Flavor, *, ranks: int) -> 
     resources
         The user's request; complete resources stay unchanged.
     site
-        The site's settings, for options that `resources` does not have.
+        The site's settings as of `by_directives`, for options that `resources` does not have.
     flavor
         Flavor of the PBS.
     ranks
@@ -44,14 +48,14 @@ def resolve(resources: Resources, site: Site, flavor: Flavor, *, ranks: int) -> 
     -----
     A directive of the site is omitted if another source sets the same option: always for name, output and geometry of
     the job, and for queue, account and walltime if the user has set them. The constraint defaults to the resources of
-    chunks in ``resource-spec`` that are not part of the geometry (``model=...``).
+    the chunk in ``resource-spec`` that are not part of the geometry (``model=...``).
     """
     user_extra = [line for line in resources.extra if line not in site.extra]
     for line in user_extra:
         _check_extra(line)
-    left_out = skipped(site)
+    removed = skipped(site.skip)
     for field, option in _FIELDS.items():
-        if getattr(resources, field) is not None and option in left_out:
+        if getattr(resources, field) is not None and option in removed:
             raise InvalidRequest(
                 f"--{field} has no effect: the settings of the site remove {option} from every job "
                 f"(jobqueue.{site.section}.job-directives-skip).",
@@ -60,7 +64,7 @@ def resolve(resources: Resources, site: Site, flavor: Flavor, *, ranks: int) -> 
             )
     _check_reservation(resources, flavor)
     complete = fill(_on_one_node(resources, flavor), _without_queue(site, resources), ranks=ranks, minute=1)
-    unset: dict[str, Any] = {field: None for field, option in _FIELDS.items() if option in left_out}
+    unset: dict[str, Any] = {field: None for field, option in _FIELDS.items() if option in removed}
     complete = replace(complete, **unset)
     if complete.constraint is None and flavor is Flavor.PRO:
         complete = replace(complete, constraint=_site_constraint(site))
@@ -76,7 +80,70 @@ def resolve(resources: Resources, site: Site, flavor: Flavor, *, ranks: int) -> 
         value = getattr(complete, field)
         if value is not None and (not value or re.search(r"[\s\"'\\]", value)):
             raise InvalidRequest(option=field, given=value, allowed="a name without blanks and quotes")
-    return replace(complete, extra=tuple(dict.fromkeys((*_site_extra(site, complete, left_out), *user_extra))))
+    site_extra = (line for line in site.extra if not _why_left_out(line))
+    return replace(complete, extra=tuple(dict.fromkeys((*site_extra, *user_extra))))
+
+
+def by_directives(site: Site, environment: Mapping[str, str]) -> Site:
+    """Return the settings of a site, after directives and the specification of resources have replaced other settings.
+
+    Parameters
+    ----------
+    site
+        The settings as read.
+    environment
+        The user's variables: ``PBS_ACCOUNT`` is the account if the site has none, as in dask-jobqueue.
+
+    Raises
+    ------
+    InvalidRequest
+        If a directive would change the kind of job.
+    """
+    for line in site.extra:
+        if breaking := directives(line) & _BREAKING:
+            raise InvalidRequest(
+                f"the setting jobqueue.{site.section}.job-extra-directives {line!r} is not valid: {min(breaking)} "
+                "changes the kind of job, and a cluster is one job that runs in the background.",
+                option=f"jobqueue.{site.section}.job-extra-directives",
+                given=line,
+                hint="Remove this directive.",
+            )
+    known = OURS | set(_FIELDS.values())
+    lines = [part for part in parts(f"-l {site.resource_spec}") if not directives(part) & _CHUNKS]
+    lines = lines if site.resource_spec else []
+    for line in site.extra:
+        # Other directives stay as they are written.
+        lines += parts(line) if directives(line) & known else [line]
+    memory = re.search(r"select=(?:1:)?(?:[^\d\s,+][^\s,+:]*:)*mem=(\w+)", site.resource_spec or "")
+    account = site.account or environment.get("PBS_ACCOUNT")
+    site = replace(site, memory=(scheduler_bytes(memory[1]) if memory else None) or site.memory, account=account)
+    for field, option in _FIELDS.items():
+        if found := [line for line in lines if option in directives(line)]:
+            value: Any = " ".join(shlex.split(found[-1])[1:]).removeprefix("walltime=")
+            lines = [line for line in lines if line not in found]
+            # What the site skips are the lines of the other settings.
+            skip = tuple(entry for entry in site.skip if option not in skipped([entry]))
+            site = replace(site, **{field: value}, skip=skip)
+    return replace(site, extra=tuple(lines))
+
+
+def left_out(site: Site) -> list[str]:
+    """Return in sentences which directives of the site, as of `by_directives`, a job does not have, and why."""
+    where = f"of jobqueue.{site.section}"
+    reasons = {line: _why_left_out(line) for line in site.extra}
+    chunk, plus, others = _chunk(site).partition("+")
+    odd = [part for part in chunk.split(":")[1:] if "=" not in part] + ([f"+{others}"] if plus else [])
+    return [
+        *(f"not used: {line} {where}.job-extra-directives, because {why}" for line, why in reasons.items() if why),
+        *(f"not used: {part} {where}.resource-spec, because all chunks of a job are alike, with NAME=VALUE"
+          for part in odd),
+    ]  # fmt: skip
+
+
+def _why_left_out(line: str) -> str:
+    """Return why a job does not have a directive of the site; empty if the job has the directive."""
+    found = directives(line) & OURS
+    return f"the {'options of the start set' if found & GEOMETRY else 'workbench sets'} {min(found)}" if found else ""
 
 
 def _on_one_node(resources: Resources, flavor: Flavor) -> Resources:
@@ -108,23 +175,6 @@ def _check_extra(line: str) -> None:
             given=line,
             hint="Omit this directive.",
         )
-
-
-def _site_extra(site: Site, complete: Resources, left_out: set[str]) -> list[str]:
-    """Return the directives of a site that no other source sets."""
-    taken = OURS | left_out | {option for field, option in _FIELDS.items() if getattr(complete, field) is not None}
-    if complete.reservation is not None:
-        taken |= {"-q"}
-    for line in site.extra:
-        if breaking := directives(line) & _BREAKING:
-            raise InvalidRequest(
-                f"the setting jobqueue.{site.section}.job-extra-directives {line!r} is not valid: {min(breaking)} "
-                "changes the kind of job, and a cluster is one job that runs in the background.",
-                option=f"jobqueue.{site.section}.job-extra-directives",
-                given=line,
-                hint="Remove this directive.",
-            )
-    return [line for line in site.extra if not directives(line) & taken]
 
 
 def _check_reservation(resources: Resources, flavor: Flavor) -> None:
@@ -169,6 +219,10 @@ def _check_constraint(constraint: str | None, flavor: Flavor) -> None:
 
 
 def _site_constraint(site: Site) -> str | None:
-    match = re.search(r"select=([^\s,+]*)", site.resource_spec or "")
-    parts = [part for part in match[1].split(":") if "=" in part] if match else []
-    return ":".join(part for part in parts if f"-l {part.partition('=')[0]}" not in GEOMETRY) or None
+    found = [part for part in _chunk(site).partition("+")[0].split(":") if "=" in part]
+    return ":".join(part for part in found if f"-l {part.partition('=')[0]}" not in GEOMETRY) or None
+
+
+def _chunk(site: Site) -> str:
+    match = re.search(r"select=([^\s,]*)", site.resource_spec or "")
+    return match[1] if match else ""

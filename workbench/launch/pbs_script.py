@@ -6,6 +6,7 @@ import enum
 import itertools
 import re
 import shlex
+from collections.abc import Iterable
 from dataclasses import replace
 
 from workbench.errors import InvalidRequest
@@ -57,6 +58,25 @@ def directives(text: str) -> set[str]:
     return options
 
 
+def parts(text: str) -> list[str]:
+    """Return the options in a directive, each with its value; ``-l`` and ``-W`` for each resource or attribute.
+
+    Examples
+    --------
+    >>> parts("-l software=abc,mem=4gb -m n")
+    ['-l software=abc', '-l mem=4gb', '-m n']
+    """
+    words = shlex.split(text, comments=True)
+    starts = [index for index, word in enumerate(words) if re.match(r"-[A-Za-z]", word)]
+    found = []
+    for start, end in itertools.pairwise([*starts, len(words)]):
+        option, value = words[start][:2], " ".join([words[start][2:].lstrip("="), *words[start + 1 : end]]).strip()
+        # A comma may also be part of a value: -W group_list=a,b
+        values = re.split(r",(?=\s*\w+=)", value) if option in ("-l", "-W") else [value]
+        found += [f"{option} {shlex.quote(each.strip())}" if each else option for each in values]
+    return found
+
+
 def job_name(name: str, identity: str, flavor: Flavor) -> str:
     """Return the name of a job: `name` with characters that PBS accepts, and the identity of the job.
 
@@ -79,9 +99,9 @@ def job_name(name: str, identity: str, flavor: Flavor) -> str:
     return legal[: longest - len(mark)] + mark
 
 
-def skipped(site: Site) -> set[str]:
-    """Return the options, as of `directives`, that a site's settings omit from every job; never the geometry."""
-    entries = [entry.removeprefix("#PBS").strip() for entry in site.skip]
+def skipped(skip: Iterable[str]) -> set[str]:
+    """Return the options, as of `directives`, that entries of a site omit from every job; never the geometry."""
+    entries = [entry.removeprefix("#PBS").strip() for entry in skip]
     # dask-jobqueue accepts any part of a line, for example `walltime`.
     options = [entry if entry.startswith("-") else f"-l {entry}" for entry in entries]
     return set().union(*map(directives, options)) - GEOMETRY
@@ -142,7 +162,7 @@ def script_text(spec: JobSpec, site: Site, flavor: Flavor) -> str:
         if "\n" in str(value):
             raise InvalidRequest(f"{str(value)!r} has more than one line. PBS needs names and paths on one line.")
     always = (f"-N {job_name(spec.name, spec.identity, flavor)}", "-S /bin/bash", "-j oe", "-o /dev/null", "-r n")
-    lines = [f"#PBS {line}" for line in always if not directives(line) & skipped(site)]
+    lines = [f"#PBS {line}" for line in always if not directives(line) & skipped(site.skip)]
     # An advance reservation of PBS is a queue.
     queue = request.reservation.partition(".")[0] if request.reservation else request.queue
     walltime = None if request.walltime is None else pbs_clock(request.walltime)

@@ -140,7 +140,7 @@ def _parts(line: str, section: str) -> list[str]:
     starts = [index for index, word in enumerate(words) if re.match(r"--?[A-Za-z]", word)]
     if not line.isprintable() or starts[:1] != [0] or "".join(_WORD.sub("", line).split()):
         raise invalid(section, "job-extra-directives", line, "options of sbatch in each item of the list")
-    return [" ".join(words[start:end]) for start, end in itertools.pairwise([*starts, None])]
+    return [" ".join(words[start:end]) for start, end in itertools.pairwise([*starts, len(words)])]
 
 
 def _value(line: str) -> str:

@@ -7,6 +7,7 @@ import os
 import stat
 import time
 from contextlib import nullcontext
+from dataclasses import replace
 
 import dask
 import pytest
@@ -443,6 +444,41 @@ def test_chunk_resources_of_the_site_are_kept(pbs):
         assert settle(nodes=1, preset="mine", constraint="model=has").constraint == "model=has"
 
 
+def test_the_specification_of_resources_is_kept_as_a_whole(pbs, spec):
+    text = "select=1:ncpus=64:mem=100gb:model=abc:bigmem+2:ncpus=1,place=scatter:excl,fs=home:work,ncpus=4"
+    with dask.config.set({"jobqueue.mine": {"resource-spec": text, "memory": "8GB", "cores": 2}}):
+        settled = settle(nodes=2, preset="mine")
+        lines = PBSLauncher().script(replace(spec, resources=settled)).splitlines()
+        told = PBSLauncher().notices(settled, None)
+        assert PBSLauncher().resolve(settled, ranks=4, threads=1, memory=None) == settled
+    assert (settled.constraint, settled.extra) == ("model=abc", ("-l place=scatter:excl", "-l fs=home:work"))
+    assert "#PBS -l select=2:ncpus=2:mpiprocs=2:ompthreads=1:mem=102400mb:model=abc" in lines
+    assert "#PBS -l place=scatter" not in lines
+    assert [sentence.split()[2] for sentence in told] == ["-l", "bigmem", "+2:ncpus=1", "cores"]
+
+
+def test_a_directive_of_the_site_replaces_its_other_settings_and_only_the_part_that_is_ours_is_left_out(pbs):
+    lines = ["-l walltime=02:00:00 -q short", "-l software=abc,mem=4gb", "-W group_list=a,b", "-o /site/log -m n"]
+    with dask.config.set({"jobqueue.mine": {"queue": "main", "header-skip": ["walltime"], "job-extra": lines}}):
+        settled = settle(preset="mine")
+        assert (settled.walltime, settled.queue) == (7200, "short")
+        assert settled.extra == ("-l software=abc", "-W group_list=a,b", "-m n")
+        assert settle(preset="mine", walltime=60, queue="x").walltime == 60
+        assert PBSLauncher().notices(settled, None) == [
+            "not used: -l mem=4gb of jobqueue.mine.job-extra-directives, because the options of the start set -l mem",
+            "not used: -o /site/log of jobqueue.mine.job-extra-directives, because the workbench sets -o",
+        ]
+
+
+def test_the_account_of_a_variable_is_that_of_the_site_unless_the_site_skips_it(pbs, spec, monkeypatch):
+    monkeypatch.setenv("PBS_ACCOUNT", "mine")
+    assert settle().account == "mine"
+    with dask.config.set({"jobqueue.odd": {"header-skip": ["-A"]}}):
+        settled = settle(preset="odd")
+        assert settled.account is None
+        assert "#PBS -A" not in PBSLauncher().script(replace(spec, resources=settled))
+
+
 def test_nodes_and_ranks_per_node_follow_from_each_other(pbs):
     assert (settle(10, nodes=3).nodes, settle(10, nodes=3).ranks_per_node) == (3, 4)
     assert (settle(10, ranks_per_node=4).nodes, settle(10, ranks_per_node=4).ranks_per_node) == (3, 4)
@@ -496,7 +532,8 @@ def test_what_the_emulation_would_drop_is_refused(emulation):
 def test_what_the_site_skips_is_not_asked_for(pbs, skip):
     with dask.config.set({"jobqueue.mine": {"job-directives-skip": [skip, "-m"], "job-extra-directives": ["-m n"]}}):
         settled = settle(preset="mine", queue="walltime")
-        assert (settled.walltime, settled.extra, settled.queue) == (None, (), "walltime")
+        # As in dask-jobqueue, additional directives are never skipped.
+        assert (settled.walltime, settled.extra, settled.queue) == (None, ("-m n",), "walltime")
         with pytest.raises(
             InvalidRequest, match="--walltime has no effect: the settings of the site remove -l walltime"
         ):
