@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,18 @@ _FIRST_INTERVAL, _MAX_INTERVAL = 0.3, 10.0
 _END_TIMEOUT = 8.0
 
 
+@dataclass(frozen=True)
+class _Job:
+    """The job of one start of a world."""
+
+    id: str
+    receipt: Path
+    """File with the id, for processes that search for the jobs of the cluster."""
+    log: str
+    no_rank_left: asyncio.Event
+    """Set when the last rank has left, since the end of the job is near then."""
+
+
 class JobWorld(MPIWorld):
     """A world whose ``mpiexec`` runs in another job of the same scheduler, as a child of that job's keeper.
 
@@ -35,9 +48,10 @@ class JobWorld(MPIWorld):
         super().__init__(record, mpi, index, ranks)
         self._report = report
         self._launcher = launcher(record.scheduler)
-        self._no_rank_left = asyncio.Event()
         self._queued = False
-        self._submitting: asyncio.Future[str] | None = None
+        # The job of the latest start. Each method reads it once, because the next start may begin meanwhile.
+        self._submitted: asyncio.Future[_Job] | None = None
+        self._no_rank_left = asyncio.Event()
 
     @property
     def state(self) -> str:
@@ -50,40 +64,45 @@ class JobWorld(MPIWorld):
         The keeper reads the address from the record.
         """
         self.begin()
-        self._no_rank_left.clear()
         self.job = None
-        spec = await asyncio.to_thread(world_job_spec, self.record, self.index, self.ranks, self.starts)
+        self._no_rank_left = asyncio.Event()
         # The submission continues if this coroutine is canceled, because a job without a known id cannot be canceled.
-        self._submitting = asyncio.ensure_future(asyncio.to_thread(self._launcher.submit, spec))
-        self.job = await asyncio.shield(self._submitting)
-        self._queued = True
+        self._submitted = asyncio.ensure_future(self._submit(self.starts, self._no_rank_left))
+        job = await asyncio.shield(self._submitted)
+        self.job, self._queued = job.id, True
         try:
-            await self._await_run(str(spec.log))
+            await self._await_run(job)
         finally:
             self._queued = False
 
-    async def _await_run(self, log: str) -> None:
+    async def _submit(self, start: int, no_rank_left: asyncio.Event) -> _Job:
+        spec = await asyncio.to_thread(world_job_spec, self.record, self.index, self.ranks, start)
+        receipt = self.record.folder / f"world-{self.index}-{start}.job"
+        return _Job(await asyncio.to_thread(self._launcher.submit, spec), receipt, str(spec.log), no_rank_left)
+
+    async def _await_run(self, job: _Job) -> None:
         reported, deadline = "", time.monotonic() + config.seconds("queue-timeout")
         for interval in _intervals():
-            status = await self._status()
+            status = await self._status(job)
             if status.finished:
-                raise StartError(f"{self._end_message(status)}. The job had not run. See {log}.")
-            message = f"world {self.index}: job {self.job} {describe(status)}"
+                raise StartError(f"{_end_message(job, status)}. The job had not run. See {job.log}.")
+            message = f"world {self.index}: job {job.id} {describe(status)}"
             if message != reported:
                 self._report(reported := message)
             if not (status.state.waits or status.state is JobState.UNKNOWN):
                 return
             if time.monotonic() > deadline:
-                await self._cancel()
+                await self._cancel(job)
                 raise StartError(f"{message}. The job was cancelled at the end of workbench.queue-timeout.")
             await asyncio.sleep(interval)
 
-    async def _status(self) -> JobStatus:
-        job = str(self.job)
-        return (await asyncio.to_thread(self._launcher.statuses, [job]))[job]
-
-    def _end_message(self, status: JobStatus) -> str:
-        return f"its job {self.job} has ended: {describe(status)}"
+    async def _status(self, job: _Job) -> JobStatus:
+        status = (await asyncio.to_thread(self._launcher.statuses, [job.id]))[job.id]
+        if status.finished:
+            # The id is not needed any more. An error of the disk must not stop the end of a cluster.
+            with suppress(OSError):
+                await asyncio.to_thread(job.receipt.unlink, missing_ok=True)
+        return status
 
     def left(self, rank: int) -> dict[str, Any]:
         """Record that a rank has left; after the last one the end of the job is near."""
@@ -94,50 +113,52 @@ class JobWorld(MPIWorld):
 
     async def exited(self) -> str:
         """Wait for the end of the job and return a message about its end."""
+        if self._submitted is None:
+            raise RuntimeError(f"World {self.index} was not started. Call start() first.")
+        return await self._exited(await asyncio.shield(self._submitted))
+
+    async def _exited(self, job: _Job) -> str:
         intervals = _intervals()
-        while not (status := await self._status()).finished:
-            if self._no_rank_left.is_set():
+        while not (status := await self._status(job)).finished:
+            if job.no_rank_left.is_set():
                 await asyncio.sleep(next(intervals))
                 continue
             with suppress(TimeoutError):
                 async with asyncio.timeout(next(intervals)):
-                    await self._no_rank_left.wait()
+                    await job.no_rank_left.wait()
                 intervals = _intervals()  # the end is near
-        return self._end_message(status)
+        return _end_message(job, status)
 
     async def stop(self, request_end: Callable[[], Awaitable[None]]) -> None:
-        """Request the end of the ranks, then cancel the job."""
+        """Request the end of the ranks of this start, then cancel its job."""
         self.stopping = True
-        if self.job is None and self._submitting is not None:
-            with suppress(LaunchError, OSError):  # reported by `start`
-                self.job = await self._submitting
-        if self.job is not None and await self._end_job(request_end):
-            # The job has ended, so its id is not needed. An error of the disk must not stop the end of a cluster.
-            with suppress(OSError):
-                await asyncio.to_thread(self._receipt().unlink, missing_ok=True)
-
-    def _receipt(self) -> Path:
-        return self.record.folder / f"world-{self.index}-{self.starts}.job"
-
-    async def _end_job(self, request_end: Callable[[], Awaitable[None]]) -> bool:
-        if self.ready:  # otherwise a rank does not receive the request
+        submitted, ready = self._submitted, self.ready
+        if submitted is None:
+            return
+        try:
+            job = await asyncio.shield(submitted)
+        except (LaunchError, OSError):
+            return  # reported by `start`
+        if ready:  # otherwise a rank does not receive the request
             with suppress(TimeoutError):
                 async with asyncio.timeout(_END_TIMEOUT):
                     await request_end()
-                    await self.exited()
-                    return True
-        await self._cancel()
+                    await self._exited(job)
+                    return
+        await self._cancel(job)
         with suppress(TimeoutError):
             async with asyncio.timeout(_END_TIMEOUT):
-                await self.exited()
-                return True
-        return False
+                await self._exited(job)
 
-    async def _cancel(self) -> None:
+    async def _cancel(self, job: _Job) -> None:
         try:
-            await asyncio.to_thread(self._launcher.cancel, str(self.job))
+            await asyncio.to_thread(self._launcher.cancel, job.id)
         except LaunchError as error:
-            self._report(f"world {self.index}: job {self.job} could not be cancelled: {error}")
+            self._report(f"world {self.index}: job {job.id} could not be cancelled: {error}")
+
+
+def _end_message(job: _Job, status: JobStatus) -> str:
+    return f"its job {job.id} has ended: {describe(status)}"
 
 
 def _intervals() -> Iterator[float]:

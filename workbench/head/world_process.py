@@ -101,7 +101,10 @@ class WorldProcess(MPIWorld):
 
     async def exited(self) -> str:
         """Wait for the end of ``mpiexec`` and return a message about its end."""
-        loop, process = asyncio.get_running_loop(), self._running_process()
+        return await self._exited(self._running_process())
+
+    async def _exited(self, process: subprocess.Popen[bytes]) -> str:
+        loop = asyncio.get_running_loop()
         done: asyncio.Future[int] = loop.create_future()
 
         def set_result(code: int) -> None:
@@ -121,10 +124,11 @@ class WorldProcess(MPIWorld):
     async def stop(self, request_end: Callable[[], Awaitable[None]]) -> None:
         """Request the end of the ranks, then of ``mpiexec``, then kill the rest."""
         self.stopping = True
-        process = self._process
+        # Those of this start: the next one may begin as soon as mpiexec has ended.
+        process, present, lost = self._process, self.present, self.lost
         if process is None or process.poll() is not None:
             return
-        exited = asyncio.ensure_future(self.exited())
+        exited = asyncio.ensure_future(self._exited(process))
 
         async def by_signal(number: int) -> None:
             with contextlib.suppress(ProcessLookupError):
@@ -144,7 +148,7 @@ class WorldProcess(MPIWorld):
                     await asyncio.shield(exited)
                     break
         # A killed mpiexec may have left ranks on this host.
-        for facts in {**self.present, **self.lost}.values():
+        for facts in {**present, **lost}.values():
             if facts.get("host") == os.uname().nodename:
                 _kill_rank(facts["pid"], self.record.name)
 

@@ -289,7 +289,7 @@ class Worlds:
         InvalidRequest
             If a world is being started.
         StartError
-            If a world does not start again.
+            If a world does not start again, or loses ranks before all worlds have started.
         """
         async with self._resizing:
             await self._restart()
@@ -318,6 +318,12 @@ class Worlds:
             await asyncio.sleep(0.05)
         if lost := [w for w in worlds if w.index not in self._worlds]:
             raise StartError(f"world {lost[0].index} did not start again, and was abandoned. See {lost[0].log}.")
+        if degraded := [w for w in worlds if w.lost]:
+            ranks = ", ".join(map(str, sorted(degraded[0].lost)[:16]))
+            raise StartError(
+                f"world {degraded[0].index} has started again, and then lost ranks ({ranks}).",
+                hint=f"See {degraded[0].log}, and restart again.",
+            )
 
     def _end_request(self, world: MPIWorld) -> Callable[[], Awaitable[None]]:
         async def send() -> None:

@@ -24,22 +24,24 @@ class Scheduler:
     def __init__(self):
         self.gate, self.taken, self.cancelled = threading.Event(), [], []
         self.refuses = False
+        self.states = {}
         self.gate.set()
 
     def submit(self, spec):
         assert self.gate.wait(20)
-        spec.receipt.write_text("77\n")
-        self.taken.append("77")
-        return "77"
+        job = str(77 + len(self.taken))
+        spec.receipt.write_text(f"{job}\n")
+        self.taken.append(job)
+        return job
 
     def statuses(self, jobs):
-        state = JobState.CANCELLED if self.cancelled else JobState.QUEUED
-        return {job: JobStatus(state) for job in jobs}
+        return {job: JobStatus(self.states.get(job, JobState.QUEUED)) for job in jobs}
 
     def cancel(self, job):
         if self.refuses:
             raise LaunchError("scancel does not answer")
         self.cancelled.append(job)
+        self.states[job] = JobState.CANCELLED
 
 
 @pytest.fixture
@@ -56,8 +58,12 @@ def world(scheduler, monkeypatch, tmp_path):
     monkeypatch.setenv("JUPYTER_DATA_DIR", str(tmp_path))
     record = Record(name="a", ranks=2, scheduler="slurm")
     record.folder.mkdir(parents=True)
-    spec = job_world.world_job_spec.__globals__["_spec"](record, "world-1-1", "job-1", 2, ())
-    monkeypatch.setattr(job_world, "world_job_spec", lambda *_: spec)
+    spec = job_world.world_job_spec.__globals__["_spec"]
+    monkeypatch.setattr(
+        job_world,
+        "world_job_spec",
+        lambda record, index, ranks, start: spec(record, f"world-{index}-{start}", "job-1", ranks, ()),
+    )
     return JobWorld(record, MPI("openmpi", (5, 0), "", "mpiexec"), 1, 2, report=lambda _: None)
 
 
@@ -68,7 +74,7 @@ async def nobody():
 async def test_a_stop_while_the_job_is_being_submitted_waits_for_its_number_and_cancels_it(world, scheduler):
     scheduler.gate.clear()
     starting = asyncio.ensure_future(world.start(10, "tls://x:1"))
-    await asyncio.to_thread(until, "the submission", lambda: world._submitting)
+    await asyncio.to_thread(until, "the submission", lambda: world._submitted)
     starting.cancel()
     stopping = asyncio.ensure_future(world.stop(nobody))
     await asyncio.sleep(0.05)
@@ -97,3 +103,18 @@ async def test_a_receipt_that_cannot_be_removed_does_not_stop_the_end_of_the_clu
     await world.stop(nobody)
     assert scheduler.cancelled == ["77"]
     starting.cancel()
+
+
+async def test_a_restart_spares_the_job_that_it_has_started(world, scheduler):
+    scheduler.states = {"77": JobState.RUNNING, "78": JobState.RUNNING}
+    await world.start(10, "tls://x:1")
+    world.ready = True
+
+    async def end_and_start_again():  # the head starts the world again as soon as the first job has ended
+        scheduler.states["77"] = JobState.DONE
+        await world.exited()
+        await world.start(10, "tls://x:1")
+
+    await world.stop(end_and_start_again)
+    assert (scheduler.taken, scheduler.cancelled) == (["77", "78"], [])
+    assert [path.name for path in world.record.folder.glob("*.job")] == ["world-1-2.job"]

@@ -56,7 +56,7 @@ async def test_ranks_get_more_time_to_end_in_order_the_more_they_are(ranks, seco
 
     monkeypatch.setattr(asyncio, "timeout", pass_at_once)
     monkeypatch.setattr(os, "killpg", lambda _, number: steps.append(number))
-    monkeypatch.setattr(WorldProcess, "exited", lambda _: asyncio.get_running_loop().create_future())
+    monkeypatch.setattr(WorldProcess, "_exited", lambda *_: asyncio.get_running_loop().create_future())
     world = WorldProcess(record, MPI("openmpi", (5, 0), "", "mpiexec"), 0, ranks)
     world._process, world.ready = SimpleNamespace(pid=-1, poll=lambda: None), True
     await world.stop(request_end)
@@ -76,7 +76,7 @@ async def test_ranks_that_are_not_ready_are_not_asked_to_end(record, monkeypatch
         pytest.fail("no rank receives the request")
 
     monkeypatch.setattr(os, "killpg", kill)
-    monkeypatch.setattr(WorldProcess, "exited", lambda _: exited)
+    monkeypatch.setattr(WorldProcess, "_exited", lambda *_: exited)
     world = WorldProcess(record, MPI("openmpi", (5, 0), "", "mpiexec"), 0, 2)
     world._process = SimpleNamespace(pid=-1, poll=lambda: None)
     async with asyncio.timeout(DEADLINE):

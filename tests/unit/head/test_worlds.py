@@ -10,7 +10,7 @@ from support.patience import DEADLINE
 
 from workbench.deploy.record import Record
 from workbench.deploy.world import MPIWorld
-from workbench.errors import StartTimeout
+from workbench.errors import StartError, StartTimeout
 from workbench.head import worlds
 from workbench.launch.mpi_library import MPI
 
@@ -18,7 +18,9 @@ OPENMPI = MPI("openmpi", (5, 0), "", "mpiexec")
 
 
 class World(MPIWorld):
-    """A world without processes, whose ranks register at once in its first start, and never in a later one."""
+    """A world without processes, whose ranks register at once in its first `complete_starts` starts, then never."""
+
+    complete_starts = 1
 
     def __init__(self, record, mpi, index, ranks, before=0):
         super().__init__(record, mpi, index, ranks)
@@ -34,7 +36,7 @@ class World(MPIWorld):
         self.begin()
         self._end = asyncio.get_running_loop().create_future()
         self.started.set()
-        for rank in range(self.ranks if self.starts == 1 else 0):
+        for rank in range(self.ranks if self.starts <= self.complete_starts else 0):
             self.joined(rank, {"threads": "multiple"})
 
     async def exited(self):
@@ -158,3 +160,20 @@ async def test_a_restart_names_the_world_that_is_not_ready_at_its_deadline(clust
         cluster.tasks.append(asyncio.ensure_future(cluster.worlds.keep_first(DEADLINE)))
         with pytest.raises(StartTimeout, match=r"world [01] was not ready again .* restart\. See .*world-[01]\.log"):
             await cluster.worlds.restart()
+
+
+async def test_a_restart_that_ends_with_lost_ranks_is_an_error(cluster):
+    async with asyncio.timeout(DEADLINE):
+        await cluster.worlds.scale(4)
+        first, later = cluster.worlds
+        later.complete_starts = 2
+        cluster.tasks.append(asyncio.ensure_future(cluster.worlds.keep_first(DEADLINE)))
+        for world in (first, later):
+            world.started.clear()
+        restarting = asyncio.ensure_future(cluster.worlds.restart())
+        await asyncio.gather(first.started.wait(), later.started.wait())
+        cluster.worlds.left(1, 1)
+        for rank in range(2):
+            cluster.worlds.joined(0, rank, {"threads": "multiple"})
+        with pytest.raises(StartError, match=r"world 1 has started again, and then lost ranks \(1\)"):
+            await restarting
