@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 from typing import BinaryIO
@@ -10,6 +11,7 @@ from workbench.deploy import registry
 from workbench.deploy.record import Record, logs_folder
 from workbench.errors import ClusterNotFound, InvalidRequest, did_you_mean
 from workbench.files.private import make_private, opener
+from workbench.log import output
 from workbench.log.printable import printable
 
 _KINDS = ("head", "job", "world", "rank")
@@ -65,9 +67,17 @@ def of_world(record: Record, index: int) -> Path:
 
 
 def append(path: Path) -> BinaryIO:
-    """Open a log to write at its end; create the log, and its folder, which users may remove to free space."""
-    make_private(path.parent)
-    return open(path, "ab", opener=opener)
+    """Open a log to write at its end; create the log, and its folder, which users may remove to free space.
+
+    On a full disk what is written is lost, without an error.
+    """
+    try:
+        make_private(path.parent)
+        return output.append(path, opener)
+    except OSError as error:
+        if error.errno not in output.FULL:
+            raise
+        return output.append(Path(os.devnull))
 
 
 def tail(record: Record, lines: int = 15, *, head: bool = True) -> str:

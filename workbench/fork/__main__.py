@@ -6,7 +6,9 @@ import socket
 import sys
 
 from workbench.fork.template import Template
+from workbench.log import output
 
 if __name__ == "__main__":
+    output.keep_on()
     MODULES, LISTENER = sys.argv[3:5]
     Template.of(socket.socket(fileno=int(LISTENER)), MODULES).serve()

@@ -350,7 +350,10 @@ def listen(folder: str) -> Any:
 def _start_template(folder: str, log: str, arguments: list[str], files: list[int]) -> None:
     """Start the template of this node. From now on connections wait for the template."""
     listener = listen(folder)
-    output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    try:
+        output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    except OSError:  # most likely the disk is full
+        output = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
     if not os.fork():
         try:
             # A signal to the process group of this stub must not end the template, which other ranks need.

@@ -29,13 +29,14 @@ from workbench.head.world_process import WorldProcess
 from workbench.launch import mpi_library, network
 from workbench.launch.allocation import current_allocation, peers
 from workbench.launch.launchers import launcher
-from workbench.log import debug_log
+from workbench.log import debug_log, output
 from workbench.processes import open_files
 from workbench.processes.process_id import ProcessId
 
 
 def main() -> int:
     """Run the cluster NAME until its end; return the exit code."""
+    output.keep_on()
     parser = argparse.ArgumentParser(prog="workbench.head")
     parser.add_argument("name")
     parser.add_argument("id", nargs="?", help="id of the cluster; default: the cluster with this name")

@@ -29,7 +29,8 @@ from workbench.head.scheduler import HeadScheduler, RankMembershipPlugin
 from workbench.head.walltime import Walltime, job_end
 from workbench.head.world_process import WorldProcess
 from workbench.head.worlds import Worlds
-from workbench.hints import Option
+from workbench.hints import Hint, Option
+from workbench.log import output
 from workbench.metrics.head import Metrics
 from workbench.placement.head import fail_unrunnable
 
@@ -62,6 +63,8 @@ class Head:
     times
         Times of the steps of this process so far, in seconds since the epoch.
     """
+
+    _has_room = True  # on the disk of the record
 
     def __init__(
         self,
@@ -131,12 +134,9 @@ class Head:
         try:
             kind, reason = await self._end
         except StartError as error:
-            note = functools.partial(ended.note, hint=error.hint)
-            await self._on_disk(note, self.record, ended.FAILED, error.message)
             self.record = self.record.replace(failure=error.fields())
-            return await self._close("failed", error.message)
-        await self._on_disk(ended.note, self.record, kind, reason)
-        return await self._close("closing", reason)
+            return await self._close(ended.FAILED, error.message, error.hint)
+        return await self._close(kind, reason)
 
     def end(self, reason: str, kind: str = ended.ENDED) -> None:
         """End the cluster in order; `kind` is one of `workbench.deploy.ended`."""
@@ -291,8 +291,18 @@ class Head:
         self._changed.clear()
         try:
             await asyncio.to_thread(self._save)
-        except OSError:
-            self._changed.set()  # try again: the disk may be full; the lease shows whether the folder was removed
+            if not self._has_room:
+                self._has_room = True
+                self._report(f"{self.record.folder} has room again", kind="disk")
+        except OSError as error:
+            self._changed.set()  # try again; the lease shows whether the folder was removed
+            if error.errno in output.FULL and self._has_room:
+                self._has_room = False
+                self._report(
+                    f"{self.record.folder} has no room ({error.strerror}): the cluster continues, but its record and "
+                    "its logs are not up to date until you free some space",
+                    kind="disk",
+                )
 
     def _save(self) -> None:
         # One thread writes at a time, and always the newest record, so that a late thread restores no older one.
@@ -352,12 +362,15 @@ class Head:
 
     # -- end ---------------------------------------------------------------------------------------------------
 
-    async def _close(self, state: str, reason: str) -> int:
+    async def _close(self, kind: str, reason: str, hint: Hint = ()) -> int:
+        note = functools.partial(ended.note, self.record, kind, reason, hint=hint)
+        await self._on_disk(note)
         logger.info("ending the cluster: %s", reason)
         self._notify(f"the cluster ends: {reason}", "end")
         for task in self._tasks:
             task.cancel()
-        self.record = self.record.replace(state=state, message=reason)
+        failed = kind == ended.FAILED
+        self.record = self.record.replace(state="failed" if failed else "closing", message=reason)
         await self._on_disk(self._save)
         await asyncio.gather(self.worlds.stop(), self.cells.close())
         try:
@@ -371,12 +384,14 @@ class Head:
         node_dirs.remove(self.record.id)
         if not await asyncio.to_thread(self._ends_other_jobs):
             return 1
-        if state == "failed":
+        if failed:
             # The record stays for clients that wait for the start; the key does not.
             await self._on_disk(certificates.remove, self.record.folder)
+            await self._on_disk(self._save)  # a full disk has room now
         else:
             await self._on_disk(registry.remove, self.record)
-        return 1 if state == "failed" else 0
+        await self._on_disk(note)
+        return 1 if failed else 0
 
     @staticmethod
     async def _on_disk(function: Callable[..., None], *arguments: Any) -> None:

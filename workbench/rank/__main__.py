@@ -23,6 +23,7 @@ from workbench.deploy import logs
 from workbench.deploy.record import Record
 from workbench.deploy.registry import await_record
 from workbench.files import node_dirs
+from workbench.log import output
 from workbench.mpi.abort import abort_world
 from workbench.mpi.context import current
 from workbench.processes import open_files, parent_death
@@ -60,6 +61,7 @@ def main(daemon: int | None = None, began: float | None = None) -> NoReturn:
         daemon = os.getppid()
         parent_death.set_signal(daemon, signal.SIGKILL)
         parent_death.poll_parent(daemon)
+    output.keep_on()
     faulthandler.enable()
     # A rank has a connection to each other rank. On nodes without the head no other process has raised the limit.
     open_files.allow_many()
@@ -102,14 +104,13 @@ def _abort(error: BaseException, stderr_fd: int, record: Record, index: int, dae
         error = error.__cause__  # the cause is more specific than "failed to start"
     cause = traceback.format_exception_only(error)[-1].strip()
     reason = f"{lines}{logs.FAILURE}{name} failed while starting: {cause}\n".encode()
-    # The world has to end even where the disk is full.
-    with contextlib.suppress(OSError):
-        sys.stderr.write(lines)
+    sys.stderr.write(lines)
     try:
         # mpiexec may end before it has forwarded the output.
         os.write(os.open(logs.of_world(record, index), os.O_WRONLY | os.O_APPEND), reason)
     except OSError:
-        os.write(stderr_fd, reason)
+        with contextlib.suppress(OSError):
+            os.write(stderr_fd, reason)
     if not record.process.is_local:
         node_dirs.release_node(record.id)
     abort_world(daemon if _is_launcher(daemon, record.process) else None)

@@ -17,9 +17,11 @@ import traceback
 from collections.abc import Callable
 from concurrent.futures import Future
 from concurrent.futures import wait as wait_for
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from workbench import comm
+from workbench.deploy import logs
 from workbench.deploy.record import Record
 from workbench.errors import LaunchError
 from workbench.gpu import visible
@@ -144,11 +146,10 @@ def _left(deadline: float) -> float:
     return max(0.1, deadline - time.monotonic())
 
 
-def _log_to(path: os.PathLike[str]) -> None:
-    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    os.dup2(file, 1)
-    os.dup2(file, 2)
-    os.close(file)
+def _log_to(path: Path) -> None:
+    with logs.append(path) as log:
+        os.dup2(log.fileno(), 1)
+        os.dup2(log.fileno(), 2)
 
 
 def init_mpi(ranks: int, world: int, thread: SpmdThread) -> RankContext:

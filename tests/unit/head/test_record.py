@@ -25,7 +25,7 @@ from workbench.launch import mpi_library
 
 
 async def test_a_head_whose_disk_is_full_answers_and_writes_its_record_when_there_is_room(monkeypatch):
-    written = asyncio.Queue()
+    written, over, told = asyncio.Queue(), asyncio.Event(), []
     full = [True]
 
     def update(record):
@@ -40,12 +40,25 @@ async def test_a_head_whose_disk_is_full_answers_and_writes_its_record_when_ther
     head._tasks, head._end = set(), loop.create_future()
     head._changed.set()
 
+    def report(message, kind):
+        told.append((message, kind))
+        if "again" in message:
+            over.set()
+
+    monkeypatch.setattr(head, "_report", report)
+
     assert (await head._rpc_status())["message"] == "a rank has come"
+    [(notice, kind)] = told
+    assert notice.startswith(f"{head.record.folder} has no room (Disk quota exceeded): the cluster continues")
+    assert kind == "disk"
+    await head._save_change()
     full[0] = False
     writing = asyncio.ensure_future(head._write_record())
     async with asyncio.timeout(DEADLINE):
         assert (await written.get()).message == "a rank has come"
+        await over.wait()
     writing.cancel()
+    assert told[1:] == [(f"{head.record.folder} has room again", "disk")], "each is reported once"
 
 
 async def test_a_head_whose_file_server_hangs_answers_without_its_record_on_disk(monkeypatch):

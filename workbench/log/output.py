@@ -1,0 +1,50 @@
+"""Log files on a disk that may be full: what does not fit is lost, and the process goes on."""
+
+from __future__ import annotations
+
+import errno
+import io
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
+
+FULL = (errno.ENOSPC, errno.EDQUOT)
+"""Numbers of the errors of a full disk and of an exhausted quota."""
+
+
+class _LogFile(io.FileIO):
+    def write(self, data: ReadableBuffer, /) -> int:
+        try:
+            return super().write(data)
+        except OSError as error:
+            if error.errno not in FULL:
+                raise
+            return memoryview(data).nbytes
+
+
+def append(path: Path, opener: Callable[[str, int], int] | None = None) -> BinaryIO:
+    """Open a log to write at its end."""
+    return io.BufferedWriter(_LogFile(path, "a", opener=opener))
+
+
+def keep_on() -> None:
+    """Let the output of this process, which goes to a log, raise no error on a full disk: ``print`` in user code, too.
+
+    Output of C code ignores errors anyway.
+    """
+    for name, number in (("stdout", 1), ("stderr", 2)):
+        before = getattr(sys, name)
+        if isinstance(before, io.TextIOWrapper):  # else the process was started without this file
+            with suppress(OSError):
+                before.flush()
+            file = io.BufferedWriter(_LogFile(number, "w", closefd=False))
+            after = io.TextIOWrapper(
+                file, encoding=before.encoding, errors=before.errors, line_buffering=before.line_buffering
+            )
+            setattr(sys, name, after)
+            setattr(sys, f"__{name}__", after)
