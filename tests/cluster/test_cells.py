@@ -22,6 +22,7 @@ from distributed import Client, wait
 from support import unpacked
 from support.processes import DEADLINE, GONE_WITHIN, gone, kill, until
 
+import workbench
 from workbench import MPICluster, blocks, place
 from workbench.cells import client as cells_client
 from workbench.cells.output import failures, grouped, with_label
@@ -144,6 +145,29 @@ def test_a_rank_that_fails_ends_the_others_in_the_middle_of_a_collective(client4
         with pytest.raises(CollectiveFailed, match=f"the cell failed on rank {guilty} of world 0: KeyError: 'bad'"):
             result.check()
         assert is_usable(client4)
+
+
+def test_a_text_that_utf_8_does_not_have_costs_no_rank(client4):
+    code = r"""
+import workbench
+workbench.report(1, name="caf\udce9", loss=1.0)
+if rank == 1:
+    raise ValueError("cannot read caf\udce9")
+"""
+    result = cells_client.run(code, client=client4)
+    assert "cannot read caf" in failures(result)[0]
+    with pytest.raises(CollectiveFailed, match=r"on rank 1 of world 0: ValueError: cannot read caf\\udce9$"):
+        result.check()
+
+    def reads(comm):
+        workbench.report(1, name="caf\udce9", loss=1.0)
+        raise ValueError("cannot read caf\udce9")
+
+    with pytest.raises(ValueError, match="cannot read caf"):
+        workbench.run_on_ranks(reads, client=client4)
+    # Lost ranks would be missed here.
+    assert is_usable(client4)
+    assert workbench.run_on_ranks(lambda comm: comm.size, client=client4) == [4] * 4
 
 
 def test_ranks_that_do_not_wait_for_the_one_that_failed_come_to_their_end(client4):

@@ -19,10 +19,11 @@ from workbench.cells.rank_cell import Cell, completions, run_in_shell
 from workbench.cells.run_cell import CellOutcome, RunCell
 from workbench.collective.cancelled import Cancelled
 from workbench.collective.rank_rpc import answering
-from workbench.collective.serialize import loads
+from workbench.collective.serialize import in_words, loads
 from workbench.errors import CollectiveFailed, RankLost
 from workbench.files import node_dirs
 from workbench.hints import Command
+from workbench.log.printable import brief
 from workbench.mpi.call_state import CallCancelled, CallState
 from workbench.mpi.polling import keep_alive
 from workbench.mpi.threads import MainThread
@@ -222,7 +223,12 @@ class Cells:
 
     def _report(self, cell: str, status: str, summary: str) -> None:
         """Report to the head that this rank has ended a cell. On the worker's loop."""
-        message: protocol.Ended = {"cell": cell, "rank": self._context.rank, "status": status, "summary": summary}
+        message: protocol.Ended = {
+            "cell": cell,
+            "rank": self._context.rank,
+            "status": status,
+            "summary": brief(summary),
+        }
         with contextlib.suppress(OSError):
             self._worker.batched_stream.send({"op": protocol.ENDED, **message})
 
@@ -242,7 +248,7 @@ class Cells:
         except CallCancelled as error:
             outcome = CellOutcome("ended", str(error))
         except BaseException as error:  # noqa: BLE001  (SIGINT before or after the user's code, MPI that fails)
-            outcome = CellOutcome("error", f"{type(error).__name__}: {error}")
+            outcome = CellOutcome("error", in_words(error))
         if cell.interrupted:
             outcome = CellOutcome("interrupted", cell.interrupted, outcome.traceback)
         outcome.cut = cell.cut
@@ -288,7 +294,7 @@ def _unpack(parcel: bytes) -> tuple[Any, str | None]:
     try:
         return loads(parcel), None
     except BaseException as error:  # noqa: BLE001  (whatever the class of the user raises)
-        return None, f"{type(error).__name__}: {error}"
+        return None, in_words(error)
 
 
 def _import() -> None:

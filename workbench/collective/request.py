@@ -16,6 +16,7 @@ from workbench.collective.globals import taken_along, variables
 from workbench.collective.protocol import Call, Work
 from workbench.collective.serialize import Placeholder
 from workbench.errors import InvalidRequest, did_you_mean
+from workbench.log.printable import brief
 from workbench.placement import from_results, layout, pinning, rows, sources
 from workbench.session.current_client import current_client
 
@@ -96,7 +97,7 @@ def request(
     from dask.base import is_dask_collection
     from dask.utils import funcname
 
-    name = name or funcname(function)
+    name = brief(name or funcname(function))
     if not callable(function):
         raise InvalidRequest(f"{function!r} cannot run on the ranks. Pass a function fn(comm, ...).")
     if result not in RESULTS:

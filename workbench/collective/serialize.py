@@ -20,12 +20,13 @@ import cloudpickle
 
 from workbench.collective.protocol import Error
 from workbench.errors import CollectiveFailed
+from workbench.log.printable import brief
 
 if TYPE_CHECKING:
     from distributed.protocol.serialize import Serialized
 
-# Bytes of a pickled error, and characters of the text of an error. Every rank may send one.
-_LARGEST_ERROR, _LONGEST_TEXT, _LONGEST_STACK = 1 << 20, 4000, 40_000
+# Bytes of a pickled error, and characters of its traceback. Every rank may send one.
+_LARGEST_ERROR, _LONGEST_STACK = 1 << 20, 40_000
 _MPI = "mpi4py.MPI"
 _PACKAGE = str(Path(__file__).parents[1]) + "/"
 
@@ -197,8 +198,8 @@ def pack_error(error: BaseException) -> Error:
 
     stack = strip_internal_frames(error).__traceback__
     message: Error = {
-        "words": _cut(in_words(error), _LONGEST_TEXT),
-        "stack": _cut("".join(traceback.format_exception(error)), _LONGEST_STACK),
+        "words": in_words(error),
+        "stack": brief("".join(traceback.format_exception(error)), _LONGEST_STACK),
         "parcel": None,
         "process_failed": any(map(_is_process_failure, _chain(error))),
     }
@@ -236,18 +237,12 @@ def _is_process_failure(error: BaseException) -> bool:
 
 
 def in_words(error: BaseException) -> str:
-    """Return the class and the text of an error, also if the class of the user raises an error there."""
+    """Return the class and the text of an error for a message, also if the class of the user raises an error there."""
     name = type(error).__name__
     try:
-        return f"{name}: {error}".removesuffix(": ")
+        return brief(f"{name}: {error}".removesuffix(": "))
     except Exception:  # noqa: BLE001  (of the user's class)
         return f"{name}, whose text cannot be formatted"
-
-
-def _cut(text: str, longest: int) -> str:
-    """Return a text without the middle part, if the text is too long."""
-    half = longest // 2
-    return text if len(text) <= longest else f"{text[:half]} [... {len(text) - longest} characters] {text[-half:]}"
 
 
 def _chain(error: BaseException | None) -> list[BaseException]:

@@ -1,4 +1,4 @@
-"""Text of a log file made safe for a terminal or a page, since any program may have written it."""
+"""Text of programs and of users made safe for a terminal, a page or a message between processes."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ import re
 LONGEST = 4000
 """Maximum characters of a line."""
 _LONG = re.compile(f"(?<![^\r\n])([^\r\n]{{{LONGEST}}})([^\r\n]+)")
-# Control characters except carriage return and escape: C0 without tab and newline, DEL and C1; and characters that
-# change the direction of text.
-_CONTROLS = "\x00-\x08\x0b\x0c\x0e-\x1a\x1c-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"
+# Control characters except carriage return and escape: C0 without tab and newline, DEL and C1; characters that change
+# the direction of text; and surrogates, which UTF-8 does not have. Python makes one of each byte of the name of a file
+# that is not UTF-8.
+_CONTROLS = "\ud800-\udfff\x00-\x08\x0b\x0c\x0e-\x1a\x1c-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"
 _ALL = re.compile(f"[\r\x1b{_CONTROLS}]")
 _ALL_BUT_COLORS = re.compile(rf"[{_CONTROLS}]|\x1b(?!\[(?:[0-9;]*m|K))")
 
@@ -24,6 +25,23 @@ def printable(text: str) -> str:
     return _escape(_ALL, text.replace("\r\n", "\n").replace("\r", "\n"))
 
 
+def brief(text: str, longest: int = LONGEST) -> str:
+    r"""Return a text of user code for a message between processes: like `printable`, and without the middle if longer.
+
+    Notes
+    -----
+    A text that UTF-8 cannot encode would end the connection that sends it, and with it the rank.
+
+    Examples
+    --------
+    >>> brief("cannot read x\udce9.nc"), brief("a very long text", longest=4)
+    ('cannot read x\\udce9.nc', 'a  [... 12 characters] xt')
+    """
+    if (left := len(text) - longest) > 0:
+        text = f"{text[: longest // 2]} [... {left} characters] {text[-longest // 2 :]}"
+    return _controls_out(_ALL, text.replace("\r\n", "\n").replace("\r", "\n"))
+
+
 def colored(text: str) -> str:
     r"""Return a text like `printable`, but with colors and carriage returns, which a page can show.
 
@@ -35,7 +53,11 @@ def colored(text: str) -> str:
 
 
 def _escape(controls: re.Pattern[str], text: str) -> str:
-    return controls.sub(lambda match: ascii(match[0])[1:-1], _LONG.sub(_cut, text))
+    return _controls_out(controls, _LONG.sub(_cut, text))
+
+
+def _controls_out(controls: re.Pattern[str], text: str) -> str:
+    return controls.sub(lambda match: ascii(match[0])[1:-1], text)
 
 
 def _cut(line: re.Match[str]) -> str:

@@ -12,7 +12,11 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from workbench.log.printable import brief
 from workbench.mpi.call_state import CallState
+
+# Characters of a stack in a message.
+_LONGEST = 40_000
 
 
 def whereabouts(state: CallState, thread_ident: int, started: float) -> dict[str, Any]:
@@ -38,8 +42,8 @@ def whereabouts(state: CallState, thread_ident: int, started: float) -> dict[str
         "seconds": max(0.0, time.monotonic() - max(since, started)),
         "count": count,
         "place": place(innermost) if innermost else "?",
-        "function": innermost.f_code.co_name if innermost else "?",
-        "stack": "".join(stack.format()),
+        "function": brief(innermost.f_code.co_name) if innermost else "?",
+        "stack": brief("".join(stack.format()), _LONGEST),
     }
 
 
@@ -58,9 +62,9 @@ def place(frame: FrameType) -> str:
     # The file names of cells are numbers.
     if path.parent.name.startswith("ipykernel_"):
         function = frame.f_code.co_name
-        cell = "the cell" if function == "<module>" else f"the cell with {function}"
+        cell = "the cell" if function == "<module>" else f"the cell with {brief(function)}"
         return f"line {frame.f_lineno} of {cell}"
-    return f"{path.name}:{frame.f_lineno}"
+    return f"{brief(path.name)}:{frame.f_lineno}"
 
 
 def _frames(thread_ident: int) -> list[FrameType]:

@@ -6,6 +6,7 @@ from typing import Any
 
 from workbench.errors import InvalidRequest
 from workbench.hints import Command
+from workbench.log.printable import brief
 from workbench.metrics.training import RESERVED, TOPIC, is_number
 from workbench.session.current_worker import current_worker
 
@@ -45,8 +46,9 @@ def report(step: float, *, name: str = "training", **values: float) -> None:
     for key, value in {"step": step, **values}.items():
         if not is_number(value):
             raise InvalidRequest(f"report() takes numbers, and {key} is {value!r}. Pass float({key}).")
+    name = brief(str(name))
     try:
-        record = {"step": float(step), **{key: float(value) for key, value in values.items()}}
+        record = {"step": float(step), **{brief(key): float(value) for key, value in values.items()}}
     except OverflowError as error:
         raise InvalidRequest(f"report() takes numbers in the range of a float, and one is larger: {error}.") from error
     from workbench.mpi import context

@@ -11,6 +11,7 @@ from dask.utils import format_bytes
 
 from workbench.collective import serialize
 from workbench.collective.request import LARGE
+from workbench.log.printable import brief
 from workbench.metrics import training
 from workbench.metrics.report import tell
 
@@ -65,7 +66,7 @@ class RankTrial:
     def __init__(self, comm: Communicator, topic: str, number: int, name: str) -> None:
         self.number = number
         """Number of the trial in the study."""
-        self._comm, self._topic, self._name = comm, topic, name
+        self._comm, self._topic, self._name = comm, topic, brief(name)
 
     def suggest_float(self, name: str, low: float, high: float, *, step: float | None = None, log: bool = False) -> Any:
         """Return a value of a parameter, as ``optuna.Trial.suggest_float``.
