@@ -96,12 +96,17 @@ def described(files: Iterable[Path]) -> dict[str, dict[str, Any]]:
 def commit(shards: Path, **entries: Any) -> None:
     """Make an inner folder the current checkpoint, with the entries of its manifest, and remove former ones."""
     content = {"format": _FORMAT, "shards": shards.name, **entries}
+    content["sha256"] = _digest(content)
     atomic_file.replace(shards.parent / MANIFEST, json.dumps(content, indent=1).encode(), 0o644)
     for former in shards.parent.glob(f"{_INNER}{_UUID}"):
         if former != shards:
             shutil.rmtree(former, ignore_errors=True)
     for part in shards.parent.glob(f".{MANIFEST}.{_UUID}"):
         part.unlink()
+
+
+def _digest(entries: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(entries).encode()).hexdigest()
 
 
 def read(folder: Path) -> dict[str, Any]:
@@ -126,9 +131,10 @@ def read(folder: Path) -> dict[str, Any]:
     try:
         manifest: dict[str, Any] = json.loads(text)
         names = {manifest["shards"], *manifest["files"]}
-        whole = manifest["format"] == _FORMAT and manifest.keys() >= {"model", "stepped", "values"}
+        whole = manifest.pop("sha256") == _digest(manifest) and manifest["format"] == _FORMAT
+        whole = whole and manifest.keys() >= {"model", "stepped", "values"}
         whole = whole and METADATA in manifest["files"] and all(Path(name).name == name for name in names)
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, AttributeError):
         whole = False
     if not whole:
         raise InvalidRequest(

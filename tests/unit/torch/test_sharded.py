@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import pickle
@@ -121,7 +122,11 @@ def flip(file):
 
 
 def edit(file, **changes):
-    file.write_text(json.dumps(json.loads(file.read_text()) | changes))
+    entries = json.loads(file.read_text()) | changes
+    # As whoever changes the file on purpose, with its checksum.
+    del entries["sha256"]
+    entries["sha256"] = hashlib.sha256(json.dumps(entries).encode()).hexdigest()
+    file.write_text(json.dumps(entries))
 
 
 def link(file):
@@ -151,6 +156,7 @@ def link(file):
         (MANIFEST, lambda file: edit(file, shards="../run"), "manifest.json is damaged"),
         (MANIFEST, lambda file: edit(file, format=7), "was written by another version of the workbench; restore"),
         (MANIFEST, lambda file: file.write_text(file.read_text()[:40]), "manifest.json is damaged"),
+        (MANIFEST, lambda file: file.write_text(file.read_text().replace("7", "5", 1)), "manifest.json is damaged"),
         (MANIFEST, Path.unlink, r"has no manifest.json, so save_sharded\(\) has completed no checkpoint there"),
     ],
 )
