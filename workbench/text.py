@@ -35,8 +35,9 @@ def duration(seconds: float) -> str:
 
 
 def clock(moment: float) -> str:
-    """Return the clock time of a moment in seconds since the epoch, with the day if it is not near."""
-    day = "" if abs(moment - time.time()) < _SAME_DAY_S else "%-d %b "
+    """Return the clock time of a moment in seconds since the epoch, with the day, and the year, if it is not near."""
+    year = "" if time.localtime(moment).tm_year == time.localtime().tm_year else "%Y "
+    day = "" if abs(moment - time.time()) < _SAME_DAY_S else f"%-d %b {year}"
     return time.strftime(f"{day}%H:%M", time.localtime(moment))
 
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 from workbench.errors import JobRejected, LaunchError, SchedulerTimeout, did_you_mean
-from workbench.launch import pbs_parse, slurm
+from workbench.launch import pbs_parse, slurm, slurm_parse
 from workbench.launch.batch import BatchLauncher, Submission
 from workbench.launch.command import Answer, ask
 from workbench.launch.environment import scrub
@@ -190,12 +190,13 @@ def refusal(answer: Answer, request: Resources) -> LaunchError:
 
 
 def _message(answer: Answer) -> str:
-    """Return the line with the reason of a rejection."""
+    """Return the lines with the reason of a rejection, in one line."""
     text = f"{answer.err}\n{answer.out}"
-    # Slurm's emulation quotes sbatch, whose last line is the summary.
-    messages = re.findall(r"sbatch: error: (?:Batch job submission failed: )?(.*)", text)
-    messages = messages or re.findall(r"qsub: (.*)", text) or [answer.describe]
-    return " ".join(str(messages[-1]).split())
+    # Slurm's emulation quotes sbatch.
+    quoted = re.findall(r"sbatch: error: .*", text)
+    # After an error in an option qsub prints all its options.
+    lines = quoted or re.split(r"(?im)^\s*usage:", text)[0].splitlines()
+    return slurm_parse.error_text("\n".join(lines)) or answer.describe
 
 
 def _reason(code: int, message: str, request: Resources) -> str:
@@ -215,8 +216,9 @@ def _reason(code: int, message: str, request: Resources) -> str:
 
 
 def _emulated(message: str, request: Resources) -> str:
-    if "account" in message:
-        return f"you may not use account {request.account} here."
+    account = f"you may not use account {request.account} here" if "Invalid account" in message else ""
+    if sentence := slurm_parse.policy_text(message) or account:
+        return f"{sentence}."
     if "partition" in message:
         return _unknown_queue(request)
     if "time limit" in message:

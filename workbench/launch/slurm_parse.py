@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 
 from workbench.errors import InvalidRequest, did_you_mean
 from workbench.launch.interface import JobSpec, JobState, JobStatus
+from workbench.launch.slurm_reasons import MESSAGES, NEVER, limit_text
 from workbench.launch.slurm_script import comment
 from workbench.launch.walltime import clock, site_walltime
 from workbench.text import count
@@ -24,7 +25,7 @@ PARTITION_FORMAT = SEPARATOR.join(("%P", "%l", "%D", "%c", "%m", "%f"))
 _SEPARATORS = QUEUE_FORMAT.count(SEPARATOR)
 
 _STATES = {
-    **dict.fromkeys(("PENDING", "REQUEUED", "REQUEUE_FED"), JobState.QUEUED),
+    **dict.fromkeys(("PENDING", "REQUEUED", "REQUEUE_FED", "EXPEDITING"), JobState.QUEUED),
     **dict.fromkeys(("REQUEUE_HOLD", "SPECIAL_EXIT", "RESV_DEL_HOLD"), JobState.HELD),
     "CONFIGURING": JobState.STARTING,
     **dict.fromkeys(("RUNNING", "RESIZING", "SIGNALING"), JobState.RUNNING),
@@ -41,6 +42,7 @@ _HOLDS = ("JobHeld", "JobHold")
 _STATE_MESSAGES = {
     "CONFIGURING": "its nodes are being booted",
     "REQUEUED": "was put back into the queue",
+    "EXPEDITING": "was put back into the queue, and starts as soon as possible",
     "REQUEUE_FED": "was put back into the queue",
     "REQUEUE_HOLD": "was put back into the queue and is held",
     "SPECIAL_EXIT": "was put back into the queue and is held",
@@ -53,39 +55,6 @@ _STATE_MESSAGES = {
     "DEADLINE": "could not end before its deadline",
     "PREEMPTED": "ended for a job of higher priority",
     "REVOKED": "another cluster of the federation has started the job",
-}
-_REASON_MESSAGES = {
-    "None": "",
-    "Resources": "waiting for resources",
-    "Priority": "waiting behind jobs of higher priority",
-    "Dependency": "waiting for another job",
-    "DependencyNeverSatisfied": "a job on which this job depends cannot end as required: will never start",
-    "BeginTime": "waiting for its begin time",
-    "JobHeldUser": "held by the user: scontrol release ends the hold",
-    "JobHeldAdmin": "held by the administrator",
-    "JobHoldMaxRequeue": "held: the job was put back into the queue too often",
-    "PartitionDown": "the partition is down",
-    "PartitionInactive": "the partition takes no jobs",
-    "PartitionNodeLimit": "requests more nodes than the partition allows: will never start",
-    "PartitionTimeLimit": "requests more time than the partition allows: will never start",
-    "Licenses": "waiting for licenses",
-    "Reservation": "waiting for its reservation",
-    "ReservationDeleted": "its reservation was deleted",
-    "NodeDown": "a node that the job needs is down",
-    "ReqNodeNotAvail": "a node that the job needs is not available",
-    "BadConstraints": "no nodes have what the job requests: will never start",
-    "InvalidAccount": "the account is not valid: will never start",
-    "InvalidQOS": "the quality of service is not valid: will never start",
-    "AccountNotAllowed": "the partition does not allow the account: will never start",
-    "QOSNotAllowed": "the partition does not allow the quality of service: will never start",
-    "FrontEndDown": "no front end is up",
-    "SystemFailure": "Slurm itself failed",
-    "JobLaunchFailure": "the job could not be launched: its first node may have no access to the folder of the output",
-    "NonZeroExitCode": "its command ended with an error",
-    "TimeLimit": "",
-    "Prolog": "the site's prologue is running",
-    "WaitingForScheduling": "the scheduler has not considered the job yet",
-    "Cleaning": "an earlier run is being cleaned up",
 }
 
 
@@ -124,17 +93,14 @@ def _parse(fields: list[str]) -> tuple[str, JobStatus]:
 
 
 def _reason(code: str) -> str:
-    """Return the text of a reason; an unknown reason is returned unchanged."""
-    if code in _REASON_MESSAGES:
-        message = _REASON_MESSAGES[code]
-        return f"{message} ({code})" if message.endswith("never start") else message
-    # ReqNodeNotAvail, UnavailableNodes:n[1-2]
+    """Return the text of a reason; an unknown reason is returned as Slurm writes it, with blanks."""
+    # ReqNodeNotAvail, UnavailableNodes:n[1-2]; some commands write underscores for blanks.
     head, comma, rest = code.partition(",")
-    if comma and head in _REASON_MESSAGES:
-        return f"{_REASON_MESSAGES[head]} ({rest.strip()})"
-    if re.fullmatch(r"(QOS|Assoc)\w*(Limit|Minutes|PerJob|PerUser)\w*", code):
-        return f"waiting for a limit of the {'quality of service' if code.startswith('QOS') else 'account'} ({code})"
-    return code
+    if head in MESSAGES:
+        message = MESSAGES[head]
+        detail = rest.strip(" _") if comma else code if message.endswith(NEVER) else ""
+        return f"{message} ({detail})" if detail else message
+    return f"{limit} ({code})" if (limit := limit_text(code)) else re.sub(r"_+", " ", code)
 
 
 def _time(text: str) -> float | None:
@@ -205,10 +171,17 @@ def _limit(text: str) -> str:
         return text
 
 
+_LONGEST = 500
+
+
 def error_text(text: str) -> str:
-    """Return the messages of a Slurm command in one line, without the prefix of each message."""
-    lines = [re.sub(r"^\w+: (error: )?", "", line.strip()) for line in text.splitlines()]
-    return "; ".join(line.removeprefix("Batch job submission failed: ") for line in lines if line)[:500]
+    """Return the messages of a command in one line, without the prefix of each message; of a long text the end."""
+    lines = [re.sub(r"^\w+:( error:)?( |$)", "", line.strip()) for line in text.splitlines()]
+    lines = [line.removeprefix("Batch job submission failed: ") for line in lines]
+    # Lines of a banner often have no letters.
+    message = "; ".join(dict.fromkeys(line for line in lines if re.search(r"\w", line)))
+    # A submit filter of the site prints its error after its banner.
+    return message if len(message) <= _LONGEST else f"... {message[-_LONGEST:]}"
 
 
 def parse_system(text: str) -> str | None:
@@ -253,23 +226,40 @@ def rejection(message: str, spec: JobSpec, partitions: dict[str, Partition]) -> 
         account = f"--account {request.account!r} may not use {partition}, or there is no such account"
     else:
         account = f"{partition} accepts only jobs of certain accounts; pass your account with --account"
+    too_long = f"{partition} allows {f'at most {chosen.limit}' if chosen else 'less'}"
     # The first key in the message counts.
     sentences = {
+        # This message also names time limits and accounts.
+        _POLICY: policy_text(message),
+        "invalid qos": "there is no such quality of service, or you may not use it; check --qos in --extra and "
+        "jobqueue.yaml",
         "invalid partition": f"--queue {request.queue!r} is not a partition; {did_you_mean(request.queue, partitions)}",
-        "time limit": f"--walltime {clock(request.walltime or 0)} is not possible, because {partition} allows "
-        f"{f'at most {chosen.limit}' if chosen else 'less'}",
+        "time limit": f"--walltime {clock(request.walltime)} is not possible, because {too_long}"
+        if request.walltime
+        else f"the job needs a walltime: pass --walltime; {too_long}",
         "node count": f"{count(request.nodes or 1, 'node')} cannot be allocated{size}",
         "more processors": f"{_geometry(spec)} do not fit{size}",
         "memory specification": f"{_geometry(spec)} do not fit{size}",
         "feature": f"--constraint {request.constraint!r} is not valid; {did_you_mean(request.constraint, features)}",
         "reservation": f"you cannot use --reservation {request.reservation!r}; see `scontrol show reservation`",
-        "qos": "the limits of the account, or of its quality of service, do not allow the job",
         "account": account,
         "configuration is not available": f"no nodes have room for {_geometry(spec)}{size}",
         "option": wrong,
         "directive": wrong,
     }
     return next((sentence for key, sentence in sentences.items() if key in message.lower()), "Slurm gives this reason")
+
+
+_POLICY = "accounting/qos policy"
+
+
+def policy_text(message: str) -> str:
+    """Return which limit of an account or a quality of service does not allow a job; empty for other messages."""
+    if not _mentions(message, _POLICY):
+        return ""
+    limits = filter(None, map(limit_text, re.findall(r"\w+", message)))
+    unnamed = "the limits of the account, or of its quality of service, do not allow the job"
+    return next(limits, unnamed)
 
 
 def _geometry(spec: JobSpec) -> str:

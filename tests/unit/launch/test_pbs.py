@@ -172,12 +172,34 @@ def test_no_recorded_refusal_is_left_out():
         ("Batch job submission failed: Requested node configuration is not available", "the job requests 1 node"),
         ("Batch job submission failed: Invalid account or account/partition combination specified", "account None"),
         ("Batch job submission failed: Invalid feature specification", "no node has"),
+        (
+            "QOSMaxSubmitJobPerUserLimit\nsbatch: error: Job violates accounting/QOS policy (job submit limit)",
+            "the limit of submitted jobs per user of the quality of service is reached. (QOSMaxSubmitJobPerUserLimit; ",
+        ),
         ("something else", "see the message of PBS (something else)"),
     ],
 )
 def test_refusals_of_the_emulation_are_told_in_one_sentence(emulation, spec, words, told):
     emulation.answer(f"{QSUB} job.sh", code=1, out=EMULATION_REFUSED.format(words=words))
     emulation.answer("qstat -Q", out="Queue  Max\n-----  ---\ndebug    ?\n")
+    with pytest.raises(JobRejected) as refused:
+        PBSLauncher().submit(spec)
+    assert told in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("qsub:\n No job class.\n See the rules at\n https://x\n", "(No job class.; See the rules at; https://x)"),
+        (
+            "64 nodes are above 32\nqsub: submit filter returned an error code.\n",
+            "(64 nodes are above 32; submit filter",
+        ),
+        ("qsub: The account needs a project\n", "see the message of PBS (The account needs a project)"),
+    ],
+)
+def test_all_lines_of_a_refusal_are_told(pbs, spec, text, told):
+    pbs.answer(f"{QSUB} job.sh", code=1, err=text)
     with pytest.raises(JobRejected) as refused:
         PBSLauncher().submit(spec)
     assert told in str(refused.value)

@@ -360,7 +360,10 @@ def test_states_and_reasons_are_told_in_words():
         "2": ("QUEUED", "waiting for resources"),
         "3": ("QUEUED", "requests more time than the partition allows: will never start (PartitionTimeLimit)"),
         "4": ("QUEUED", "a node that the job needs is not available (UnavailableNodes:n[1-2])"),
-        "5": ("QUEUED", "waiting for a limit of the quality of service (QOSMaxCpuPerUserLimit)"),
+        "5": (
+            "QUEUED",
+            "the limit of processors per user of the quality of service is reached (QOSMaxCpuPerUserLimit)",
+        ),
         "6": ("QUEUED", "Nodes required for job are DOWN, DRAINED"),
         "7": ("CANCELLED", ""),
         "8": ("TIMEOUT", ""),
@@ -375,6 +378,26 @@ def test_states_and_reasons_are_told_in_words():
         "17": ("HELD", "held by the user: scontrol release ends the hold"),
         "18": ("HELD", "was put back into the queue and is held"),
     }
+
+
+def test_every_reason_of_slurm_is_told_in_words():
+    codes = (Path(__file__).parents[2] / "data" / "slurm-reasons.txt").read_text(encoding="utf-8").split()
+    lines = "".join(f"{number}|PENDING|{code}|N/A|N/A|\n" for number, code in enumerate(codes))
+    told = {codes[int(job)]: status.reason for job, status in parse_queue(jobs(lines)).items()}
+    assert len(told) > 200
+    assert [code for code, reason in told.items() if reason.split("(")[0].strip() in ("", code)] == [
+        "None",
+        "TimeLimit",
+    ]
+    assert told["MaxGRESPerAccount"].startswith("the limit of GPUs and other devices per account of the quality of")
+    assert told["QOSMaxMemoryPerNode"].startswith("requests more memory per node than the quality of service allows")
+
+
+def test_underscores_of_a_reason_are_blanks():
+    line = "1|PENDING|Nodes_required_for_job_are_DOWN,_DRAINED|N/A|N/A|\n2|EXPEDITING|ReqNodeNotAvail,_x:n1|N/A|N/A|\n"
+    found = parse_queue(jobs(line))
+    assert found["1"].reason == "Nodes required for job are DOWN, DRAINED"
+    assert found["2"].state is JobState.QUEUED
 
 
 def test_times_are_seconds_since_the_epoch(monkeypatch):
@@ -425,6 +448,7 @@ def test_formats_and_parsers_agree_on_the_number_of_fields():
     assert ACCOUNT_FORMAT.count(",") == 7
 
 
+POLICY = "Job violates accounting/QOS policy (job submit limit, user's size and/or time limits)"
 REFUSED = "Invalid account or account/partition combination specified"
 
 
@@ -450,7 +474,15 @@ REFUSED = "Invalid account or account/partition combination specified"
         ({"constraint": "evn"}, "Invalid feature specification", "did you mean 'even'? (allowed: even, fast, odd)"),
         ({"account": "x"}, REFUSED, "--account 'x' may not use partition debug"),
         ({}, REFUSED, "pass your account with --account"),
-        ({}, "Job violates accounting/QOS policy (job submit limit)", "limits"),
+        ({}, POLICY, "the limits of the account, or of its quality of service, do not allow"),
+        (
+            {"walltime": 36000},
+            f"QOSMaxSubmitJobPerUserLimit; {POLICY}",
+            "the limit of submitted jobs per user of the q",
+        ),
+        ({}, f"AssocMaxWallDurationPerJobLimit; {POLICY}", "requests more walltime than the account allows"),
+        ({"extra": ("--qos=no",)}, "Invalid qos specification", "no such quality of service"),
+        ({}, "Requested time limit is invalid (missing or exceeds some limit)", "pass --walltime; partition debug"),
         (
             {"gpus_per_rank": 3},
             "Requested node configuration is not available",
@@ -464,6 +496,13 @@ REFUSED = "Invalid account or account/partition combination specified"
 def test_a_rejection_names_what_was_asked_for_and_what_there_is(asked, words, sentence):
     partitions = parse_partitions(bars(PARTITIONS))
     assert sentence in rejection(words, spec_in(Path("/a"), resources=Resources(**asked)), partitions)
+
+
+def test_a_long_rejection_keeps_its_end_and_loses_its_banner():
+    banner = "-----\nWelcome\n=====\nWelcome\n"
+    assert error_text(f"{banner}sbatch: error: 17\nsbatch: error: Batch job submission failed: no") == "Welcome; 17; no"
+    long = error_text(f"{banner * 9}{'checks ' * 99}\n--> Error: at most 16 nodes\n")
+    assert (long[:4], long[-29:], len(long)) == ("... ", "; --> Error: at most 16 nodes", 504)
 
 
 def test_what_is_expected_is_told_with_the_day_unless_it_is_today():
