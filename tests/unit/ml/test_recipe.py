@@ -24,7 +24,7 @@ from support.recipes import DELAY, FLIGHTS, PARTS, ROWS, CountedParts, in_parts
 from support.sklearn_checks import accepted_by_scikit_learn
 
 from workbench.ml import LogisticRegression
-from workbench.ml.recipe.estimator import Recipe
+from workbench.ml.recipe.estimator import Recipe, _positions
 from workbench.ml.recipe.folds import fold_of
 from workbench.ml.recipe.part import RecipePart, statistics
 from workbench.ml.recipe.statistics import POINTS, Groups, Spread
@@ -265,6 +265,49 @@ def test_columns_may_be_slices_of_names(columns, names):
         [("scale", preprocessing.StandardScaler(), [columns] if np.isscalar(columns) else columns)]
     )
     np.testing.assert_allclose(recipe.transform(table), theirs.fit_transform(table))
+
+
+NUMBERED = pd.DataFrame({2: [1.0, 2, 3, 4], 0: [10.0, 20, 30, 50], 5: [0.0, 0, 0, 1]})
+PLAIN = NUMBERED.set_axis(range(3), axis=1)
+
+
+@pytest.mark.parametrize(
+    ("table", "columns", "positions"),
+    [
+        (NUMBERED, [2], [0]),
+        (NUMBERED, 0, [1]),
+        (NUMBERED, [5, 0], [2, 1]),
+        (NUMBERED, slice(None), [0, 1, 2]),
+        (NUMBERED, make_column_selector(dtype_include="number"), [0, 1, 2]),
+        (PLAIN, [1, -1], [1, 2]),
+        (PLAIN, slice(1, 3), [1, 2]),
+        (PLAIN.to_numpy(), [1, -1], [1, 2]),
+        (PLAIN.set_axis([False, True, "x"], axis=1), [True], [1]),
+        (PLAIN.set_axis([0.5, float("nan"), 1.5], axis=1), [np.nan], [1]),
+        (PLAIN.set_axis(pd.to_datetime(["2024", "2025", None]), axis=1), [pd.NaT], [2]),
+    ],
+)
+def test_a_number_is_a_label_where_labels_are_other_numbers(table, columns, positions):
+    labels = list(getattr(table, "columns", range(3)))
+    assert _positions(columns(table) if callable(columns) else columns, labels) == positions
+
+
+@pytest.mark.parametrize(
+    ("labels", "columns", "sentence"),
+    [
+        ([2, 0, 5], [1], r"X has no column 1\. Labels of X are numbers.*The columns of X: 2, 0, 5\."),
+        ([2, 0, 5], [-1], r"X has no column -1\. Labels of X are numbers"),
+        ([2.0, "x", 5], [1], "Labels of X are numbers"),
+        ([2, 0, 5], slice(0, 2), r"slice\(0, 2, None\) may be positions or labels"),
+        ([2, 0, 5], slice(None, 2), "may be positions or labels"),
+        ([0, 1, 2], [True, False, True], "X has no column True"),
+        (["a", "b", "a"], ["a"], "X has 2 columns 'a'"),
+        (["a", "b", "c"], [np.nan], "X has no column nan"),
+    ],
+)
+def test_columns_that_may_be_others_are_refused(labels, columns, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        _positions(columns, labels)
 
 
 def test_missing_numbers_of_categories_are_filled_with_zero():

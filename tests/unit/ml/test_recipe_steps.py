@@ -14,12 +14,14 @@ from scipy import sparse
 from sklearn import preprocessing
 from sklearn.base import clone
 from sklearn.compose import ColumnTransformer
+from sklearn.feature_extraction import FeatureHasher
+from sklearn.feature_extraction.text import HashingVectorizer, TfidfVectorizer
 from sklearn.frozen import FrozenEstimator
 from sklearn.impute import SimpleImputer
 from sklearn.pipeline import make_pipeline
 from support.recipes import DELAY, FLIGHTS, PARTS, in_parts
 
-from workbench.ml import Bucketize, Impute, OneHot, Recipe, Scale, TargetMean
+from workbench.ml import Bucketize, Impute, Keep, OneHot, Recipe, Scale, TargetMean
 
 SCALED = make_pipeline(SimpleImputer(strategy="median"), preprocessing.StandardScaler())
 
@@ -109,6 +111,72 @@ def test_stateless_transformers_are_applied_to_each_block(kind):
             found.compute(), recipe.transform(numbers if kind == "frame" else numbers.to_numpy())
         )
     np.testing.assert_array_equal(found.compute()[:, :2], np.log1p(numbers))
+
+
+TEXTS = FLIGHTS[["hour", "origin"]].assign(words=FLIGHTS["origin"] + " " + FLIGHTS["carrier"].fillna("none"))
+TEXTS["tags"] = TEXTS["words"].str.split()
+HASHED = HashingVectorizer(n_features=16, norm=None)
+
+
+def lengths(words):
+    return words.str.len().to_numpy()[:, None]
+
+
+@PARTS
+@pytest.mark.parametrize(
+    ("step", "column"),
+    [
+        (HASHED, "words"),
+        (FeatureHasher(8, input_type="string"), "tags"),
+        (FrozenEstimator(TfidfVectorizer().fit(TEXTS["words"])), "words"),
+        (preprocessing.FunctionTransformer(lengths), "words"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_a_column_that_is_named_alone_is_a_series_as_in_a_column_transformer(parts, step, column):
+    wanted = dense(ColumnTransformer([("step", clone(step), column)]).fit_transform(TEXTS))
+    recipe = Recipe([(step, column)])
+
+    np.testing.assert_allclose(dense(in_parts(recipe, TEXTS, None, parts).transform(TEXTS)), wanted)
+    np.testing.assert_allclose(dense(recipe.fit(TEXTS).transformer_.transform(TEXTS)), wanted)
+    assert len(recipe.get_feature_names_out()) == wanted.shape[1]
+
+
+def test_a_number_alone_is_an_array_with_one_axis():
+    table = TEXTS.to_numpy(dtype=object)
+    recipe = Recipe([(HASHED, 2), (Scale(), [0])]).fit(table)
+
+    found = [dense(recipe.transform(table)), dense(recipe.transformer_.transform(table))]
+    wanted = dense(Recipe([(HASHED, "words"), (Scale(), ["hour"])]).fit_transform(TEXTS))
+    for rows in found:
+        np.testing.assert_allclose(rows, wanted)
+
+
+@pytest.mark.parametrize(
+    ("step", "columns", "sentence"),
+    [
+        (HASHED, ["words"], r"of shape \(1, 16\).*Pass 'words' alone for a series"),
+        (HASHED, ["origin", "words"], r"of shape \(2, 16\)"),
+        (
+            preprocessing.FunctionTransformer(lambda table: table.mean().to_numpy()[None]),
+            ["hour"],
+            r"of shape \(1, 1\)",
+        ),
+        (preprocessing.PolynomialFeatures(2), "hour", r"needs a table.*Pass \['hour'\] for a table"),
+        (preprocessing.FunctionTransformer(np.sqrt), "hour", r"of shape \(1,\) .*Pass \['hour'\] for a table"),
+    ],
+)
+def test_a_step_that_does_not_return_a_row_for_each_row_is_refused(client, step, columns, sentence):
+    recipe = Recipe([(step, columns), (Keep(), ["hour"])])
+    for table in (TEXTS, dd.from_pandas(TEXTS, npartitions=3)):
+        with pytest.raises(ValueError, match=sentence):
+            recipe.fit_transform(table).compute()
+
+
+def test_a_step_that_returns_other_columns_for_other_rows_is_refused():
+    step = preprocessing.FunctionTransformer(lambda table: np.zeros((len(table), 1 + table["hour"].nunique())))
+    with pytest.raises(ValueError, match=r"for 1501 rows of .*one row for each row and 2 columns"):
+        Recipe([(step, ["hour"])]).fit_transform(TEXTS)
 
 
 def hours(table):

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from numbers import Real
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
+import pandas as pd
 from dask.base import is_dask_collection
 from numpy.typing import NDArray
 from sklearn.preprocessing import TargetEncoder
@@ -42,10 +44,12 @@ class Recipe(Transformer, Estimator):
         ``SimpleImputer`` and one of these in a list or a pipeline. `Impute`, `Scale`, `OneHot`, `Bucketize`,
         `TargetMean` and `Keep` return them. Other valid steps are transformers without a fit, for example
         ``FunctionTransformer`` and ``PolynomialFeatures``, and fitted ones in a ``FrozenEstimator``; they are applied
-        to all their columns together. Parameters without a meaning here raise an error. Columns are a name, a number
-        (of a column of an array), a list or slice of these, or a function from the dataframe to these, for example
-        ``sklearn.compose.make_column_selector``. A slice of names includes the last one. Each column has its own
-        result. Other columns are dropped.
+        to all their columns together, or to a series if one column is named alone and not in a list, as vectorizers
+        of text need it. Parameters without a meaning here raise an error. Columns are a name, a number, a list or
+        slice of these, or a function from the dataframe to these, for example
+        ``sklearn.compose.make_column_selector``. A slice of names includes the last one. A number is a position, as
+        in scikit-learn; if labels of the dataframe are numbers, it is a label. Each column has its own result. Other
+        columns are dropped.
     engine : {"auto", "mpi", "dask", "local"}, default="auto"
         See `workbench.ml.engine.fitting.fit`.
     verbose : int, default=0
@@ -256,8 +260,8 @@ class Recipe(Transformer, Estimator):
         labels = list(frame.columns) if hasattr(frame, "columns") else list(range(self.n_features_in_))
         result = []
         for steps, columns in map(_pair, self.steps):
-            positions = _positions(columns(frame) if callable(columns) else columns, labels)
-            result += chains(positions, labels, steps)
+            chosen = columns(frame) if callable(columns) else columns
+            result += chains(_positions(chosen, labels), labels, steps, is_series=_is_one(chosen))
         if not result:
             raise ValueError("a Recipe needs at least one column. Pass steps, for example [(Scale(), ['distance'])].")
         return tuple(result)
@@ -292,28 +296,55 @@ def _pair(entry: Any) -> tuple[Any, Any]:
     return entry[0], entry[1]
 
 
+def _is_one(columns: Any) -> bool:
+    """Return whether this is one column, and not a list or slice of columns."""
+    return isinstance(columns, str) or not (isinstance(columns, slice) or np.iterable(columns))
+
+
 def _positions(columns: Any, labels: Sequence[Any]) -> list[int]:
-    """Return the numbers of columns from names, or from numbers that are no names."""
+    """Return the numbers of columns from labels, or from numbers where no label is another number."""
     if isinstance(columns, slice):
         start, stop = columns.start, columns.stop
+        if not _takes_numbers(labels) and isinstance(start if stop is None else stop, int | np.integer):
+            raise ValueError(
+                f"{columns!r} may be positions or labels, because labels of X are numbers. Pass a list of labels. The "
+                f"columns of X: {', '.join(map(repr, labels[:20]))}."
+            )
         if isinstance(start, str):
-            (start,) = _positions(start, labels)
+            start = _position(start, labels)
         if isinstance(stop, str):
             # A slice of names includes the last one, as in pandas.
-            stop = _positions(stop, labels)[0] + 1
+            stop = _position(stop, labels) + 1
         return list(range(len(labels))[start : stop : columns.step])
-    numbers = {label: number for number, label in enumerate(labels)}
-    positions = []
-    for column in [columns] if isinstance(columns, str) or not np.iterable(columns) else columns:
-        number = numbers.get(column, column)
-        if (
-            isinstance(number, bool)
-            or not isinstance(number, int | np.integer)
-            or not -len(labels) <= number < len(labels)
-        ):
-            raise ValueError(f"X has no column {column!r}. The columns of X: {', '.join(map(repr, labels[:20]))}.")
-        positions.append(int(number) % len(labels))
-    return positions
+    return [_position(column, labels) for column in ([columns] if _is_one(columns) else columns)]
+
+
+def _position(column: Any, labels: Sequence[Any]) -> int:
+    """Return the number of a column; raise ValueError if there is none, or several."""
+    # Labels may be NaN, which is not equal to itself.
+    found = pd.Index(labels, dtype=object, tupleize_cols=False).get_indexer_for(
+        pd.Index([column], dtype=object, tupleize_cols=False)
+    )
+    is_bool, known = isinstance(column, bool | np.bool_), ", ".join(map(repr, labels[:20]))
+    if len(found) > 1:
+        raise ValueError(
+            f"X has {len(found)} columns {column!r}. Give each column its own label. The columns: {known}."
+        )
+    if found[0] >= 0 and (not is_bool or isinstance(labels[found[0]], bool | np.bool_)):
+        return int(found[0])
+    if is_bool or not isinstance(column, int | np.integer) or not -len(labels) <= column < len(labels):
+        raise ValueError(f"X has no column {column!r}. The columns of X: {known}.")
+    if not _takes_numbers(labels):
+        raise ValueError(
+            f"X has no column {column!r}. Labels of X are numbers, so that a number is a label and not a position. The "
+            f"columns of X: {known}."
+        )
+    return int(column) % len(labels)
+
+
+def _takes_numbers(labels: Sequence[Any]) -> bool:
+    """Return whether numbers are positions: no label is a number, or all labels are their positions."""
+    return list(labels) == list(range(len(labels))) or not any(isinstance(label, Real) for label in labels)
 
 
 def _lazily(lengths: Sequence[float], columns: Columns) -> dict[str, Any]:

@@ -22,10 +22,11 @@ from sklearn.preprocessing import FunctionTransformer, KBinsDiscretizer, OneHotE
 from workbench.ml.algebra import moments
 from workbench.ml.recipe import encoders
 from workbench.ml.recipe.folds import fold_of
-from workbench.ml.recipe.part import numbers_of, take, take_columns
+from workbench.ml.recipe.part import numbers_of, take
 from workbench.ml.recipe.statistics import Amounts, Groups, Spread, Statistics
 from workbench.ml.recipe.steps import Chain
 from workbench.ml.scaler.estimator import _is_constant as is_constant
+from workbench.text import count
 
 _Array = NDArray[Any]
 
@@ -59,8 +60,8 @@ class FittedColumn:
         """Return a function from a range of the rows of a block to their result."""
         chain = self.chain
         if chain.positions:
-            result = self.transformer.transform(take_columns(X, chain.positions))
-            return (result if sparse.issparse(result) else np.asarray(result)).__getitem__
+            read: Callable[[slice], Any] = _rows_of(chain, self.transformer, chain.of_table(X), self.empty).__getitem__
+            return read
         values = take(X, chain.position)
         if chain.is_numeric:
             numbers = numbers_of(values, chain.label)
@@ -152,9 +153,11 @@ class Columns:
             if names is not None and not column.chain.positions:
                 first = transformer[0] if isinstance(transformer, Pipeline) else transformer
                 first.feature_names_in_ = np.array([names[position] for position in positions], dtype=object)
-            for position, value in zip(positions, np.asarray(column.row, dtype=object)[0], strict=True):
+            for position, value in zip(positions, np.asarray(column.row, dtype=object).ravel(), strict=True):
                 row[position] = value
-            chosen = positions if names is None else [names[position] for position in positions]
+            chosen: Any = positions if names is None else [names[position] for position in positions]
+            if column.chain.is_series:
+                [chosen] = chosen
             entries.append((f"{column.chain.name}-{number}", FrozenEstimator(transformer), chosen))
         table = ColumnTransformer(entries, sparse_threshold=1.0, verbose_feature_names_out=not unique)
         sample = pd.DataFrame([row], columns=None if names is None else list(names))
@@ -183,14 +186,49 @@ def fitted(chain: Chain, statistics: Statistics) -> FittedColumn:
 
 def _fitted(chain: Chain, row: Any, transformer: Any, of_folds: Any = None) -> FittedColumn:
     with config_context(transform_output="default"):
-        empty = transformer.transform(row)[:0]
-    return FittedColumn(chain, transformer, of_folds, row, empty if sparse.issparse(empty) else np.asarray(empty))
+        empty = _rows_of(chain, transformer, row)[:0]
+    return FittedColumn(chain, transformer, of_folds, row, empty)
+
+
+def _rows_of(chain: Chain, transformer: Any, values: Any, like: Any = None) -> Any:
+    """Return the result for columns of a table: an array or a sparse matrix.
+
+    Raises
+    ------
+    ValueError
+        If the result has not a row for each row, or not as many columns as an earlier result `like`.
+    """
+    result = transformer.transform(values)
+    result = result if sparse.issparse(result) else np.asarray(result)
+    width = result.shape[1:] if like is None else like.shape[1:]
+    if result.ndim != 2 or result.shape != (len(values), *width):
+        columns = "" if like is None else f" and {count(width[0], 'column')}"
+        raise ValueError(
+            f"the step {chain.encoder!r} returned an array of shape {result.shape} for {count(len(values), 'row')} of "
+            f"column {chain.label!r}. A step must return one row for each row{columns}. {_other_kind(chain)}"
+        )
+    return result
+
+
+def _other_kind(chain: Chain) -> str:
+    """Return how a stateless transformer receives another kind of data."""
+    if chain.is_series:
+        return f"The column is a series, because the recipe names it alone. Pass [{chain.label!r}] for a table."
+    return (
+        f"The columns are a table, because the recipe has a list. Pass {chain.label!r} alone for a series, as for text."
+    )
 
 
 def _stateless(chain: Chain, row: Any) -> FittedColumn:
     if isinstance(chain.encoder, FrozenEstimator):
         return _fitted(chain, row, chain.encoder)
-    column = _fitted(chain, row, clone(chain.encoder).fit(row))
+    try:
+        transformer = clone(chain.encoder).fit(row)
+    except ValueError as error:
+        if chain.is_series and str(error).startswith("Expected"):
+            raise ValueError(f"the step {chain.encoder!r} needs a table. {_other_kind(chain)}") from error
+        raise
+    column = _fitted(chain, row, transformer)
     if not hasattr(column.transformer, "get_feature_names_out") and column.empty.shape[1] == len(chain.positions):
         column.transformer.feature_names_out = "one-to-one"
     return column

@@ -41,6 +41,13 @@ class Column:
     """Type of the target, as `TargetEncoder` of scikit-learn has it; empty: the statistics are without a target."""
     positions: tuple[int, ...] = ()
     """Numbers of the columns of a stateless transformer, which needs a row."""
+    is_series: bool = False
+    """Whether the stateless transformer receives its one column as a series, or as an array with one axis."""
+
+    def of_table(self, rows: Any) -> Any:
+        """Return the columns of the stateless transformer of a dataframe or an array."""
+        chosen = self.position if self.is_series else list(self.positions)
+        return rows.iloc[:, chosen] if hasattr(rows, "iloc") else rows[:, chosen]
 
     @property
     def has_labels(self) -> bool:
@@ -122,11 +129,6 @@ def take(rows: Any, position: int) -> pd.Series[Any]:
     return column
 
 
-def take_columns(rows: Any, positions: Sequence[int]) -> Any:
-    """Return several columns of a dataframe or an array."""
-    return rows.iloc[:, list(positions)] if hasattr(rows, "iloc") else rows[:, list(positions)]
-
-
 def numbers_of(values: pd.Series[Any], label: Any) -> _Array:
     """Return a column as numbers, with NaN for missing values.
 
@@ -192,7 +194,7 @@ class RecipePart:
 
     def _statistics(self, column: Column, classes: _Array | None, codes: _Array | None) -> Statistics:
         if column.positions:
-            return Statistics(sample=Sample(take_columns(self._X, column.positions)[:1]))
+            return Statistics(sample=Sample(column.of_table(self._X)[:1]))
         values, folds = take(self._X, column.position), column.folds
         needed = column.is_numeric or column.moments or column.quantiles
         numbers = numbers_of(values, column.label) if needed else np.empty(0)

@@ -218,8 +218,19 @@ class Chain(Column):
         return Column(**{field.name: getattr(self, field.name) for field in fields(Column)})
 
 
-def chains(positions: Sequence[int], labels: Sequence[Any], steps: Any) -> list[Chain]:
+def chains(positions: Sequence[int], labels: Sequence[Any], steps: Any, *, is_series: bool = False) -> list[Chain]:
     """Return the transformations of columns of a table.
+
+    Parameters
+    ----------
+    positions
+        Numbers of the columns.
+    labels
+        Names of all columns.
+    steps
+        A step, or a list or pipeline of steps.
+    is_series
+        Whether the user has named one column alone, and not in a list.
 
     Raises
     ------
@@ -242,7 +253,15 @@ def chains(positions: Sequence[int], labels: Sequence[Any], steps: Any) -> list[
     if not positions:
         return []
     if stateless:
-        return [Chain(positions[0], labels[positions[0]], positions=tuple(positions), encoder=encoder)]
+        return [
+            Chain(
+                positions[0],
+                labels[positions[0]],
+                positions=tuple(positions),
+                is_series=is_series,
+                encoder=encoder,
+            )
+        ]
     return [_chain(position, labels[position], imputer, encoder) for position in positions]
 
 
