@@ -25,6 +25,7 @@ from workbench.errors import LaunchError, StartError, WorkbenchError
 from workbench.files import node_dirs
 from workbench.gpu import words
 from workbench.head import request_log
+from workbench.head.pauses import Pauses
 from workbench.head.scheduler import HeadScheduler, RankMembershipPlugin
 from workbench.head.walltime import Walltime, job_end
 from workbench.head.world_process import WorldProcess
@@ -125,6 +126,7 @@ class Head:
             self._watch_lease(),
             self._watch_idle(),
             self._watch_orphans(),
+            Pauses(self.scheduler, self._report).watch(),
             self._watch_scheduler(),
             self.metrics.run(),
             self.walltime.watch(),

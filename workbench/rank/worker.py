@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+import shutil
 import socket
 import threading
 import time
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import dask
+import psutil
 from dask.system import cpu_count
+from dask.utils import format_bytes
 from distributed import Worker
 
 from workbench import comm, config
@@ -22,9 +27,11 @@ from workbench.collective.rank_rpc import answering
 from workbench.comm.unix_http import UnixHTTP
 from workbench.deploy import certificates
 from workbench.deploy.record import Record
+from workbench.errors import LaunchError
 from workbench.files import node_dirs
 from workbench.gpu.mpi_support import is_gpu_aware
 from workbench.gpu.nvml import visible_gpus
+from workbench.hints import Option
 from workbench.launch import allocation, network
 from workbench.metrics.activity import Activity
 from workbench.metrics.busy_time import BusyTime
@@ -39,6 +46,8 @@ from workbench.text import rank_name
 
 # Seconds after which the process of a closing worker is ended: a task may be stuck in C code.
 _CLOSE_TIMEOUT_S = 3.0
+# Free bytes of a disk below which it counts as full.
+_LITTLE = 1 << 20
 _timers: list[threading.Timer] = []
 
 
@@ -57,13 +66,25 @@ class RankWorker(UnixHTTP, Worker):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.handlers["workbench_end"] = self.end
+        self.handlers |= {"workbench_end": self.end, "workbench_room": self.room}
 
     async def end(self, finalize: bool) -> str:
         """Confirm the head's request that this world ends, and close the worker."""
         self.finalize = finalize
         self.loop.call_later(0, self.close, executor_wait=False, reason="the head ends the world")
         return "OK"
+
+    async def room(self) -> dict[str, Any]:
+        """Return the folder to which values are spilled, its free bytes, and the bytes of the largest value in memory.
+
+        The folder of the head's node may be on another disk.
+        """
+        in_memory = getattr(self.data, "fast", None)
+        largest = max(getattr(in_memory, "weights", {}).values(), default=0)
+        free = (await asyncio.to_thread(shutil.disk_usage, self.local_directory)).free
+        # Without the folders of the cluster and the worker, which say nothing to users.
+        folder = str(Path(self.local_directory).parents[2])
+        return {"folder": folder, "free": free, "largest": max(largest, _LITTLE)}
 
     async def close(self, *args: Any, **kwargs: Any) -> Any:
         """Close the worker; if that hangs, the process ends after a timeout."""
@@ -121,6 +142,7 @@ async def serve(
     name = worker_name(context.world, context.rank)
     node_memory = min(MEMORY_LIMIT, allocation.memory_of_node() or MEMORY_LIMIT)
     memory = record.memory or allocation.memory_of_rank(record.threads) or node_memory // context.node_ranks
+    _check_memory(record.memory)
     comm.configure_memory(memory)
     security = certificates.security(record.folder)
     dask.config.set(config.quiet_dask())
@@ -166,6 +188,18 @@ async def serve(
     return worker.finalize
 
 
+def _check_memory(limit: int | None) -> None:
+    """Raise LaunchError if a limit of the user is so small that the rank would never start a task."""
+    pause = dask.config.get("distributed.worker.memory.pause")
+    used = psutil.Process().memory_info().rss
+    if limit and pause and used > pause * limit:
+        raise LaunchError(
+            f"--memory {format_bytes(limit)} is too small: a rank of this cluster uses {format_bytes(used)} when it "
+            f"starts, and Dask starts no tasks on a rank that uses more than {100 * pause:.0f} % of its memory.",
+            hint=("Use at least ", Option("memory"), f" {int(2 * used / pause) >> 20}MiB."),
+        )
+
+
 def _host(address: str) -> str:
     """Return the host in an address such as ``tls://10.0.0.1:40001``."""
     return address.partition("://")[2].rpartition(":")[0]
@@ -174,7 +208,6 @@ def _host(address: str) -> str:
 def rank_info(context: RankContext) -> dict[str, Any]:
     """Return what a rank registers with the head: its place, process and MPI library."""
     import mpi4py
-    import psutil
     from mpi4py import MPI
 
     return {
