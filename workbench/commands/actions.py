@@ -27,9 +27,6 @@ if TYPE_CHECKING:
     from workbench.cluster import MPICluster
     from workbench.metrics.profile_frame import ProfileFrame
 
-# For all queries of a list to schedulers together.
-_SCHEDULERS_TIMEOUT_S = 5.0
-
 
 @dataclass(frozen=True)
 class Status:
@@ -167,7 +164,7 @@ def listing(*, everything: bool = False) -> Listing:
     everything
         Return also how clusters have ended in the last days.
     """
-    with command.answering_within(_SCHEDULERS_TIMEOUT_S):
+    with command.answering_soon():
         statuses = registry.ask_schedulers()
         records, broken, cleaned = _scan(statuses)
         running = {record.id for record in records}

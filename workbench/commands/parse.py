@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from typing import Any, NoReturn
 
 from workbench.commands.table import overview, verbs
 from workbench.commands.verb import ARGUMENT_GROUPS, Answer, Place, Verb, grouped
 from workbench.errors import InvalidRequest, did_you_mean
+from workbench.launch import command
 from workbench.log import debug_log
 
 HELP = ("-h", "--help")
@@ -38,7 +41,10 @@ def answer(arguments: Sequence[str], place: Place) -> Answer | None:
         return Answer(line.options["text"])
     verb = verbs(place.name)[line.verb]
     place.json = line.options.pop("json", False)
-    with debug_log.shown(verbose=line.options.pop("verbose")):
+    with (
+        debug_log.shown(verbose=line.options.pop("verbose")),
+        command.answering_soon(partial(print, file=sys.stderr)),
+    ):
         return verb.show(verb.run(place, **line.options), place.name)
 
 

@@ -13,10 +13,14 @@ from workbench.deploy.job_spec import identity
 from workbench.deploy.lease import owns_lease
 from workbench.deploy.record import Record
 from workbench.errors import LaunchError, SchedulerTimeout
+from workbench.hints import Command
+from workbench.launch import command
 from workbench.launch.command import settled
 from workbench.launch.interface import UNKNOWN, JobState, JobStatus
 from workbench.launch.launchers import launcher
 from workbench.text import clock
+
+_SEVERAL = " and job "
 
 
 def is_batch(record: Record) -> bool:
@@ -40,10 +44,9 @@ def all_jobs(record: Record, *, certain: bool = False) -> list[str]:
     Raises
     ------
     LaunchError
-        With `certain`, if the scheduler does not answer, or the cluster has its jobs in another one.
+        With `certain`, if such a job may exist, and the scheduler does not answer or is not the one with the job.
     """
     if certain:
-        _check_system(record)
         for receipt in _receipts(record):
             _recover(record, receipt)
     known = [record.job, *(world.job for world in record.worlds)]
@@ -89,6 +92,8 @@ def shown(record: Record, status: JobStatus) -> tuple[str, str]:
         return "gone", describe(status)
     if (record.state == "submitted" and status.state is not JobState.UNKNOWN) or status.state is JobState.SUSPENDED:
         return status.state.value, describe(status)
+    if record.state != "submitted" and status.state is JobState.UNKNOWN and status.reason and not status.finished:
+        return record.state, f"{record.message}; {status.reason}"
     return record.state, record.message
 
 
@@ -159,6 +164,11 @@ def alive(record: Record, job_status: JobStatus | None = None) -> bool | None:
     process = record.alive()
     if not is_batch(record) or (record.state != "submitted" and process is not None):
         return process
+    with command.answering_soon():
+        return _alive_by_scheduler(record, job_status)
+
+
+def _alive_by_scheduler(record: Record, job_status: JobStatus | None) -> bool | None:
     # The receipt is checked first: a command that ends after this check has written the id.
     submitted = settled(_receipt(record))
     if job_id(record) is None:
@@ -214,14 +224,15 @@ def cancel(record: Record, *, later: bool = False) -> None:
     # Inside a job its id may be spelled differently from the one in the receipt.
     kept = {record.job, _read(record, _receipt(record))} if later else set()
     jobs = [job for job in all_jobs(record, certain=True) if job not in kept]
-    for job, status in (scheduler.statuses(jobs) if jobs else {}).items():
+    if not jobs:
+        return
+    _check_system(record)
+    for job, status in scheduler.statuses(jobs).items():
         if status.finished:
             continue
         if status.state is JobState.UNKNOWN:
-            raise SchedulerTimeout(
-                f"the scheduler does not report the owner of job {job}, so the job is not cancelled.",
-                hint="Try again.",
-            )
+            reason = status.reason or "the scheduler does not report the owner of the job"
+            raise SchedulerTimeout(f"job {job} is not cancelled, because {reason}.", hint=_again(record))
         if not (status.label and _is_job_of(record, status)):
             raise LaunchError(
                 f"job {job} has the label {status.label!r} here, so the job does not belong to cluster "
@@ -234,23 +245,49 @@ def cancel(record: Record, *, later: bool = False) -> None:
 
 def _check_system(record: Record) -> None:
     system = launcher(record.scheduler).system()
+    if record.system and system is None:
+        known = all_jobs(record)
+        what = f"the end of job {_SEVERAL.join(known)} is not confirmed" if known else "a job may have been submitted"
+        raise SchedulerTimeout(
+            f"{what}, because the scheduler {record.system} does not answer here.",
+            hint=(*_again(record), " If the scheduler is another system's, stop the cluster there."),
+        )
     if record.system and system != record.system:
         raise LaunchError(
-            f"cluster {record.name!r} has its jobs in the scheduler {record.system}, and here "
-            f"{f'the scheduler is {system}' if system else 'no scheduler answers'}.",
+            f"cluster {record.name!r} has its jobs in the scheduler {record.system}, and here the scheduler is "
+            f"{system}.",
             hint=f"Stop the cluster on that system, or remove {record.folder} if the cluster has ended.",
         )
 
 
+def _again(record: Record) -> tuple[str | Command, ...]:
+    return "When the scheduler answers, run ", Command("stop", record.name), " again."
+
+
 def wait_finished(record: Record, timeout: float) -> list[str]:
-    """Wait until all jobs of a cluster have ended; return those that have not after `timeout` seconds."""
-    scheduler, deadline = launcher(record.scheduler), time.monotonic() + timeout
-    left, pause = all_jobs(record), 0.1
+    """Wait until all jobs of a cluster have ended; return those that have not after `timeout` seconds.
+
+    Raises
+    ------
+    SchedulerTimeout
+        If the scheduler does not answer.
+    """
+    scheduler, answered = launcher(record.scheduler), time.monotonic()
+    left, pause, deadline = all_jobs(record), 0.1, answered + timeout
     if record.system and scheduler.system() not in (None, record.system):
         return []  # this system does not know the jobs; their head has ended them
     while left:
         statuses = scheduler.statuses(left)
         left = [job for job in left if not statuses.get(job, UNKNOWN).finished]
+        silent = [status.reason for job in left if (status := statuses.get(job, UNKNOWN)).state is JobState.UNKNOWN]
+        if len(silent) < len(left):
+            answered = time.monotonic()
+        elif left and (command.found_silence() or time.monotonic() - answered >= command.silence_limit()):
+            reason = silent[0] or "the scheduler does not report their states"
+            raise SchedulerTimeout(
+                f"the end of job {_SEVERAL.join(left)} is not confirmed, because {reason}.",
+                hint=_again(record),
+            )
         if time.monotonic() > deadline:
             break
         if left:
@@ -262,6 +299,7 @@ def wait_finished(record: Record, timeout: float) -> list[str]:
 def _recover(record: Record, receipt: Path) -> None:
     """Look for the job of a submission without an answer, and write its id to the receipt."""
     if settled(receipt) and _read(record, receipt) is None:
+        _check_system(record)
         job = launcher(record.scheduler).find(identity(record, receipt.stem), record.name)
         if job is not None:
             try:

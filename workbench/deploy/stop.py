@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -14,6 +15,7 @@ from workbench.deploy.record import Record
 from workbench.errors import ClusterNotFound, HeadUnreachable, SchedulerTimeout
 from workbench.files import node_dirs
 from workbench.hints import Command
+from workbench.launch import command
 from workbench.launch.interface import JobState
 
 STOPPED = "the user has stopped it"
@@ -22,10 +24,12 @@ _POLL_INTERVAL_S = 0.05
 _SCHEDULER_POLL_INTERVAL_S = 1.0
 # The head asks the ranks to end, then mpiexec, and then kills both.
 _STOP_TIMEOUT_S = 15.0
+_REFUSAL_TIMEOUT_S = 1.0
 # By default Slurm gives the processes of a cancelled job 30 s.
 _CANCEL_TIMEOUT_S = 90.0
 
 
+@command.answering_soon()
 def stop(record: Record) -> None:
     """Stop a cluster, in any state, and return when nothing of it is left.
 
@@ -34,7 +38,8 @@ def stop(record: Record) -> None:
     HeadUnreachable
         If its head neither answers nor ends.
     LaunchError
-        If its scheduler does not cancel its jobs; the record stays, so that they are not forgotten.
+        If its scheduler does not cancel its jobs, or does not confirm their end; the record of a cluster whose jobs
+        may remain stays, so that they are not forgotten.
     """
     batch = jobs.is_batch(record)
     record = _wait_for_head(record)
@@ -106,26 +111,50 @@ def _wait_for_head(record: Record) -> Record:
 
 
 def has_ended(record: Record) -> bool:
-    """Wait until lease, head and jobs are gone; return False if they outlast the deadline."""
+    """Wait until lease, head and jobs of a cluster are gone whose head was asked to end; return False at the deadline.
+
+    Raises
+    ------
+    SchedulerTimeout
+        If the head has ended, and the scheduler does not answer.
+    """
     deadline = time.monotonic() + _STOP_TIMEOUT_S
-    next_query = 0.0
+    # An orderly end takes less, and shows without the scheduler.
+    next_query = time.monotonic() + _SCHEDULER_POLL_INTERVAL_S
     while time.monotonic() < deadline:
         # A head that has not written its record yet ends when it finds none.
         alive = False if record.state == "submitted" else record.process.alive()
         if alive is None and jobs.is_batch(record) and time.monotonic() > next_query:
-            # The head is on another host, and may have been killed: its scheduler knows.
-            alive = False if jobs.status(record).finished else None
+            # The head is on another host, and may have been killed: its scheduler knows. While the scheduler is silent,
+            # a head keeps its record, but not its port.
+            job = jobs.status(record)
+            alive = False if job.finished or (job.state is JobState.UNKNOWN and _refuses(record)) else None
             next_query = time.monotonic() + _SCHEDULER_POLL_INTERVAL_S
-        if alive is False:
-            # A head that was killed has left jobs and files.
-            if jobs.is_batch(record):
-                end_jobs(record)
-            tidy(record)
-        with contextlib.suppress(OSError):
-            if not alive and not owns_lease(record):
-                left = deadline - time.monotonic()
-                return not (jobs.is_batch(record) and jobs.wait_finished(record, left))
+        try:
+            if alive is False:
+                # A head that was killed has left jobs and files.
+                if jobs.is_batch(record):
+                    end_jobs(record)
+                tidy(record)
+            with contextlib.suppress(OSError):
+                if not alive and not owns_lease(record):
+                    left = deadline - time.monotonic()
+                    return not (jobs.is_batch(record) and jobs.wait_finished(record, left))
+        except SchedulerTimeout as error:
+            raise error.converted(SchedulerTimeout, f"the ranks have ended, but {error.message}") from error
         time.sleep(_POLL_INTERVAL_S)
+    return False
+
+
+def _refuses(record: Record) -> bool:
+    """Return whether the host of a head refuses connections to its port, which the head closes after its ranks."""
+    host, _, port = str(record.address).partition("://")[2].rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), timeout=_REFUSAL_TIMEOUT_S).close()
+    except ConnectionRefusedError:
+        return True
+    except (OSError, ValueError):
+        pass
     return False
 
 
@@ -137,7 +166,7 @@ def end_jobs(record: Record) -> None:
     HeadUnreachable
         If a job does not end.
     LaunchError
-        If the scheduler does not cancel the jobs.
+        If the scheduler does not cancel the jobs, or does not confirm their end.
     """
     deadline = time.monotonic() + config.seconds("submit-timeout")
     while jobs.is_being_submitted(record):

@@ -13,7 +13,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Concatenate, ParamSpec
 
@@ -23,6 +23,10 @@ from workbench.log import debug_log
 
 P = ParamSpec("P")
 
+# A user who waits longer sees for which command.
+_SILENT_S = 1.0
+# A scheduler that did not answer a user is asked again after this time.
+_RETRY_S = 30.0
 _NO_COMMAND = "Use a host on which the commands of the scheduler are installed."
 
 
@@ -44,17 +48,58 @@ class Answer:
         return lines[-1] if lines else f"exit code {self.code} and no output"
 
 
-_deadline: ContextVar[float] = ContextVar("deadline", default=math.inf)
+@dataclass
+class _Patience:
+    """What a user who waits for schedulers knows of them."""
+
+    say: Callable[[str], None]
+    """Shows a text."""
+    silent: dict[str, tuple[float, SchedulerTimeout]] = field(default_factory=dict)
+    """By the name of a server without an answer: when to ask it again, as of `time.monotonic`, and the error."""
+
+
+def _server(program: str) -> str:
+    """Return the name of the server that answers a command."""
+    slurm = "Slurm's accounting" if program == "sacct" else "Slurm"
+    return slurm if program.startswith("s") else "PBS"
+
+
+def silence_limit() -> float:
+    """Return the seconds for which a user waits for a scheduler that does not answer."""
+    return config.seconds("scheduler-timeout") / 4
+
+
+_patience: ContextVar[_Patience | None] = ContextVar("patience", default=None)
 
 
 @contextlib.contextmanager
-def answering_within(seconds: float) -> Iterator[None]:
-    """Limit the total time of all `ask` calls of this thread in the context."""
-    token = _deadline.set(time.monotonic() + seconds)
+def answering_soon(say: Callable[[str], None] = lambda _: None) -> Iterator[None]:
+    """Limit the time for which a user waits for a scheduler that is silent, in this thread and context.
+
+    Parameters
+    ----------
+    say
+        Shows a text if a command takes longer than a second.
+
+    Notes
+    -----
+    The limit of each command is a quarter of ``workbench.scheduler-timeout``. After a command without an answer `ask`
+    fails at once for half a minute. A context in another one is a part of that one.
+    """
+    if _patience.get() is not None:
+        yield
+        return
+    token = _patience.set(_Patience(say))
     try:
         yield
     finally:
-        _deadline.reset(token)
+        _patience.reset(token)
+
+
+def found_silence() -> bool:
+    """Return whether a scheduler did not answer in the context of `answering_soon`, and is not asked again yet."""
+    patience = _patience.get()
+    return patience is not None and bool(patience.silent)
 
 
 def _logged(run: Callable[Concatenate[Sequence[str], P], Answer]) -> Callable[Concatenate[Sequence[str], P], Answer]:
@@ -101,19 +146,41 @@ def ask(argv: Sequence[str], *, environment: Mapping[str, str] | None = None, wi
     LaunchError
         If the command does not exist.
     """
-    timeout = min(config.seconds("scheduler-timeout"), within or math.inf, max(_deadline.get() - time.monotonic(), 0.0))
-    if not timeout:
-        raise _timed_out(argv, timeout)  # earlier commands used up the time of `answering_within`
+    waiting, server = _patience.get(), _server(argv[0])
+    patience = waiting or _Patience(lambda _: None)
+    retry, silence = patience.silent.get(server, (0.0, None))
+    if silence is not None and time.monotonic() < retry:
+        raise silence.converted(SchedulerTimeout, silence.message)
+    timeout = min(silence_limit() if waiting else config.seconds("scheduler-timeout"), within or math.inf)
     try:
-        completed = subprocess.run(
-            argv, env=_with_plain_output(environment), stdin=subprocess.DEVNULL, capture_output=True, text=True,
-            errors="replace", timeout=timeout, check=False,
-        )  # fmt: skip
+        with subprocess.Popen(
+            argv, env=_with_plain_output(environment), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE, text=True, errors="replace",
+        ) as process:  # fmt: skip
+            try:
+                out, err = _communicate(process, argv, timeout)
+            except BaseException:
+                process.kill()
+                raise
     except subprocess.TimeoutExpired as error:
-        raise _timed_out(argv, timeout) from error
+        silence = _timed_out(argv, timeout)
+        patience.silent[server] = time.monotonic() + _RETRY_S, silence
+        raise silence from error
     except OSError as error:
         raise LaunchError(f"cannot run {argv[0]}: {error}.", hint=_NO_COMMAND) from error
-    return Answer(completed.returncode, completed.stdout, completed.stderr)
+    patience.silent.pop(server, None)
+    return Answer(process.returncode, out, err)
+
+
+def _communicate(process: subprocess.Popen[str], argv: Sequence[str], timeout: float) -> tuple[str, str]:
+    """Return the output and the errors of a command, and say to a user who waits which answer is missing."""
+    patience = _patience.get()
+    if patience is not None and timeout > _SILENT_S:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return process.communicate(timeout=_SILENT_S)
+        patience.say(f"waiting for {_server(argv[0])}: {argv[0]} has {timeout:.3g} s to answer")
+        timeout -= _SILENT_S
+    return process.communicate(timeout=timeout)
 
 
 @_logged
@@ -158,7 +225,7 @@ def submit(argv: Sequence[str], receipt: Path, *, environment: Mapping[str, str]
         except OSError as error:
             raise LaunchError(f"cannot run {argv[0]} in {directory}: {error}.", hint=_NO_COMMAND) from error
         try:
-            _, errors = process.communicate(timeout=timeout)
+            _, errors = _communicate(process, argv, timeout)
         except subprocess.TimeoutExpired as error:
             # The whole session: the command may be a site's script, whose programs keep the receipt and the pipe open.
             os.killpg(process.pid, signal.SIGKILL)

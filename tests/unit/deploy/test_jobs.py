@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import socket
+
+import dask
 import pytest
 
 from workbench.commands import actions
@@ -9,8 +12,8 @@ from workbench.deploy import jobs, registry
 from workbench.deploy import stop as stop_module
 from workbench.deploy.record import Record, World
 from workbench.deploy.stop import stop
-from workbench.errors import ClusterExists, ClusterNotFound, LaunchError, SchedulerTimeout
-from workbench.launch import slurm
+from workbench.errors import ClusterExists, ClusterNotFound, LaunchError, SchedulerTimeout, from_fields
+from workbench.launch import command, slurm
 from workbench.launch.interface import JobState, JobStatus
 from workbench.launch.pbs_script import Flavor, job_name
 from workbench.launch.slurm_parse import SEPARATOR
@@ -136,7 +139,7 @@ def test_a_running_job_of_an_earlier_version_is_believed_and_cancelled(system):
 def test_nothing_is_cancelled_while_nobody_tells_whose_it_is(system):
     record = training(system=B)
     system.answer("squeue", "exit 1")
-    with pytest.raises(SchedulerTimeout, match="does not report the owner of job 4711"):
+    with pytest.raises(SchedulerTimeout, match="job 4711 is not cancelled, because the scheduler does not report"):
         jobs.cancel(record)
     assert "scancel" not in system.called
 
@@ -147,6 +150,74 @@ def test_a_stop_of_a_cluster_of_another_system_names_it_and_leaves_the_record(sy
     with pytest.raises(LaunchError, match=f"in the scheduler {A}, and here the scheduler is {B}. Stop the cluster on"):
         stop(record)
     assert registry.names() == ["training"]
+
+
+@pytest.mark.parametrize("silent", ["squeue", "squeue and scontrol"])
+@pytest.mark.parametrize("worlds", [(), (World(0, 2), World(1, 2, job="4712"))], ids=["one job", "two jobs"])
+def test_a_stop_names_the_jobs_that_a_silent_scheduler_does_not_confirm(system, monkeypatch, silent, worlds):
+    for program in silent.split(" and "):
+        system.answer(program, "exec sleep 600")
+    record = training(system=B, worlds=worlds)
+    jobs_of_it = "job 4711 and job 4712" if worlds else "job 4711"
+
+    def end(ended):
+        registry.remove(ended)
+        return True
+
+    monkeypatch.setattr(stop_module, "_ask", end)
+    with dask.config.set({"workbench.scheduler-timeout": "0.8 s"}):
+        failed = actions.stop(actions.targets("training", everything=False)).failed[0].error
+    program = "scontrol" if "scontrol" in silent else "squeue"
+    assert failed["message"] == (
+        f"the ranks have ended, but the end of {jobs_of_it} is not confirmed, because Slurm does not answer "
+        f"({program} did not answer within 0.2 s)."
+    )
+    assert "remove" not in str(from_fields(failed))
+    assert record.logs.is_dir()
+
+
+def test_a_head_that_keeps_its_record_for_a_silent_scheduler_has_ended_when_its_port_is_closed(system, monkeypatch):
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        port = closed.getsockname()[1]
+    record = training(system=B, address=f"tls://127.0.0.1:{port}")
+    (record.folder / "world-1-1.job").touch()
+    system.answer("squeue", "exec sleep 600")
+    monkeypatch.setattr(stop_module, "_ask", lambda _: True)
+    with dask.config.set({"workbench.scheduler-timeout": "0.4 s"}):
+        failed = actions.stop(actions.targets("training", everything=False)).failed[0].error
+    assert failed["message"].startswith("the ranks have ended, but the end of job 4711 is not confirmed, because the ")
+    assert registry.names() == ["training"]
+
+
+def test_a_silent_scheduler_is_named_in_list_and_status(system):
+    record = training(system=B, message="world 0 is ready")
+    system.answer("squeue", "exec sleep 600")
+    with dask.config.set({"workbench.scheduler-timeout": "0.4 s"}), command.answering_soon():
+        shown = [actions.status(record), *actions.listing().clusters]
+    for status in shown:
+        assert status.state == "ready"
+        assert status.message == "world 0 is ready; Slurm does not answer (squeue did not answer within 0.1 s)"
+
+
+def test_a_stop_keeps_the_record_of_a_queued_job_while_the_scheduler_is_silent(system):
+    training(system=B, state="submitted")
+    system.answer("squeue", "exec sleep 600")
+    system.answer("scontrol", "exec sleep 600")
+    with dask.config.set({"workbench.scheduler-timeout": "0.8 s"}):
+        failed = from_fields(actions.stop(actions.targets("training", everything=False)).failed[0].error)
+    assert str(failed) == (
+        f"the end of job 4711 is not confirmed, because the scheduler {B} does not answer here. When the scheduler "
+        "answers, run %mpicluster stop training again. If the scheduler is another system's, stop the cluster there."
+    )
+    assert registry.names() == ["training"]
+
+
+def test_the_end_of_a_head_without_later_jobs_does_not_wait_for_the_scheduler(system):
+    record = training(system=B)
+    (record.folder / "job.job").write_text("4711\n")
+    system.answer("scontrol", "exit 1")
+    jobs.cancel(record, later=True)
+    assert not (system.folder / "called").exists()
 
 
 @pytest.mark.parametrize("state", ["failed", "ready"])

@@ -109,11 +109,35 @@ def test_a_job_inherits_the_words_and_times_of_its_user(tmp_path):
     assert answer.out == "de_DE.UTF-8,\n"
 
 
-def test_questions_share_a_deadline_and_after_it_none_is_asked(tmp_path):
-    with command.answering_within(0.2):
+def test_a_user_waits_once_for_a_scheduler_that_is_silent_and_asks_others_and_later(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    for name, body in (("squeue", "exec sleep 600"), ("scontrol", "echo up"), ("qstat", "echo up")):
+        (tmp_path / name).write_text(f"#!/bin/sh\n{body}\n")
+        (tmp_path / name).chmod(0o700)
+    with dask.config.set({"workbench.scheduler-timeout": "0.8 s"}), command.answering_soon():
+        with command.answering_soon(), pytest.raises(SchedulerTimeout):
+            ask(["squeue"])
+        with pytest.raises(SchedulerTimeout, match=r"^squeue did not answer within 0\.2 s"):
+            ask(["scontrol"])
+        assert ask(["qstat"]).out == "up\n"
+    assert ask(["scontrol"]).out == "up\n"
+    monkeypatch.setattr(command, "_RETRY_S", 0.0)
+    with dask.config.set({"workbench.scheduler-timeout": "0.8 s"}), command.answering_soon():
         with pytest.raises(SchedulerTimeout):
-            ask(["sleep", "60"])
-        with pytest.raises(SchedulerTimeout):
-            ask(["touch", str(tmp_path / "asked")])
-    assert not (tmp_path / "asked").exists()
-    assert ask(["true"]).code == 0
+            ask(["squeue"])
+        assert ask(["scontrol"]).out == "up\n"
+
+
+def test_a_user_who_waits_is_told_for_whom(tmp_path, monkeypatch):
+    monkeypatch.setattr(command, "_SILENT_S", 0.05)
+    told: list[str] = []
+
+    def say(text):
+        told.append(text)
+        (tmp_path / str(len(told))).touch()
+
+    late = f"until [ -e '{tmp_path}/%d' ]; do sleep 0.01; done; echo late"
+    with command.answering_soon(say):
+        assert ask(["sh", "-c", late % 1]).out == "late\n"
+        assert submit(tmp_path / "job.job", late % 2).out == "late\n"
+    assert told == ["waiting for Slurm: sh has 5 s to answer", "waiting for PBS: /bin/sh has 60 s to answer"]
