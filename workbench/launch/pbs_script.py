@@ -14,6 +14,7 @@ from workbench.launch.interface import JobSpec
 from workbench.launch.jobqueue import Site, header
 from workbench.launch.multinode import requested_counts
 from workbench.launch.pbs_parse import CODE_NO_COMMAND, CODE_NO_OUTPUT
+from workbench.launch.script import after_prologue, is_csh
 from workbench.launch.walltime import pbs_clock
 
 # Also on the command line, since Slurm's emulation does not read these directives in the script.
@@ -169,6 +170,19 @@ def script_text(spec: JobSpec, site: Site, flavor: Flavor) -> str:
     lines += header("pbs", replace(site, queue=queue, account=request.account, walltime=walltime, extra=request.extra))
     log, folder, program = (shlex.quote(str(text)) for text in (spec.log, spec.directory, spec.command[0]))
     missing = f"workbench: {spec.command[0]} or the folder {spec.directory} does not exist on"
+    commands = [
+        f"if ! [ -x {program} ] || ! cd {folder}; then",
+        f"    printf '%s %s\\n' {shlex.quote(missing)} \"$(hostname): its file system is not shared with this node\"",
+        f"    exit {CODE_NO_COMMAND}",
+        "fi",
+        *(f"export {name}={shlex.quote(value)}" for name, value in spec.environment),
+        f"exec {shlex.join(spec.command)}",
+    ]
+    commands = after_prologue(site.shebang, site.prologue, commands)
+    if is_csh(site.shebang):
+        # -S names the shell of the lines before.
+        shell, end = site.shebang.removeprefix("#!").strip(), "workbench-end-of-prologue"
+        commands = [f"exec {shell} << '{end}'", *commands, end]
     text = [
         site.shebang,
         *lines[:1],
@@ -178,13 +192,7 @@ def script_text(spec: JobSpec, site: Site, flavor: Flavor) -> str:
         # PBS would keep the output on the node until the end of the job.
         f"(: >>{log}) 2>/dev/null || exit {CODE_NO_OUTPUT}",
         f"exec >>{log} 2>&1 </dev/null",
-        *site.prologue,
-        f"if ! [ -x {program} ] || ! cd {folder}; then",
-        f"    printf '%s %s\\n' {shlex.quote(missing)} \"$(hostname): its file system is not shared with this node\"",
-        f"    exit {CODE_NO_COMMAND}",
-        "fi",
-        *(f"export {name}={shlex.quote(value)}" for name, value in spec.environment),
-        f"exec {shlex.join(spec.command)}",
+        *commands,
     ]
     return "\n".join([*text, ""])
 

@@ -10,6 +10,7 @@ from dataclasses import replace
 from workbench.errors import InvalidRequest
 from workbench.launch.interface import JobSpec
 from workbench.launch.jobqueue import Site, header
+from workbench.launch.script import after_prologue
 from workbench.launch.walltime import clock
 
 _LONG = {
@@ -99,16 +100,14 @@ def script(spec: JobSpec, site: Site, notice: int | None) -> str:
     extra = [f"#SBATCH {line}" for line in spec.resources.extra]
     lines = [line for line in _directives(spec, site, notice) if line in extra or not _skipped(line, site)]
     directory, program = shlex.quote(str(spec.directory)), shlex.quote(spec.command[0])
-    lines = [site.shebang, *lines, "", *site.prologue]
-    lines += [f"export {name}={shlex.quote(value)}" for name, value in spec.environment]
-    lines += [
+    commands = [
+        *(f"export {name}={shlex.quote(value)}" for name, value in spec.environment),
         *_missing(f"-d {directory}", spec.directory, "the job's folder"),
         *_missing(f"-x {program}", spec.command[0], "the Python of the cluster"),
         f"cd {directory} || exit 1",
         f"exec {shlex.join(spec.command)}",
-        "",
     ]
-    return "\n".join(lines)
+    return "\n".join([site.shebang, *lines, "", *after_prologue(site.shebang, site.prologue, commands), ""])
 
 
 def comment(identity: str) -> str:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from support import csh
 
 from workbench.errors import InvalidRequest
 from workbench.launch.interface import JobSpec, Resources
@@ -166,6 +167,15 @@ def test_the_script_becomes_the_command_whatever_is_in_its_words(tmp_path, shell
     done = subprocess.run([shell, str(job.script)], cwd="/", capture_output=True, check=False, timeout=30)
     assert (done.returncode, done.stdout, done.stderr) == (5, b"", b"")
     assert job.log.read_text(encoding="utf-8").splitlines() == [NASTY, NASTY, "0077", str(folder)]
+
+
+def test_the_prologue_of_a_c_shell_runs_in_it_and_the_rest_in_sh(tmp_path):
+    mine = replace(site("pbs"), shebang=f"#!{csh.install(tmp_path)}", prologue=("setenv SITE 1",))
+    job = spec(tmp_path, command=("/bin/sh", "-c", 'printf "%s\n" "$SITE" "$NASTY"; cat; exit 5'))
+    job.script.write_text(script_text(job, mine, Flavor.PRO), encoding="utf-8")
+    # The directive -S names bash.
+    assert subprocess.run(["/bin/bash", job.script], check=False, timeout=30).returncode == 5
+    assert job.log.read_text(encoding="utf-8").splitlines() == ["1", NASTY]
 
 
 @pytest.mark.parametrize("shell", ["sh", "bash"])

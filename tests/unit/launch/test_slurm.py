@@ -12,6 +12,7 @@ import dask
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support import csh
 
 from workbench.errors import InvalidRequest, JobRejected, LaunchError, SchedulerTimeout
 from workbench.launch.interface import UNKNOWN, JobSpec, JobState, JobStatus, Resources
@@ -190,6 +191,17 @@ def test_a_script_runs_with_blanks_and_quotes_in_every_value(tmp_path, shell):
     script.write_text(Slurm.script(spec))
     done = subprocess.run([shell, script], capture_output=True, text=True, check=True, timeout=30)
     assert done.stdout == f'{folder}|{values[0][1]}|{values[1][1]}|a b|\'|"$A"|'
+
+
+def test_the_prologue_of_a_c_shell_runs_in_it_and_the_rest_in_sh(tmp_path):
+    shebang = f"#!{csh.install(tmp_path)}"
+    command = ("/bin/sh", "-c", 'printf "%s|" "$SITE" "$A" "$1"; cat; exit 5', "-", "it's $HOME !! `x`")
+    spec = spec_in(tmp_path, command=command, environment=(("A", 'two\n"lines"'),))
+    with settings(**{"shebang": shebang, "job-script-prologue": ["setenv SITE 1"]}):
+        spec.script.write_text(Slurm.script(spec), encoding="utf-8")
+    spec.script.chmod(0o755)
+    done = subprocess.run([spec.script], capture_output=True, text=True, check=False, timeout=30)
+    assert (done.returncode, done.stdout, done.stderr) == (5, '1|two\n"lines"|it\'s $HOME !! `x`|', "")
 
 
 @pytest.mark.parametrize(("what", "folder", "program"), [("Python", ".", "not here"), ("folder", "it's gone", "x")])
