@@ -5,7 +5,8 @@ suspends each ``accept`` of the launcher (seccomp, user notification), and `Guar
 launcher, accepts in its place: it queries the kernel for the owner of the socket at the other end, and passes the
 connection on or closes it. So no port answers another user, from ``listen`` on.
 
-A filter is inherited. Other programs below the launcher, for example ranks, accept connections themselves.
+A filter is inherited, so the launcher is every process below the tether, apart from ranks, the processes that become
+ranks, and what ranks start: these accept connections themselves.
 This module is loaded at each start of a world, so it imports little, and only the C half of ``socket``.
 """
 
@@ -29,17 +30,15 @@ if TYPE_CHECKING:
 
 VARIABLE = "WORKBENCH_GUARD"
 """Variable of guarded processes: the values that ``NoNewPrivs`` and ``Seccomp`` would have without a guard."""
+OF_RANK = "rank"
+"""The value of `VARIABLE` in what a rank starts."""
 SETTING = "workbench.mpi.guard"
 """The setting that installs guards."""
 UNGUARDED = "cannot be guarded here"
 """Phrase in the log of the world if the kernel does not support a guard."""
 
-_PROGRAMS = frozenset(
-    {
-        *("prterun", "prte", "prted", "orterun", "orted"),  # Open MPI 5 and 4
-        *("mpiexec", "mpirun", "mpiexec.hydra", "hydra_pmi_proxy", "hydra_bstrap_proxy"),  # MPICH, Intel MPI
-    }
-)
+# Programs that accept connections of other users, the daemons of Slurm, and authenticate their peers.
+_AUTHENTICATING = frozenset({"srun"})
 # The numbers that depend on the machine: AUDIT_ARCH, seccomp, accept, accept4.
 _MACHINES = {"x86_64": (0xC000003E, 317, 43, 288), "aarch64": (0xC00000B7, 277, 202, 242)}
 _PIDFD_GETFD = 438
@@ -147,8 +146,6 @@ class Guard:
         Connection to the child, which has called `install` and waits until this guard is ready.
     child
         Pid of the child.
-    program
-        Path of the launcher that the child will run.
     hosts
         Shared folder of all hosts of the world with a file for each of their addresses, whose peers are accepted. Empty
         if the world is on this host only.
@@ -159,9 +156,8 @@ class Guard:
         If the child has failed, or the kernel has no support (see `lacks`).
     """
 
-    def __init__(self, channel: socket.socket, child: int, program: str, hosts: str = "") -> None:
+    def __init__(self, channel: socket.socket, child: int, hosts: str = "") -> None:
         self._user, self._hosts = os.geteuid(), hosts
-        self._programs = _PROGRAMS | {os.path.basename(os.path.realpath(program))}
         text, ancillary, *_ = channel.recvmsg(4, socket.CMSG_SPACE(4))
         (number,) = struct.unpack("=i", text) if text else (errno.ECHILD,)
         if number:
@@ -294,8 +290,7 @@ class Guard:
 
     def _listening_socket(self, call: _Call) -> socket.socket | None:
         """Return a copy of the listening socket of a launcher, or None if the kernel can serve the call."""
-        program = os.path.basename(os.readlink(f"/proc/{call.pid}/exe")).removesuffix(" (deleted)")
-        if program not in self._programs:
+        if not _is_launcher(call.pid):
             return None
         try:
             copy = socket.socket(fileno=_copy_file(call.process(), call.arguments[0]))
@@ -420,6 +415,21 @@ class _Call:
             os.pwrite(memory, len(address).to_bytes(4, sys.byteorder), self.arguments[2])
         finally:
             os.close(memory)
+
+
+def _is_launcher(process: int) -> bool:
+    """Return whether a process below the tether is no rank, will not become one, and was not started by one."""
+    program = os.path.basename(os.readlink(f"/proc/{process}/exe")).removesuffix(" (deleted)")
+    if program in _AUTHENTICATING:
+        return False
+    with open(f"/proc/{process}/environ", "rb") as file:
+        if f"{VARIABLE}={OF_RANK}".encode() in file.read().split(b"\0"):
+            return False
+    with open(f"/proc/{process}/cmdline", "rb") as file:
+        arguments = file.read().split(b"\0")[1:]
+    # Python runs a module of this package, or the file of a stub. In the arguments of a launcher others are first.
+    first = next((argument for argument in arguments if not argument.startswith(b"-")), b"")
+    return not (first.startswith(b"workbench.") or first.endswith(b"/workbench/fork/stub.py"))
 
 
 def _copy_file(process: int, number: int) -> int:

@@ -136,7 +136,7 @@ def _start_guarded(command: list[str], hosts: str) -> int:
     child = _start(command, prepare)
     theirs.close()
     try:
-        guarding = guard.Guard(ours, child, command[0], hosts)
+        guarding = guard.Guard(ours, child, hosts)
     except OSError as error:
         ours.close()
         os.waitpid(child, 0)

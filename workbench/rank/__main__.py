@@ -26,7 +26,7 @@ from workbench.files import node_dirs
 from workbench.log import output
 from workbench.mpi.abort import abort_world
 from workbench.mpi.context import current
-from workbench.processes import open_files, parent_death
+from workbench.processes import guard, open_files, parent_death
 from workbench.processes.process_id import ProcessId
 from workbench.rank import world
 
@@ -63,6 +63,8 @@ def main(daemon: int | None = None, began: float | None = None) -> NoReturn:
         parent_death.poll_parent(daemon)
     output.keep_on()
     faulthandler.enable()
+    if guard.VARIABLE in os.environ:
+        os.environ[guard.VARIABLE] = guard.OF_RANK
     # A rank has a connection to each other rank. On nodes without the head no other process has raised the limit.
     open_files.allow_many()
     stderr_fd = os.dup(2)

@@ -6,6 +6,7 @@ import ast
 import errno
 import os
 import resource
+import shutil
 import signal
 import socket
 import subprocess
@@ -183,9 +184,33 @@ def test_a_peer_is_refused_if_the_kernel_does_not_answer(monkeypatch):
         assert not its._is_allowed(accepted, own.getsockname())
 
 
-def test_a_program_below_the_launcher_accepts_by_itself():
-    shell = ["/bin/sh", "-c", '"$@"; :', "sh"]
-    with started(*shell, sys.executable, "-c", LISTENS, "127.0.0.1", "once") as (_, port):
+SHELL = ["/bin/sh", "-c", '"$@" & trap "kill $!" TERM; wait', "sh"]
+
+
+def test_whatever_the_launcher_starts_is_guarded_by_any_name(tmp_path):
+    (wrapper := tmp_path / "orterun_wrapper").symlink_to(sys.executable)
+    for command in ([*SHELL, sys.executable], [str(wrapper)]):
+        with started(*command, "-c", LISTENS, "127.0.0.1", "blocking") as (_, port):
+            assert told(connected(("127.0.0.1", port), DEADLINE, nobody=True)) == ""
+            assert told(connected(("127.0.0.1", port), DEADLINE))
+
+
+@pytest.mark.parametrize("program", ["rank", "stub", "started by a rank", "srun"])
+def test_ranks_what_becomes_one_what_they_start_and_srun_accept_by_themselves(program, tmp_path):
+    package = tmp_path / "workbench"
+    for path in (package / "rank.py", package / "fork" / "stub.py"):
+        path.parent.mkdir(exist_ok=True, parents=True)
+        path.write_text(LISTENS)
+    (package / "__init__.py").touch()
+    command = {
+        "rank": [sys.executable, "-P", "-m", "workbench.rank"],
+        "stub": [sys.executable, "-I", "-S", package / "fork" / "stub.py"],
+        "started by a rank": ["env", f"{guard.VARIABLE}={guard.OF_RANK}", sys.executable, "-c", LISTENS],
+        "srun": [tmp_path / "srun", "-c", LISTENS],
+    }[program]
+    shutil.copy(Path(sys.executable).resolve(), tmp_path / "srun")
+    env = os.environ | {"PYTHONPATH": str(tmp_path), "PYTHONHOME": sys.base_prefix}
+    with started(*SHELL, *command, "127.0.0.1", "once", env=env) as (_, port):
         assert told(connected(("127.0.0.1", port), DEADLINE, nobody=True))
 
 
@@ -223,7 +248,6 @@ sys.stdin.read()
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_what_outlives_the_tether_accepts_as_before(number):
     shell = ["/bin/sh", "-c", 'exec "$@"', "sh"]
-    # It is no launcher, so the kernel accepts.
     with started(*shell, sys.executable, "-c", OUTLIVED, stdin=subprocess.PIPE) as (process, port):
         process.send_signal(number)
         assert process.wait(DEADLINE) == -number
