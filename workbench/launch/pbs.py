@@ -17,7 +17,7 @@ from workbench.launch.interface import UNKNOWN, JobSpec, JobState, JobStatus, sc
 from workbench.launch.jobqueue import Site, site, unread
 from workbench.launch.options import Resources
 from workbench.launch.pbs_resources import by_directives, left_out, resolve
-from workbench.launch.pbs_script import SUBMIT_OPTIONS, Flavor, job_name, script_text
+from workbench.launch.pbs_script import Flavor, job_name, output_directives, script_text
 from workbench.launch.walltime import clock
 from workbench.text import count
 
@@ -60,8 +60,10 @@ class PBSLauncher(BatchLauncher):
         environment, removed = scrub(os.environ)
         # With another prefix the script's directives would be comments.
         environment.pop("PBS_DPREFIX", None)
+        # Also on the command line, since Slurm's emulation does not read these directives in the script.
+        options = " ".join(output_directives(_flavor())).split()
         # Only the name, in the script's folder: Slurm's emulation passes the path to a shell without quotes.
-        return Submission(("qsub", *SUBMIT_OPTIONS, spec.script.name), environment, removed, spec.script.parent)
+        return Submission(("qsub", *options, spec.script.name), environment, removed, spec.script.parent)
 
     def refusal(self, answer: Answer, spec: JobSpec) -> LaunchError:
         """Return the error that explains in one sentence why PBS rejects a job."""

@@ -23,11 +23,12 @@ from workbench.errors import InvalidRequest, JobRejected, LaunchError, Scheduler
 from workbench.launch import poller as room
 from workbench.launch.interface import UNKNOWN, JobSpec, JobState, JobStatus, Resources
 from workbench.launch.pbs import PBSLauncher, available
-from workbench.launch.pbs_script import SUBMIT_OPTIONS
 
 GONE = JobStatus(JobState.UNKNOWN, unknown_to_scheduler=True)
 JSON = "qstat -x -f -F json"
-QSUB = f"qsub {' '.join(SUBMIT_OPTIONS)}"
+# Without a host PBS would copy the empty output to the host of qsub.
+QSUB = "qsub -j oe -o localhost:/dev/null -r n"
+QSUB_EMULATED = "qsub -j oe -o /dev/null -r n"
 # What each refusal is told as; of PBS's own words only those that are not its usage.
 REFUSED = {
     "badserver-qsub": (SchedulerTimeout, "the PBS server does not answer"),
@@ -180,7 +181,7 @@ def test_no_recorded_refusal_is_left_out():
     ],
 )
 def test_refusals_of_the_emulation_are_told_in_one_sentence(emulation, spec, words, told):
-    emulation.answer(f"{QSUB} job.sh", code=1, out=EMULATION_REFUSED.format(words=words))
+    emulation.answer(f"{QSUB_EMULATED} job.sh", code=1, out=EMULATION_REFUSED.format(words=words))
     emulation.answer("qstat -Q", out="Queue  Max\n-----  ---\ndebug    ?\n")
     with pytest.raises(JobRejected) as refused:
         PBSLauncher().submit(spec)
@@ -207,7 +208,7 @@ def test_all_lines_of_a_refusal_are_told(pbs, spec, text, told):
 
 def test_an_emulation_without_its_controller_is_silent(emulation, spec):
     words = "Batch job submission failed: Unable to contact slurm controller (connect failure)"
-    emulation.answer(f"{QSUB} job.sh", code=1, out=EMULATION_REFUSED.format(words=words))
+    emulation.answer(f"{QSUB_EMULATED} job.sh", code=1, out=EMULATION_REFUSED.format(words=words))
     with pytest.raises(SchedulerTimeout):
         PBSLauncher().submit(spec)
 

@@ -98,7 +98,7 @@ def test_the_script_says_what_is_asked_for():
         "#PBS -l place=scatter",
         "#PBS -S /bin/bash",
         "#PBS -j oe",
-        "#PBS -o /dev/null",
+        "#PBS -o localhost:/dev/null",
         "#PBS -r n",
         "#PBS -q workq",
         "#PBS -A hpc",
@@ -106,6 +106,11 @@ def test_the_script_says_what_is_asked_for():
         "#PBS -m n",
     ]
     assert lines.index("module load mpi") > lines.index("exec >>/data/user1/head.log 2>&1 </dev/null")
+
+
+@pytest.mark.parametrize("flavor", [Flavor.TORQUE, Flavor.EMULATION])
+def test_the_output_of_others_than_pbs_itself_names_no_host(flavor):
+    assert "#PBS -o /dev/null" in script_text(spec(), site("pbs"), flavor).splitlines()
 
 
 def test_a_reservation_is_a_queue():
