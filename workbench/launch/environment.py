@@ -39,6 +39,10 @@ _JOB_NAMES = frozenset(
         "PBS_ENVIRONMENT",
         "PBS_MOMPORT",
         "PBS_NODEFILE",
+        # ... of the task, which stay in a job: pbs_tmrsh and Open MPI start processes on other nodes by all of these
+        "PBS_NODENUM",
+        "PBS_TASKNUM",
+        "PBS_VNODENUM",
     }
 )
 _RANK_PREFIXES = (
@@ -103,10 +107,6 @@ _RANK_NAMES = frozenset(
         "MPI_LOCALNRANKS",
         "MPI_LOCALRANKID",
         "MPIEXEC_HOSTNAME",
-        # PBS
-        "PBS_NODENUM",
-        "PBS_TASKNUM",
-        "PBS_VNODENUM",
         # the guard of the enclosing world
         "WORKBENCH_GUARD",
     }

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workbench.launch.environment import scrub
+from workbench.launch.environment import scrub, scrub_rank
 from workbench.launch.mpi_library import find
 from workbench.launch.mpiexec import Geometry, world_command
 
@@ -52,6 +52,12 @@ def test_the_identity_of_a_job_step_or_rank_goes(name):
 @pytest.mark.parametrize("name", SETTINGS)
 def test_a_setting_of_the_user_stays(name):
     assert scrub({name: "1"}) == ({name: "1"}, [])
+
+
+@pytest.mark.parametrize("name", ["PBS_JOBID", "PBS_JOBCOOKIE", "PBS_NODENUM", "PBS_TASKNUM", "PBS_MOMPORT"])
+def test_by_what_pbs_starts_processes_on_other_nodes_of_the_job_a_launcher_there_keeps(name):
+    assert scrub_rank({name: "1", "PMI_RANK": "0"}) == ({name: "1"}, ["PMI_RANK"])
+    assert scrub({name: "1"}) == ({}, [name])
 
 
 def test_what_was_removed_is_listed_in_order_and_the_rest_keeps_its():
