@@ -6,6 +6,7 @@ import re
 import time
 from collections.abc import Iterable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -212,8 +213,8 @@ def describe(status: JobStatus) -> str:
     return text
 
 
-def cancel(record: Record, *, later: bool = False) -> None:
-    """Cancel all jobs of a cluster, or only those of `later` worlds, in any state.
+def cancel(record: Record, *, later: bool = False, world: int | None = None) -> None:
+    """Cancel all jobs of a cluster, or only those of `later` worlds, or of one `world` of them, in any state.
 
     Raises
     ------
@@ -224,6 +225,8 @@ def cancel(record: Record, *, later: bool = False) -> None:
     # Inside a job its id may be spelled differently from the one in the receipt.
     kept = {record.job, _read(record, _receipt(record))} if later else set()
     jobs = [job for job in all_jobs(record, certain=True) if job not in kept]
+    if world is not None:
+        jobs = [job for job in map(partial(_read, record), record.folder.glob(f"world-{world}-*.job")) if job]
     if not jobs:
         return
     _check_system(record)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from workbench import config
+from workbench.deploy import jobs
 from workbench.deploy.job_spec import world_job_spec
 from workbench.deploy.jobs import describe
 from workbench.deploy.record import Record
@@ -65,6 +66,9 @@ class JobWorld(MPIWorld):
         """
         self.begin()
         self.job = None
+        if any(self.record.folder.glob(f"world-{self.index}-*.job")):
+            # An earlier start whose submission or end was not confirmed must not have ranks with the same names.
+            await asyncio.to_thread(jobs.cancel, self.record, world=self.index)
         self._no_rank_left = asyncio.Event()
         # The submission continues if this coroutine is canceled, because a job without a known id cannot be canceled.
         self._submitted = asyncio.ensure_future(self._submit(self.starts, self._no_rank_left))
@@ -92,8 +96,7 @@ class JobWorld(MPIWorld):
             if not (status.state.waits or status.state is JobState.UNKNOWN):
                 return
             if time.monotonic() > deadline:
-                await self._cancel(job)
-                raise StartError(f"{message}. The job was cancelled at the end of workbench.queue-timeout.")
+                raise StartError(f"{message}. The job is cancelled at the end of workbench.queue-timeout.")
             await asyncio.sleep(interval)
 
     async def _status(self, job: _Job) -> JobStatus:

@@ -12,7 +12,7 @@ from workbench import config
 from workbench.deploy.job_spec import survives_a_lost_rank
 from workbench.deploy.record import Record
 from workbench.deploy.world import MPIWorld
-from workbench.errors import InvalidRequest, StartError, StartTimeout
+from workbench.errors import InvalidRequest, StartError, StartTimeout, WorkbenchError
 from workbench.head.job_world import JobWorld
 from workbench.head.scheduler import HeadScheduler
 from workbench.head.world_process import WorldProcess
@@ -25,6 +25,9 @@ from workbench.text import count, rank_and_process
 # Seconds after the deadline of a world's start, because the world's own error has more details. That error is raised
 # when the processes or the job of the world have ended.
 _EXTRA_TIMEOUT = 30.0
+# Seconds before the next start after one start, two or more that have failed in a row: what prevents a start, as a
+# scheduler that is being updated, needs time to pass.
+_PAUSES = (5.0, 15.0, 30.0)
 # Log line for an event of a rank.
 _RANK = "%s: rank %d of world %d, process %s on %s"
 
@@ -86,43 +89,59 @@ class Worlds:
         Raises
         ------
         StartError
-            If the world does not start, or is lost more often than ``workbench.world.restarts``.
+            If its first start fails, or if it is lost, or does not start again, more often than
+            ``workbench.world.restarts``.
         """
         await self._keep(self._first, timeout, spawned=True)
 
     async def _keep(
         self, world: MPIWorld, timeout: float, *, spawned: bool = False, ready: asyncio.Future[None] | None = None
     ) -> None:
-        restarts = config.whole("world.restarts")
-        # `timeout` is shorter for the first start, which is already in progress.
-        full_timeout = self._record.ready_within
+        restarts, pauses = config.whole("world.restarts"), iter(_PAUSES)
         while True:
-            if spawned:
-                self._first.send_address(self._scheduler.address)
+            failure = await self._start(world, timeout, spawned=spawned)
+            # `timeout` is shorter for a start that is already in progress.
+            spawned, timeout, pause = False, self._record.ready_within, 0.0
+            if failure:
+                lost, pause = f"world {world.index} did not start again: {failure}", next(pauses, _PAUSES[-1])
             else:
-                await world.start(timeout, self._scheduler.address)
-            spawned = False
-            self._changed()
-            await self._await_ready(world, timeout, full_timeout)
-            if ready is not None and not ready.done():
-                ready.set_result(None)
-            self._report(f"world {world.index} is ready: {count(world.ranks, 'rank')}, {world.mpi}{_fallback(world)}")
-            end = await world.exited()
-            if self._is_ending() or (world.stopping and not world.restart_requested):
+                pauses = iter(_PAUSES)
+                if ready is not None and not ready.done():
+                    ready.set_result(None)
+                self._report(
+                    f"world {world.index} is ready: {count(world.ranks, 'rank')}, {world.mpi}{_fallback(world)}"
+                )
+                lost = f"world {world.index} was lost: {await world.exited()}"
+            if self._is_ending() or (world.stopping and not (world.restart_requested or failure)):
                 return
             world.ready = False
             await self._forget_workers(world)
             if not world.restart_requested:
-                lost = f"world {world.index} was lost: {end}"
                 if restarts <= 0:
                     raise StartError(f"{lost}, and no more restarts are left (the setting workbench.world.restarts).")
                 restarts -= 1
-                again = f"its {count(world.ranks, 'rank')} are started again, {count(restarts, 'more restart')} left"
-                self._report(f"{lost}; {again}", kind="lost")
+                again = f"its {count(world.ranks, 'rank')} are started again{f' in {pause:g} s' if pause else ''}"
+                self._report(f"{lost}; {again}, {count(restarts, 'more restart')} left", kind="lost")
+                await asyncio.sleep(pause)
             world.restart_requested = False
-            timeout = full_timeout
 
-    async def _await_ready(self, world: MPIWorld, timeout: float, full_timeout: float) -> None:
+    async def _start(self, world: MPIWorld, timeout: float, *, spawned: bool) -> str:
+        """Start a world, and return when it is ready, or why it could not start again; raise if it never ran."""
+        try:
+            if spawned:
+                self._first.send_address(self._scheduler.address)
+            else:
+                await world.start(timeout, self._scheduler.address)
+            self._changed()
+            await self._await_ready(world, timeout)
+        except (WorkbenchError, OSError) as error:
+            await world.stop(self._end_request(world))
+            if world.starts <= 1:
+                raise
+            return (error.message if isinstance(error, WorkbenchError) else str(error)).rstrip(".")
+        return ""
+
+    async def _await_ready(self, world: MPIWorld, timeout: float) -> None:
         exited, complete = asyncio.ensure_future(world.exited()), asyncio.ensure_future(world.complete())
         try:
             await asyncio.wait({exited, complete}, timeout=max(0.0, timeout), return_when=asyncio.FIRST_COMPLETED)
@@ -136,14 +155,13 @@ class Worlds:
                 )
             missing = ", ".join(map(str, world.missing()[:16]))
             raise StartTimeout(
-                f"world {world.index} was not ready after {full_timeout:g} s; {registered}, missing: {missing}.",
+                f"world {world.index} was not ready after {self._record.ready_within:g} s; {registered}, missing: "
+                f"{missing}.",
                 hint=(f"See {world.log}, or allow more time with ", Option("timeout"), "."),
             )
         finally:
             exited.cancel()
             complete.cancel()
-            if not complete.done():
-                await world.stop(self._end_request(world))
 
     # -- ranks -------------------------------------------------------------------------------------------------
 

@@ -21,6 +21,8 @@ class World(MPIWorld):
     """A world without processes, whose ranks register at once in its first `complete_starts` starts, then never."""
 
     complete_starts = 1
+    error = None
+    """Raised by later starts."""
 
     def __init__(self, record, mpi, index, ranks, before=0):
         super().__init__(record, mpi, index, ranks)
@@ -36,6 +38,8 @@ class World(MPIWorld):
         self.begin()
         self._end = asyncio.get_running_loop().create_future()
         self.started.set()
+        if self.error and self.starts > 1:
+            raise self.error
         for rank in range(self.ranks if self.starts <= self.complete_starts else 0):
             self.joined(rank, {"threads": "multiple"})
 
@@ -177,3 +181,54 @@ async def test_a_restart_that_ends_with_lost_ranks_is_an_error(cluster):
             cluster.worlds.joined(0, rank, {"threads": "multiple"})
         with pytest.raises(StartError, match=r"world 1 has started again, and then lost ranks \(1\)"):
             await restarting
+
+
+@pytest.mark.parametrize("error", [StartError("srun found no controller."), OSError("no space left on device")])
+async def test_a_failed_start_of_a_restart_uses_up_a_restart_and_costs_no_other_world(cluster, monkeypatch, error):
+    monkeypatch.setattr(worlds, "_PAUSES", (0.01, 0.02))
+    reason = str(error).rstrip(".")
+    async with asyncio.timeout(DEADLINE):
+        await cluster.worlds.scale(4)
+        first, later = cluster.worlds
+        first.error = error
+        keeping = asyncio.ensure_future(cluster.worlds.keep_first(DEADLINE))
+        cluster.tasks.append(keeping)
+        later.complete_starts = 2
+        restarting = asyncio.ensure_future(cluster.worlds.restart())
+        while first.starts < 3:
+            first.started.clear()
+            await first.started.wait()
+        first.error = None
+        first.complete_starts = 4
+        await restarting
+    failed = [message for message in cluster.messages if "world 0 did not start again" in message]
+    assert failed == [
+        f"world 0 did not start again: {reason}; its 2 ranks are started again in 0.01 s, 2 more restarts left",
+        f"world 0 did not start again: {reason}; its 2 ranks are started again in 0.02 s, 1 more restart left",
+    ]
+    assert not keeping.done()
+    assert (first.starts, later.starts) == (4, 2)
+
+
+async def test_a_world_that_never_starts_again_is_given_up_when_the_restarts_are_used_up(cluster, monkeypatch):
+    monkeypatch.setattr(worlds, "_PAUSES", (0.0,))
+    first = cluster.worlds.get(0)
+    first.error = StartError("srun found no controller.")
+    async with asyncio.timeout(DEADLINE):
+        first.lose()
+        with pytest.raises(StartError, match=r"did not start again: srun found no controller, and no more restarts"):
+            await cluster.worlds.keep_first(DEADLINE)
+    assert first.starts == 4
+
+
+async def test_a_first_start_that_fails_is_not_repeated(cluster, monkeypatch):
+    monkeypatch.setattr(World, "complete_starts", 0)
+    async with asyncio.timeout(DEADLINE):
+        scaling = asyncio.ensure_future(cluster.worlds.scale(4))
+        await asyncio.sleep(0)
+        world = cluster.worlds.get(1)
+        await world.started.wait()
+        world.lose()
+        with pytest.raises(StartError, match="world 1 ended while starting"):
+            await scaling
+    assert world.starts == 1
