@@ -6,12 +6,13 @@ The defaults are in ``workbench.yaml`` beside this file; settings are read when 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from workbench.errors import InvalidRequest
+from workbench.errors import InvalidRequest, WorkbenchError
 
 __version__ = "0.1.0"
 """Version of the workbench."""
@@ -29,6 +30,21 @@ def _register_defaults() -> dict[str, Any]:
         defaults: dict[str, Any] = yaml.safe_load(file)
     dask.config.update_defaults(defaults)
     return defaults
+
+
+@contextmanager
+def unreadable_file_in_words() -> Iterator[None]:
+    """Raise `InvalidRequest` in place of Dask's error for a file of settings that is not YAML.
+
+    The first import of Dask, which reads the files, must be inside.
+    """
+    try:
+        yield
+    except ValueError as error:
+        text = " ".join(str(error).split())
+        if isinstance(error, WorkbenchError) or not text.startswith("A dask config file"):
+            raise
+        raise InvalidRequest(f"{text}.", hint="Repair this file, or move the file away.") from None
 
 
 def get(key: str) -> Any:

@@ -135,14 +135,13 @@ def names(distributions: Iterable[metadata.Distribution]) -> CheckResult:
 def settings() -> CheckResult:
     """Check that Dask's settings, with those of this package and of ``jobqueue.yaml``, can be read."""
     try:
-        # The import of `dask.config` reads the settings too.
-        import dask.config
+        with config.unreadable_file_in_words():
+            # The import of `dask.config` reads the settings too.
+            import dask.config
 
-        files = [str(path) for path, _ in dask.config.collect_yaml(dask.config.paths, return_paths=True)]
-    except ValueError as error:
-        return CheckResult(
-            "settings", "failed", " ".join(str(error).split()), "Repair this file, or move the file away."
-        )
+            files = [str(path) for path, _ in dask.config.collect_yaml(dask.config.paths, return_paths=True)]
+    except InvalidRequest as error:
+        return failure("settings", error)
     return CheckResult("settings", "ok", ", ".join(files) or "no file has settings")
 
 

@@ -10,6 +10,7 @@ from functools import partial
 from itertools import pairwise
 from typing import Any, NoReturn
 
+from workbench import config
 from workbench.commands.table import overview, verbs
 from workbench.commands.verb import ARGUMENT_GROUPS, Answer, Place, Verb, grouped
 from workbench.errors import InvalidRequest, did_you_mean
@@ -42,6 +43,7 @@ def answer(arguments: Sequence[str], place: Place) -> Answer | None:
     verb = verbs(place.name)[line.verb]
     place.json = line.options.pop("json", False)
     with (
+        config.unreadable_file_in_words(),
         debug_log.shown(verbose=line.options.pop("verbose")),
         command.answering_soon(partial(print, file=sys.stderr)),
     ):

@@ -155,4 +155,9 @@ def _choices(argument: Argument) -> list[str]:
 
 if __name__ == "__main__":
     debug_log.set_up()
-    json.dump(form(), sys.stdout)
+    try:
+        with config.unreadable_file_in_words():
+            json.dump(form(), sys.stdout)
+    except WorkbenchError as failure:
+        json.dump({"error": failure.fields()}, sys.stdout)
+        sys.exit(1)

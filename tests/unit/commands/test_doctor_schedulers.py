@@ -140,24 +140,38 @@ def test_ssh_is_needed_by_nobody():
     assert "ssh is not installed" in checks.tunnel(None).detail
 
 
-def test_settings_that_cannot_be_read_are_told_with_their_file_and_nothing_else_is_checked(tmp_path):
-    file = tmp_path / "jobqueue.yaml"
-    file.write_text("jobqueue: [slurm: {\n", encoding="utf-8")
-    command = [sys.executable, "-m", "workbench", "doctor", "--json"]
-    done = subprocess.run(
-        command,
-        env=os.environ | {"DASK_CONFIG": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+def answer_with_malformed_settings(folder, *arguments):
+    (folder / "jobqueue.yaml").write_text("jobqueue: [slurm: {\n", encoding="utf-8")
+    command, environment = [sys.executable, "-m", *arguments], os.environ | {"DASK_CONFIG": str(folder)}
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
 
+
+def test_settings_that_cannot_be_read_are_told_with_their_file_and_nothing_else_is_checked(tmp_path):
+    done = answer_with_malformed_settings(tmp_path, "workbench", "doctor", "--json")
     assert done.returncode == 1
     *_, last = json.loads(done.stdout)["findings"]
     assert (last["check"], last["verdict"]) == ("settings", "failed")
-    assert str(file) in last["detail"]
+    assert str(tmp_path / "jobqueue.yaml") in last["detail"]
     assert done.stderr == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (["workbench", "start", "2", "--scheduler", "local", "--dry-run", "--json"], 2),
+        (["workbench.server.form_fields"], 1),
+    ],
+)
+def test_a_command_that_needs_settings_that_cannot_be_read_tells_their_file(tmp_path, arguments, code):
+    done = answer_with_malformed_settings(tmp_path, *arguments)
+    error = json.loads(done.stdout)["error"]
+    assert (done.returncode, error["kind"], error["hint"]) == (
+        code,
+        "InvalidRequest",
+        ["Repair this file, or move the file away."],
+    )
+    assert str(tmp_path / "jobqueue.yaml") in error["message"]
+    assert "Traceback" not in done.stderr
 
 
 @pytest.mark.parametrize(
