@@ -14,6 +14,7 @@ from distributed import Client
 from support.processes import DEADLINE, GONE_WITHIN, gone, kill, line_of, processes_of, until
 
 from workbench import MPICluster
+from workbench.cells import client as cells
 from workbench.commands import actions
 from workbench.deploy import logs
 from workbench.errors import InvalidRequest, StartError
@@ -49,8 +50,28 @@ def draw():
 
 @pytest.fixture
 def remembers(tmp_path, monkeypatch):
+    """A module in the folder of the user, beside files that have the names of modules of libraries."""
     (tmp_path / "remembers.py").write_text(IMPORTED)
-    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{os.environ['PYTHONPATH']}")
+    for name in (
+        "random",
+        "queue",
+        "statistics",
+        "secrets",
+        "types",
+        "dask",
+        "yaml",
+        "mpi4py",
+        "ipyparallel",
+        "workbench",
+    ):
+        (tmp_path / f"{name}.py").write_text("raise RuntimeError('an exercise of the user')\n")
+    monkeypatch.chdir(tmp_path)
+
+
+def is_of_python():
+    import statistics
+
+    return statistics.mean([1, 3]) == 2
 
 
 @pytest.mark.mpi_flavor
@@ -64,6 +85,7 @@ def test_ranks_are_forked_from_one_process_and_so_are_those_that_come_later(reme
         assert len({rank for _, rank, _ in told}) == 3
         assert max(map(own_part, told)) < 0.8, "what was imported is in the memory of all at once"
         assert len(set(client.run(draw).values())) == 3, "the numbers of one are not the others'"
+        assert client.submit(is_of_python).result(DEADLINE)
         cluster.restart()
         assert {process for process, _, _ in client.run(imported).values()} == {template}
         assert "without the template" not in cluster.logs()
@@ -73,6 +95,11 @@ def test_without_the_template_each_rank_imports_by_itself(remembers):
     cluster = actions.start(ranks=2, no_template=True, preload=["remembers"], quiet=True)
     with cluster, Client(cluster) as client:
         assert all(process == rank for process, rank, _ in client.run(imported).values())
+        assert all(client.run(is_of_python).values())
+        assert cells.evaluate("__import__('sys').path[0]", client=client) != ["", ""]
+        assert (
+            cells.evaluate("__import__('remembers').PROCESS == __import__('os').getpid()", client=client) == [True] * 2
+        )
         assert all(programs(cluster, rank["pid"])[0] == RANK for rank in cluster.ranks)
         assert not [process for process in processes_of(cluster) if TEMPLATE in line_of(process)]
 

@@ -94,6 +94,19 @@ def test_lazy_collections_are_persisted_in_one_place():
     assert found == {"placement/materialize.py"}
 
 
+def test_no_interpreter_that_the_package_starts_searches_modules_in_the_folder_of_the_user_first():
+    lines = {}
+    for path in PACKAGE.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.List | ast.Tuple):
+                for program, option in itertools.pairwise(map(ast.unparse, [*node.elts, ast.Constant("none")])):
+                    if program in {"sys.executable", "self.python"}:
+                        lines[f"{path.name}:{node.lineno}"] = option.strip("'")
+
+    assert len(lines) > 15
+    assert {line: option for line, option in lines.items() if option not in {"-P", "-I"}} == {}
+
+
 def test_every_package_that_is_imported_is_a_declared_dependency(imported):
     project = tomllib.loads((PACKAGE.parent / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = project["optional-dependencies"]

@@ -246,7 +246,7 @@ async def test_a_cluster_is_started_by_the_python_of_its_kernel_with_its_variabl
 
     assert (await kernels(server))["other"]["version"] == __version__, "installing it there is seen"
     assert "nowhere" in refused["errors"]["scheduler"]
-    assert f"exec {environment} -m workbench.head" in told["script"]
+    assert f"exec {environment} -P -m workbench.head" in told["script"]
     lead.unlink()
 
 

@@ -28,7 +28,7 @@ def _tell(*words, forked):
         "variable": os.environ.get("VARIABLE"),
         "for C": ctypes.CDLL(None).getenv(b"VARIABLE") != 0,
         "directory": str(Path.cwd()),
-        "path": sys.path[0],
+        "path": sys.path,
         "umask": os.umask(0),
         "collects garbage": gc.isenabled(),
         "nice": os.nice(0),

@@ -135,7 +135,7 @@ def summarize(rows: list[dict[str, Any]]) -> dict[str, Any]:
 def _new_process(asked: dict[str, Any]) -> list[dict[str, Any]]:
     begin = time.monotonic()
     process = subprocess.Popen(
-        [sys.executable, "-c", _NEW_PROCESS, json.dumps(asked)],
+        [sys.executable, "-P", "-c", _NEW_PROCESS, json.dumps(asked)],
         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     try:

@@ -95,7 +95,7 @@ async def _browser() -> str:
 @asynccontextmanager
 async def _program(*words: str, **variables: str) -> AsyncIterator[tuple[psutil.Process, str]]:
     """Start a program of this package; give its process and its first line, and end it by its standard input."""
-    command = [sys.executable, "-m", *words]
+    command = [sys.executable, "-P", "-m", *words]
     process = await asyncio.create_subprocess_exec(
         *command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=os.environ | variables
     )

@@ -96,7 +96,7 @@ def started(found: MPI, ranks: int, program: str, options: Mapping[str, Any]) ->
     with tempfile.TemporaryDirectory(prefix="workbench-bench-") as name:
         folder = Path(name)
         (folder / _CALL).write_text(json.dumps({"program": program, "options": options}), encoding="utf-8")
-        words = [sys.executable, "-m", "workbench.bench.world", str(folder)]
+        words = [sys.executable, "-P", "-m", "workbench.bench.world", str(folder)]
         line = world_command(found, Geometry.here(ranks, 1), words)
         environment, _ = scrub(os.environ)
         with open(folder / _LOG, "wb") as log:

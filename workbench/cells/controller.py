@@ -63,6 +63,9 @@ class Controller(IPController):  # type: ignore[misc]
             daemon=True,
         )
 
+    def to_work_dir(self) -> None:
+        """Do nothing: the modules in the folder of the user must not replace those of libraries."""
+
     def save_connection_dict(self, fname: str, cdict: dict[str, Any]) -> None:
         """Keep the connection that ipyparallel would write to a file."""
         self._connections["engine" if fname == self.engine_json_file else "client"] = cdict

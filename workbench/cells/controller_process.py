@@ -81,7 +81,16 @@ class Engines:
             return
         folder = node_dirs.spill(self._record.id) / f"controller-{self._name}"
         address = self._address.partition("://")[2].rpartition(":")[0]
-        program = [sys.executable, "-m", "workbench.cells.controller", "--address", address, "--folder", str(folder)]
+        program = [
+            sys.executable,
+            "-P",
+            "-m",
+            "workbench.cells.controller",
+            "--address",
+            address,
+            "--folder",
+            str(folder),
+        ]
         tied = [*parent_death.command_line(str(folder)), *program]
         path = self._record.logs / "controller.log"
         with logs.append(path) as log:

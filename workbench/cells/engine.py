@@ -119,6 +119,11 @@ class RankEngine(IPEngine):  # type: ignore[misc]
         self._registered, self._ended, self._admit = registered, ended, admit
         self.run_cell = run
 
+    def initialize(self, argv: Any = None) -> None:
+        """Prepare the start, with the working directory after all libraries on the path: it is the user's."""
+        super().initialize(argv)
+        sys.path[:] = [*filter(None, sys.path), ""]
+
     def init_signal(self) -> None:
         """Do nothing: the rank has its signal handlers."""
 

@@ -57,7 +57,7 @@ def _spec(record: Record, stem: str, log: str, ranks: int, command: tuple[str, .
         ranks=ranks,
         threads=record.threads,
         memory=record.memory,
-        command=(sys.executable, *command),
+        command=(sys.executable, "-P", *command),
         log=record.logs / f"{log}.log",
         script=record.folder / f"{stem}.sh",
         environment=(
@@ -103,7 +103,7 @@ def world_line(
     before
         Ranks of earlier worlds in the same allocation.
     """
-    rank = [sys.executable, *_rank_program(record, log), record.name, record.id]
+    rank = [sys.executable, "-P", *_rank_program(record, log), record.name, record.id]
     rank += ["--world", str(index), "--ranks", str(ranks), "--timeout", f"{timeout:.1f}"]
     if allocation is None or not allocation.leaves_this_host:
         geometry = Geometry.here(ranks, record.threads, shared_memory)

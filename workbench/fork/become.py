@@ -107,11 +107,11 @@ def _take_limits(order: dict[str, Any]) -> None:
 
 
 def _take_directory(directory: int) -> None:
-    before = os.getcwd()  # noqa: PTH109  (the form in which `python -m` adds it to the path)
+    # The template has appended its folder for its own imports, and the rank appends its folder.
+    if sys.path[-1:] == [os.getcwd()]:  # noqa: PTH109
+        sys.path.pop()
     os.fchdir(directory)
     os.close(directory)
-    if sys.path and sys.path[0] == before:
-        sys.path[0] = os.getcwd()  # noqa: PTH109
 
 
 def _take_variables(variables: dict[bytes, bytes], imported: Variables) -> None:
@@ -189,7 +189,7 @@ def rename(program: bytes) -> None:
 
 
 def _run(arguments: Sequence[str], **of_stub: Any) -> None:
-    """Run a program as ``python -m`` does, and pass facts about the stub to its function ``main``."""
+    """Run a program as ``python -P -m`` does, and pass facts about the stub to its function ``main``."""
     name = arguments[0]
     spec = importlib.util.find_spec(name)
     if spec is not None and spec.submodule_search_locations is not None:

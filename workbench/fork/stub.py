@@ -1,9 +1,9 @@
 """The stub of one rank: ``mpiexec`` starts this small program, and the template of its node forks the rank.
 
-``python -I -S stub.py ID LOG MODULES PROGRAM ARGUMENT ...`` has the effect of ``python -m PROGRAM ARGUMENT ...``. The
-stub passes its environment, open files, limits and working directory to the template, forwards signals to the rank, and
-ends with the status of the rank. If the stub is killed, the kernel kills the rank. If the rank cannot be forked, the
-stub becomes the rank.
+``python -I -S stub.py ID LOG MODULES PROGRAM ARGUMENT ...`` has the effect of ``python -P -m PROGRAM ARGUMENT ...``.
+The stub passes its environment, open files, limits and working directory to the template, forwards signals to the
+rank, and ends with the status of the rank. If the stub is killed, the kernel kills the rank. If the rank cannot be
+forked, the stub becomes the rank.
 
 Hundreds of stubs may start simultaneously from one file system, so the program is one file, and loads only modules of
 the interpreter. It uses the C halves of ``socket`` and ``signal``, because the modules take longer to load than all
@@ -92,7 +92,7 @@ def main() -> NoReturn:
             os.write(2, f"workbench: a rank starts without the template of its node: {reason}\n".encode())
         except OSError:
             pass
-        os.execv(sys.executable, [sys.executable, "-m", *arguments])  # noqa: S606  (no shell on purpose)
+        os.execv(sys.executable, [sys.executable, "-P", "-m", *arguments])  # noqa: S606  (no shell on purpose)
     _close(files)
     # A reader of the rank's output must not wait for the end of the stub.
     null = os.open(os.devnull, os.O_RDWR)
@@ -363,7 +363,7 @@ def _start_template(folder: str, log: str, arguments: list[str], files: list[int
             for number, source in ((0, null), (1, output), (2, output)):
                 os.dup2(source, number)
             os.set_inheritable(listener.fileno(), True)
-            command = [sys.executable, "-m", "workbench.fork", *arguments, str(listener.fileno())]
+            command = [sys.executable, "-P", "-m", "workbench.fork", *arguments, str(listener.fileno())]
             os.execve(sys.executable, command, {**os.environ, **ONE_THREAD})  # noqa: S606  (no shell on purpose)
         except BaseException as error:  # noqa: BLE001  (this process must not continue as a second stub)
             os.write(2, f"workbench: the template of this node did not start: {error!r}\n".encode())

@@ -24,7 +24,7 @@ from typing import Any
 from workbench.fork import stub
 from workbench.fork.become import TEMPLATE, Variables, become, rename
 from workbench.log import debug_log
-from workbench.processes import parent_death
+from workbench.processes import parent_death, user_folder
 
 # Seconds for a stub to send its order, and for the first stub to connect to a template without a head.
 _ORDER_TIMEOUT, _FIRST_STUB_TIMEOUT = 10.0, 10.0
@@ -187,6 +187,7 @@ class Template:
     @classmethod
     def of(cls, listener: socket.socket, modules: str, *, lasting: bool = False) -> Template:
         """Import modules, as for `load`, and return the template."""
+        user_folder.append()
         before = dict(os.environb)
         refusal = load(modules)
         after = dict(os.environb)

@@ -30,7 +30,7 @@ from workbench.launch import mpi_library, network
 from workbench.launch.allocation import current_allocation, peers
 from workbench.launch.launchers import launcher
 from workbench.log import debug_log, output
-from workbench.processes import open_files
+from workbench.processes import open_files, user_folder
 from workbench.processes.process_id import ProcessId
 
 
@@ -87,6 +87,7 @@ def main() -> int:
         # This process has no other thread yet.
         fork_template(socket.socket(fileno=listener.detach()), template_modules(record))
     _import("workbench.head.head")
+    user_folder.append()
     return _run(record, world, address, times)
 
 

@@ -145,7 +145,7 @@ def loaded_library() -> Library:
     """
     try:
         completed = subprocess.run(
-            [sys.executable, "-c", _PROBE], capture_output=True, text=True, errors="replace", timeout=_TIMEOUT,
+            [sys.executable, "-P", "-c", _PROBE], capture_output=True, text=True, errors="replace", timeout=_TIMEOUT,
             check=False, stdin=subprocess.DEVNULL,
         )  # fmt: skip
     except subprocess.TimeoutExpired as error:

@@ -63,7 +63,7 @@ def say_hello(mpi: MPI, timeout: float, *, forked: bool = False) -> ProbeResult:
 
 def _say_hello(mpi: MPI, timeout: float, shared_memory: Path, program: list[str]) -> ProbeResult:
     geometry = Geometry.here(2, 1, shared_memory)
-    command = world_command(mpi, geometry, [sys.executable, *program], config.arguments("mpi.extra-args"))
+    command = world_command(mpi, geometry, [sys.executable, "-P", *program], config.arguments("mpi.extra-args"))
     environment, _ = scrub(os.environ)
     tether = parent_death.command_line(str(shared_memory), "" if config.get("mpi.guard") else None)
     process = subprocess.Popen(

@@ -26,7 +26,7 @@ from workbench.files import node_dirs
 from workbench.log import output
 from workbench.mpi.abort import abort_world
 from workbench.mpi.context import current
-from workbench.processes import guard, open_files, parent_death
+from workbench.processes import guard, open_files, parent_death, user_folder
 from workbench.processes.process_id import ProcessId
 from workbench.rank import world
 
@@ -62,6 +62,7 @@ def main(daemon: int | None = None, began: float | None = None) -> NoReturn:
         parent_death.set_signal(daemon, signal.SIGKILL)
         parent_death.poll_parent(daemon)
     output.keep_on()
+    user_folder.append()
     faulthandler.enable()
     if guard.VARIABLE in os.environ:
         os.environ[guard.VARIABLE] = guard.OF_RANK

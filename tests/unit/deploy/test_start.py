@@ -33,8 +33,8 @@ def _own_registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _heads(name: str) -> list[psutil.Process]:
-    words = ["-m", "workbench.head", name]
-    return [process for process in psutil.process_iter(["cmdline"]) if (process.info["cmdline"] or [])[1:4] == words]
+    words = ["-P", "-m", "workbench.head", name]
+    return [process for process in psutil.process_iter(["cmdline"]) if (process.info["cmdline"] or [])[1:5] == words]
 
 
 def test_a_start_that_is_given_up_while_it_is_submitted_leaves_nothing() -> None:

@@ -74,7 +74,7 @@ def node(tmp_path):
 
 def plain(node, *deed, **options):
     """Return what the program prints that nobody forks."""
-    words = [sys.executable, "-m", *node.words(*deed)[7:]]
+    words = [sys.executable, "-P", "-m", *node.words(*deed)[7:]]
     done = subprocess.run(words, capture_output=True, text=True, timeout=DEADLINE, check=True, **options)
     return json.loads(done.stdout)
 
