@@ -14,7 +14,7 @@ from distributed.deploy.cluster import Cluster
 from tornado.ioloop import PeriodicCallback
 
 from workbench.collective.broadcast import broadcast
-from workbench.deploy import display, ended, logs, registry
+from workbench.deploy import display, logs, registry
 from workbench.deploy.connection import HeadConnection
 from workbench.deploy.progress import Progress
 from workbench.deploy.record import Record
@@ -217,7 +217,7 @@ class MPICluster(Cluster):
     async def _close_if_gone(self) -> None:
         # Dask would try to reach the scheduler, and log errors.
         if self.status == Status.running and await self._connection.gone() and self.status == Status.running:
-            end = await asyncio.to_thread(ended.of, self.record)
+            end = await self._connection.end_reason()
             await self.detach()
             self.on_gone("its head was killed or crashed" if end is None else end.reason)
 

@@ -8,9 +8,11 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import dask
 import pytest
@@ -20,9 +22,9 @@ from support.last_word import end_of
 from support.patience import FACTOR
 from support.processes import DEADLINE, GONE_WITHIN, gone, processes_of, until
 
-from workbench import MPICluster
+from workbench import MPICluster, run_on_ranks
 from workbench.deploy import ended, registry
-from workbench.errors import ClusterExists, ClusterNotFound, InvalidRequest, StartError
+from workbench.errors import ClusterExists, ClusterNotFound, HeadUnreachable, InvalidRequest, StartError
 from workbench.session import notebook
 
 ATTACH = """
@@ -207,19 +209,36 @@ def test_an_idle_cluster_ends_itself_but_neither_while_it_starts_nor_under_a_cli
 
 
 def _sleep(seconds: float) -> float:
-    import time
-
     time.sleep(seconds)
     return seconds
 
 
-def test_a_head_ends_in_order_on_sigterm() -> None:
+def test_a_head_ends_in_order_on_sigterm_and_gives_its_reason_to_all_that_wait(tmp_path: Path) -> None:
     cluster = MPICluster(1, quiet=True)
+    client = Client(cluster, set_as_default=False)
     processes, record = processes_of(cluster), cluster.record
-    os.kill(record.process.pid, signal.SIGTERM)
+    begun = tmp_path / "begun"
+    task = client.submit(_sleep, 600.0, pure=False)
+    with ThreadPoolExecutor() as pool:
+        call = pool.submit(run_on_ranks, _wait_in_a_call, begun, client=client)
+        result = pool.submit(task.result)
+        until("the call runs", begun.exists)
+        os.kill(record.process.pid, signal.SIGTERM)
+        why = rf"cluster '{record.name}' has ended \(SIGTERM was received\)\. Its logs are in "
+        for waits in (call, result):
+            with pytest.raises(HeadUnreachable, match=why):
+                waits.result(DEADLINE)
     until("all processes are gone", lambda: all(map(gone, processes)), GONE_WITHIN)
     assert not record.folder.exists()
+    with pytest.raises(HeadUnreachable, match=why):
+        cluster.refresh()
+    client.close(timeout=1)
     cluster.close()
+
+
+def _wait_in_a_call(comm: Any, begun: Path) -> None:
+    begun.touch()
+    time.sleep(600)
 
 
 def test_script_is_what_was_run_whichever_python_asks(cluster4: MPICluster, monkeypatch: pytest.MonkeyPatch) -> None:

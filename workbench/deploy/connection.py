@@ -12,7 +12,7 @@ from distributed.core import rpc
 
 from workbench import config
 from workbench.comm import connector
-from workbench.deploy import certificates
+from workbench.deploy import certificates, ended
 from workbench.deploy.jobs import is_batch
 from workbench.deploy.progress import Progress
 from workbench.deploy.record import from_dict
@@ -30,6 +30,8 @@ _JOB_CHECK_INTERVAL_S = 0.2
 _PROGRESS_INTERVAL_S = 1.0
 # For the ends of worlds before and after a change.
 _ENDING_S = 60.0
+# For the note of the end, on a file server that may hang.
+_LOOK_TIMEOUT_S = 1.0
 # For a head whose lease cannot be seen.
 _ANSWER_TIMEOUT_S = 3.0
 
@@ -57,6 +59,25 @@ class HeadConnection(HeadClient):
         """Dask's security with the cluster's certificate; None before `open`."""
         self.address = ""
         """Where the head is reached from here; empty before `open`."""
+
+        self._end: ended.EndReason | None = None
+
+    async def call(self, operation: str, timeout: float | None = None, /, **message: Any) -> Any:
+        """As `HeadClient.call`; the error has the reason of the end of the cluster, if it is known."""
+        try:
+            return await super().call(operation, timeout, **message)
+        except HeadUnreachable as error:
+            if await self.end_reason():
+                raise self.lost() from error
+            raise
+
+    async def end_reason(self) -> ended.EndReason | None:
+        """Return how the cluster has ended; None if that is not known, or its folder cannot be read now."""
+        if self._end is None:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_LOOK_TIMEOUT_S):
+                    self._end = await asyncio.to_thread(ended.of, self._job.record)
+        return self._end
 
     async def open(self) -> None:
         """Connect.
@@ -153,6 +174,7 @@ class HeadConnection(HeadClient):
 
     async def close(self) -> None:
         """Close the connections that Dask's cluster has not closed already."""
+        await self.end_reason()  # for later calls
         closing, self.rpc = self.rpc, None
         if closing is not None:
             await closing.close_rpc()
@@ -176,6 +198,8 @@ class HeadConnection(HeadClient):
 
     def lost(self) -> HeadUnreachable:
         """Return the error of a lost connection."""
+        if self._end is not None:
+            return ended.lost(self._job.record, self._end.reason)
         name = self._job.record.name
         return HeadUnreachable(
             f"this object is no longer connected to cluster {name!r}.",
@@ -250,6 +274,7 @@ class HeadConnection(HeadClient):
             If it does not answer, or has ended.
         """
         if not await self._done_while_it_runs(self.ask(config.seconds("connect-timeout"))):
+            await self.end_reason()
             raise self.lost()
         return self._job.record
 

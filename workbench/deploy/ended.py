@@ -17,9 +17,9 @@ from typing import Any
 
 from workbench import config, hints
 from workbench.deploy.record import Record, logs_folder, typed
-from workbench.errors import InvalidRequest
+from workbench.errors import HeadUnreachable, InvalidRequest
 from workbench.files.private import check_private, make_private, replace_file
-from workbench.hints import NOTEBOOK, Hint
+from workbench.hints import NOTEBOOK, Command, Hint
 from workbench.log.printable import printable
 
 STOPPED = "stopped"
@@ -64,6 +64,14 @@ class EndReason:
     def logs_folder(self) -> Path:
         """Folder of its logs, which are kept for a number of clusters."""
         return logs_folder() / _stem(self.name, self.id)
+
+
+def lost(record: Record, reason: str) -> HeadUnreachable:
+    """Return the error of a request to a cluster that has ended for a known reason."""
+    return HeadUnreachable(
+        f"cluster {record.name!r} has ended ({reason}). Its logs are in {record.logs}.",
+        hint=("Start a new cluster with ", Command("start", f"--name {record.name}"), "."),
+    )
 
 
 def folder() -> Path:

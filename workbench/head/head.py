@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import dataclasses
 import functools
+import inspect
 import logging
 import signal
 import threading
@@ -174,16 +175,19 @@ class Head:
     async def _open_scheduler(self) -> None:
         self.scheduler.restart_worlds, self.scheduler.is_expected = self.worlds.restart, self.worlds.ends
         self.scheduler.stream_handlers |= {**self._spmd.stream_handlers, **self.metrics.stream_handlers}
-        self.scheduler.handlers |= {
+        needs_ranks: dict[str, Callable[..., Any]] = {
             **self._spmd.handlers,
             **Broadcasts(self.scheduler, self.worlds, self.collectives).handlers,
             **self.cells.handlers,
+            "workbench_scale": self.worlds.scale,
+            "workbench_restart": self.worlds.restart,
+        }
+        self.scheduler.handlers |= {
+            **{name: self._explained(handler) for name, handler in needs_ranks.items()},
             **self.metrics.handlers,
             "workbench_dask_pages": self.scheduler.tunnel_dashboard,
             "workbench_status": self._rpc_status,
             "workbench_pulse": self._rpc_pulse,
-            "workbench_scale": self.worlds.scale,
-            "workbench_restart": self.worlds.restart,
             "workbench_close": self._rpc_close,
         }
         self.scheduler.handlers |= request_log.logged(self.scheduler.handlers)
@@ -194,6 +198,34 @@ class Head:
         await self.scheduler
         self._times["the scheduler listens"] = time.time()
         self._update(address=self.scheduler.address, http=str(self.scheduler.http_socket))
+
+    def _explained(self, handler: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a handler whose error is the reason of the end while the cluster ends, not the loss of the ranks."""
+
+        @functools.wraps(handler)
+        async def handle(*arguments: Any, **fields: Any) -> Any:
+            try:
+                result = handler(*arguments, **fields)
+                if inspect.isawaitable(result):
+                    result = await result
+            except WorkbenchError as error:
+                if ending := self._ending():
+                    raise ending from error
+                raise
+            # A cell reports ranks that it has lost.
+            if isinstance(result, dict) and result.get("lost") and (ending := self._ending()):
+                raise ending
+            return result
+
+        return handle
+
+    def _ending(self) -> WorkbenchError | None:
+        """Return the error for requests while the cluster ends; None before."""
+        if not self._end.done():
+            return None
+        error = self._end.exception()
+        reason = error.message if isinstance(error, WorkbenchError) else self._end.result()[1]
+        return ended.lost(self.record, reason)
 
     # -- requests of clients -----------------------------------------------------------------------------------
 
@@ -369,6 +401,7 @@ class Head:
         await self._on_disk(note)
         logger.info("ending the cluster: %s", reason)
         self._notify(f"the cluster ends: {reason}", "end")
+        self.scheduler.fail_unfinished(ended.lost(self.record, reason))
         for task in self._tasks:
             task.cancel()
         failed = kind == ended.FAILED

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 import socket
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
@@ -182,8 +182,14 @@ class HeadScheduler(UnixHTTP, Scheduler):
         self.client_desires_keys(started, client)
         error = error_message(refusal)
         for key in set(keys) - started:
-            message = {"op": "task-erred", "key": key, "exception": error["exception"], "traceback": error["traceback"]}
-            self.report(message, client=client)
+            self.report(_erred(key, error), client=client)
+
+    def fail_unfinished(self, ending: WorkbenchError) -> None:
+        """Let the futures of clients that are not finished fail: Dask would only say that the connection was lost."""
+        error = error_message(ending)
+        for key, task in self.tasks.items():
+            if task.who_wants and task.state not in ("memory", "erred"):
+                self.report(_erred(key, error))
 
     async def tunnel_dashboard(self, comm: Comm) -> Status:
         """Connect a client to Dask's own dashboard: the connection carries the bytes from now on."""
@@ -201,6 +207,11 @@ class HeadScheduler(UnixHTTP, Scheduler):
         reader, writer = await asyncio.open_connection(sock=ours)
         await bridge_streams(comm, reader, writer)
         return Status.dont_reply
+
+
+def _erred(key: Key, error: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the message to a client about a task with an error."""
+    return {"op": "task-erred", "key": key, "exception": error["exception"], "traceback": error["traceback"]}
 
 
 async def _finish_tasks(dask_worker: Worker) -> None:
