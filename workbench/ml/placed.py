@@ -66,10 +66,8 @@ def counted(collections: Sequence[Any]) -> list[Any]:
         number for number, value in enumerate(collections) if not has_lengths(value) and hasattr(value, "chunks")
     ]
     result = list(collections)
-    if unknown:
-        persisted = materialize(current_client(None), [result[number] for number in unknown])
-        for number, value in zip(unknown, persisted, strict=True):
-            result[number] = value.compute_chunk_sizes()
+    for number, value in zip(unknown, materialize(None, [result[number] for number in unknown]), strict=True):
+        result[number] = value.compute_chunk_sizes()
     return result
 
 

@@ -35,18 +35,21 @@ def optimized(collections: Sequence[Any]) -> list[Any]:
     return result
 
 
-def materialize(client: Client, collections: Sequence[Any]) -> list[Any]:
-    """Start to compute Dask collections on a cluster, and return them with their values there.
+def materialize(client: Client | None, collections: Sequence[Any]) -> list[Any]:
+    """Start to compute Dask collections, and return them with their values; without a client where Dask computes.
 
     Notes
     -----
     The dataframes are computed together, and so are the others, so that shared tasks run once.
     """
+    from dask.base import persist
+
     result = optimized(collections)
     for of_frames in (False, True):
         numbers = [number for number, value in enumerate(result) if is_frame(value) is of_frames]
         if numbers:
-            persisted = client.persist([result[number] for number in numbers])
+            together = [result[number] for number in numbers]
+            persisted = client.persist(together) if client else persist(*together, traverse=False)
             for number, value in zip(numbers, persisted, strict=True):
                 result[number] = value
     return result
