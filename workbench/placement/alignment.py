@@ -47,15 +47,13 @@ def aligned(array: Array) -> Array:
 
 
 def join_arrays(pieces: Sequence[Array]) -> Array:
-    """Return the concatenated pieces in a new aligned array."""
+    """Return the concatenated pieces, which have one dtype, in a new aligned array."""
     shape = (sum(len(piece) for piece in pieces), *pieces[0].shape[1:]) if pieces[0].ndim else ()
-    dtypes = {piece.dtype for piece in pieces}
-    # `result_type` would change a byte order that is not native.
-    joined = empty_aligned(shape, dtypes.pop() if len(dtypes) == 1 else np.result_type(*pieces))
+    joined = empty_aligned(shape, pieces[0].dtype)
     if len(pieces) == 1:
         joined[...] = pieces[0]
     else:
-        np.concatenate(pieces, out=joined)
+        np.concatenate(pieces, out=joined, casting="equiv")
     return joined
 
 

@@ -62,11 +62,15 @@ def place(
     ------
     PlacementError
         If there is no client, no rank or no such world, or a collection is of an unknown kind, has unknown chunks, is
-        empty, has fewer rows than blocks or another number of rows than ``X``, or a block exceeds the memory limit of
-        its rank; or `device` is passed with a collection other than an array of numbers. The ranks keep no block then.
+        empty, has fewer rows than blocks or another number of rows than ``X``, or a column without a common type of all
+        partitions; or a block exceeds the memory limit of its rank; or `device` is passed with a collection other than
+        an array of numbers. The ranks keep no block then.
 
     Notes
     -----
+    Blocks have the same dtypes and categories on all ranks. A block of an array whose values do not fit into the dtype
+    of ``X`` raises PlacementError when the block is used.
+
     Returns before the blocks are computed, like ``persist``; only dataframes are computed first, because their lengths
     are needed. A rank that cannot use the device raises InvalidRequest when its block is used. Blocks are lost with
     their rank: place the data again after a restart of the world.

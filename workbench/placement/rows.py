@@ -12,6 +12,7 @@ from distributed.protocol.serialize import dask_deserialize, dask_serialize
 
 from workbench.errors import PlacementError
 from workbench.gpu import tensors
+from workbench.placement import schema
 from workbench.placement.alignment import Array, aligned, alignment_of, join_arrays, ready
 
 # Without the bytes of tensors, Dask would move a block on a device to another rank as if the block were small.
@@ -70,7 +71,16 @@ def cuts(chunks: Sequence[int], sizes: Sequence[int]) -> list[list[Cut]]:
     return blocks
 
 
-def owned_array(pieces: Sequence[Array], *, copy: bool = False) -> Array:
+class Declared(NamedTuple):
+    """What the metadata of a collection declare of a block, the same on all ranks."""
+
+    block: str
+    """Name of the block in messages."""
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+
+
+def owned_array(pieces: Sequence[Array], *, copy: bool = False, declared: Declared | None = None) -> Array:
     """Return the pieces as one aligned array that owns its memory; copied only where needed, or with `copy`.
 
     A view is copied where it would keep a larger array alive. An array in a buffer that NumPy does not own is copied
@@ -80,7 +90,8 @@ def owned_array(pieces: Sequence[Array], *, copy: bool = False) -> Array:
     Raises
     ------
     PlacementError
-        If a piece has a mask or is a sparse matrix: the collection has declared another type of its chunks.
+        If a piece has a mask or is a sparse matrix, or the pieces do not have the `declared` shape and dtype, and would
+        lose values in a conversion.
     """
     for piece in pieces:
         if isinstance(piece, np.ma.MaskedArray) or hasattr(piece, "toarray"):
@@ -89,6 +100,9 @@ def owned_array(pieces: Sequence[Array], *, copy: bool = False) -> Array:
                 "the chunks first: X.map_blocks(numpy.ma.filled, 0.0) fills masked elements, and "
                 "X.map_blocks(lambda chunk: chunk.toarray()) makes sparse chunks dense."
             )
+    if declared is not None:
+        pieces = [exact(np.asarray(piece), declared) for piece in pieces]
+        require_shape(declared, (sum(map(len, pieces)), *pieces[0].shape[1:]))
     if len(pieces) > 1 or copy:
         return join_arrays(pieces)
     array = np.asarray(pieces[0])
@@ -101,17 +115,59 @@ def owned_array(pieces: Sequence[Array], *, copy: bool = False) -> Array:
     return aligned(array)
 
 
-def owned_tensor(pieces: Sequence[Any], *, device: str, copy: bool = False) -> Any:
+def exact(array: Array, declared: Declared) -> Array:
+    """Return an array in the declared dtype; raise PlacementError if a value would be lost."""
+    dtype = declared.dtype
+    if array.dtype == dtype:
+        return array
+    if (found := _converted(array, dtype)) is None:
+        raise PlacementError(
+            f"{declared.block} has rows of dtype {array.dtype}, and the dtype {dtype} that Dask declares has not all "
+            f"their values. Blocks need one dtype on all ranks. Convert all chunks first: astype({str(array.dtype)!r})."
+        )
+    return found
+
+
+def _converted(array: Array, dtype: np.dtype[Any]) -> Array | None:
+    """Return an array in another dtype; None if a value is lost."""
+    numbers, texts = "biufc", "US"
+    # Text that can be read as a number is no number.
+    for kinds in (numbers, texts):
+        if (array.dtype.kind in kinds) != (dtype.kind in kinds) and "O" not in (array.dtype.kind, dtype.kind):
+            return None
+    if array.dtype.kind == "c" and dtype.kind in "biuf":
+        return None
+    try:
+        with np.errstate(invalid="ignore", over="ignore"):
+            found = array.astype(dtype)
+            back = found.astype(array.dtype)
+    except (TypeError, ValueError, OverflowError):
+        return None
+    return found if np.array_equal(back, array, equal_nan=array.dtype.kind in "fcmM") else None
+
+
+def require_shape(declared: Declared, shape: tuple[int, ...]) -> None:
+    """Raise PlacementError if a block has another shape than its collection declares."""
+    if shape != declared.shape:
+        raise PlacementError(
+            f"{declared.block} has the shape {shape}, and the collection declares {declared.shape}. Let Dask count the "
+            "rows of its chunks, with compute_chunk_sizes()."
+        )
+
+
+def owned_tensor(pieces: Sequence[Any], *, device: str, copy: bool = False, declared: Declared | None = None) -> Any:
     """Return the pieces as one tensor on a device; on ``"cpu"`` with the memory of `owned_array`."""
     if any(map(tensors.is_of_other_library, pieces)):
         return tensors.joined(pieces, device, copy=copy)
-    return tensors.on_device(owned_array(pieces, copy=copy), device)
+    return tensors.on_device(owned_array(pieces, copy=copy, declared=declared), device)
 
 
-def owned_frame(pieces: Sequence[Any], *, copy: bool = False) -> Any:
-    """Return the concatenated pandas frames or series, with united categories; a single one copied with `copy`."""
+def owned_frame(pieces: Sequence[Any], *, copy: bool = False, types: schema.Types | None = None) -> Any:
+    """Return the concatenated pandas frames or series, in these types; a single one copied with `copy`."""
     from dask.dataframe.dispatch import concat
 
+    if types is not None:
+        pieces = [schema.conform(piece, types) for piece in pieces]
     if len(pieces) > 1:
         return concat(list(pieces))
     return pieces[0].copy() if copy else pieces[0]
@@ -127,9 +183,9 @@ def cut_frame(chunk: Any, start: int, stop: int) -> Any:
     return chunk.iloc[start:stop].copy()
 
 
-def rows_and_bytes(chunk: Any) -> tuple[int, int]:
-    """Return rows and bytes of a pandas frame or series."""
-    return len(chunk), sizeof(chunk)
+def measured(chunk: Any) -> tuple[int, int, bytes]:
+    """Return rows, bytes and the description of the types of a pandas frame or series."""
+    return len(chunk), sizeof(chunk), schema.described(chunk)
 
 
 def call_with_aligned(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:

@@ -15,7 +15,7 @@ import pandas as pd
 
 from workbench.errors import PlacementError
 from workbench.gpu.tensors import has_tensors, is_of_other_library
-from workbench.placement import rows, sparse
+from workbench.placement import rows, schema, sparse
 from workbench.placement.materialize import materialize, optimized
 from workbench.placement.pinning import Pin, PinnedTask, Rank, check_cluster, submit
 from workbench.text import count
@@ -43,6 +43,8 @@ class Source:
     """Bytes of all rows; 0 until the rows are counted."""
     chunks: Sequence[int] = ()
     """Number of rows of each computed chunk."""
+    types: Sequence[bytes] = ()
+    """The result of `schema.described` for each computed chunk of a dataframe."""
     futures: Sequence[Future[Any]] = ()
     """The computed chunks."""
     shared: bool = False
@@ -93,6 +95,7 @@ def inspect_collection(name: str, collection: Any, device: str | None = None) ->
     if isinstance(collection, dd.DataFrame | dd.Series) and not isinstance(collection, dd.Index):
         return Source(name, collection, collection._meta)  # noqa: SLF001, there is no public name for it
     if isinstance(collection, pd.DataFrame | pd.Series):
+        collection = schema.native(collection)
         nbytes = int(np.sum(collection.memory_usage(deep=True)))
         return Source(name, collection, collection.iloc[:0], len(collection), nbytes)
     meta = collection._meta if isinstance(collection, da.Array) else collection  # noqa: SLF001, as above
@@ -109,9 +112,8 @@ def inspect_collection(name: str, collection: Any, device: str | None = None) ->
     if collection.ndim == 0:
         raise PlacementError(f"{name} is one number and has no rows. Pass the number to map_blocks unplaced.")
     _refuse_unknown(name, collection)
-    return Source(
-        name, collection, np.empty((0, *collection.shape[1:]), meta.dtype), len(collection), collection.nbytes
-    )
+    empty = np.empty((0, *collection.shape[1:]), meta.dtype.newbyteorder("=") if is_array else meta.dtype)
+    return Source(name, collection, empty, len(collection), collection.nbytes)
 
 
 def _inspect_matrix(name: str, collection: Any, meta: Any) -> Source:
@@ -220,9 +222,9 @@ def _columns_together(collection: Any) -> Any:
 def _counted(client: Client, source: Source) -> Source:
     if source.rows is not None:
         return replace(source, chunks=source.collection.chunks[0])
-    measured = client.gather(client.map(rows.rows_and_bytes, source.futures, pure=False))
-    lengths, nbytes = zip(*measured, strict=True)
-    return replace(source, chunks=lengths, rows=sum(lengths), nbytes=sum(nbytes))
+    measured = client.gather(client.map(rows.measured, source.futures, pure=False))
+    lengths, nbytes, types = zip(*measured, strict=True)
+    return replace(source, chunks=lengths, rows=sum(lengths), nbytes=sum(nbytes), types=types)
 
 
 def check_for_device(source: Source, device: str) -> None:
@@ -236,45 +238,81 @@ def check_for_device(source: Source, device: str) -> None:
 
 
 def build_blocks(client: Client, source: Source, pins: Sequence[Pin], per: str, device: str | None = None) -> Any:
-    """Make the blocks of a source on the ranks, and return the placed collection."""
+    """Make the blocks of a source on the ranks, and return the placed collection.
+
+    Raises
+    ------
+    PlacementError
+        If a column of a dataframe has no type for all blocks. Where an array is the source, its blocks fail.
+    """
     sizes = [pin.rows or 0 for pin in pins]
     if not source.futures:
         source = replace(source, chunks=sizes, futures=_scatter(client, source.collection, pins))
-    make_block, cut_out = _tools(source.meta)
+    cuts = rows.cuts(source.chunks, sizes)
+    unit = per.partition("_")[0]
+    meta, make_block = source.meta, _joined(source.meta)
     if device is not None:
         make_block = functools.partial(rows.owned_tensor, device=device)
+    if source.types:
+        meta, make_block = _of_one_type(client, source, cuts, unit)
     name = placed_name(per, uuid.uuid4().int, 0)
-    other_axes = source.meta.ndim - 1 if _is_array(source.meta) else 0
+    other_axes = meta.ndim - 1 if _is_array(meta) else 0
     keys = [(name, number, *(0,) * other_axes) for number in range(len(pins))]
 
     calls: list[PinnedTask] = []
-    for key, pin, cuts in zip(keys, pins, rows.cuts(source.chunks, sizes), strict=True):
+    for number, (key, pin, cuts_of_block) in enumerate(zip(keys, pins, cuts, strict=True)):
         pieces: list[Any] = []
-        for cut in cuts:
+        for cut in cuts_of_block:
             piece: Any = source.futures[cut.chunk]
             if cut.stop - cut.start < source.chunks[cut.chunk]:
-                call = PinnedTask((f"{name}-cut", key[1], cut.chunk), cut_out, (piece, cut.start, cut.stop))
+                call = PinnedTask((f"{name}-cut", number, cut.chunk), _cut_out(meta), (piece, cut.start, cut.stop))
                 calls.append(call)
                 piece = call.reference
             pieces.append(piece)
         # Beside a collection with a block without rows, a block has none either.
-        calls.append(PinnedTask(key, make_block, (pieces or [source.meta],), {"copy": source.shared}, pin=pin))
+        options: dict[str, Any] = {"copy": source.shared or not pieces}
+        if _is_array(meta):
+            shape = (sizes[number], *meta.shape[1:])
+            options["declared"] = rows.Declared(f"the block of {source.name} on {unit} {number}", shape, meta.dtype)
+        calls.append(PinnedTask(key, make_block, (pieces or [meta],), options, pin=pin))
     # With priority: a finished block frees the memory of its chunks before more chunks are read.
     futures = submit(client, calls, keys, priority=1)
-    return collection(source.meta, name, dict(zip(keys, futures, strict=True)), sizes)
+    return collection(meta, name, dict(zip(keys, futures, strict=True)), sizes)
+
+
+def _of_one_type(
+    client: Client, source: Source, cuts: Sequence[Sequence[rows.Cut]], unit: str
+) -> tuple[Any, Callable[..., Any]]:
+    """Return the empty frame of the types that all blocks get, and the function that makes a block."""
+    filled = [number for number, length in enumerate(source.chunks) if length]
+
+    def owners(chunks: Sequence[int]) -> str:
+        wanted = {filled[chunk] for chunk in chunks}
+        blocks = [number for number, block in enumerate(cuts) if not wanted.isdisjoint(cut.chunk for cut in block)]
+        return schema.places(unit, blocks)
+
+    futures, types = [source.futures[number] for number in filled], [source.types[number] for number in filled]
+    agreed, alike = schema.agree(client, source.name, futures, types, declared=source.meta, owners=owners)
+    make_block = rows.owned_frame if alike else functools.partial(rows.owned_frame, types=agreed)
+    return schema.conform(source.meta, agreed), make_block
 
 
 def _is_array(meta: Any) -> bool:
     return isinstance(meta, np.ndarray) or sparse.is_matrix(meta)
 
 
-def _tools(meta: Any) -> tuple[Callable[..., Any], Callable[[Any, int, int], Any]]:
-    """Return the functions that join and that cut the rows of this kind of collection."""
+def _joined(meta: Any) -> Callable[..., Any]:
+    """Return the function that joins rows of this kind of collection."""
     if isinstance(meta, np.ndarray):
-        return rows.owned_array, rows.cut_array
-    if sparse.is_matrix(meta):
-        return sparse.owned_matrix, sparse.cut_matrix
-    return rows.owned_frame, rows.cut_frame
+        return rows.owned_array
+    return sparse.owned_matrix if sparse.is_matrix(meta) else rows.owned_frame
+
+
+def _cut_out(meta: Any) -> Callable[[Any, int, int], Any]:
+    """Return the function that cuts rows of this kind of collection."""
+    if isinstance(meta, np.ndarray):
+        return rows.cut_array
+    return sparse.cut_matrix if sparse.is_matrix(meta) else rows.cut_frame
 
 
 def _scatter(client: Client, data: Any, pins: Sequence[Pin]) -> list[Future[Any]]:
