@@ -12,7 +12,9 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import re
 import shutil
+import socket
 import stat
 import tempfile
 import time
@@ -29,6 +31,8 @@ _MPICH_FILES = (
 )
 # A file that each process locks while it uses the folders of the node.
 _MARK = "in-use"
+# A file with the path of the first folder above that was created for the folder of spilled data.
+_PARENT = "created-parent"
 _marks: dict[str, int] = {}
 # Seconds from the creation of a mark until it is locked.
 _MARK_TIME = 10.0
@@ -50,7 +54,13 @@ def sockets(cluster_id: str) -> Path:
 def spill(cluster_id: str) -> Path:
     """Return the folder for spilled data of the cluster's ranks on this node, and create it if it is missing."""
     remedy = "Set temporary-directory of Dask, or TMPDIR, to a folder that you can write to."
-    return _private(_spill(cluster_id, stub.node()), remedy)
+    path = _spill(cluster_id, stub.node())
+    missing = [folder for folder in path.parents if not os.path.exists(folder)]  # noqa: PTH110  (it never raises)
+    _private(path, remedy)
+    if missing:
+        with contextlib.suppress(OSError):  # a full disk
+            (path / _PARENT).write_text(str(missing[-1]), encoding="utf-8")
+    return path
 
 
 def shared_memory(cluster_id: str, *, make: bool = True) -> Path:
@@ -102,11 +112,16 @@ def _remove(cluster_id: str, node: str, *, but_shared_memory: bool = False) -> N
     """Remove the folders of a node, or with ``*`` of all nodes that share these places."""
     kinds = (_sockets, _spill) if but_shared_memory else (_sockets, _spill, _shared_memory)
     for kind in kinds:
-        # On a full disk Python finds no folder for temporary files.
-        with contextlib.suppress(FileNotFoundError):
+        # On a full disk Python finds no folder for temporary files. A created parent may have other files.
+        with contextlib.suppress(OSError):
             path = kind(cluster_id, node)
-            for folder in filter(_is_ours, path.parent.glob(path.name)):
+            folders = [*filter(_is_ours, path.parent.glob(path.name))]
+            made = {_read(folder / _PARENT).decode() for folder in folders}
+            for folder in folders:
                 shutil.rmtree(folder, ignore_errors=True)
+            first = next((number for number, parent in enumerate(path.parents) if str(parent) in made), -1)
+            for parent in path.parents[: first + 1]:
+                parent.rmdir()
     deadline = time.monotonic() + _RANK_END_TIMEOUT
     # Ranks may outlive their mpiexec for a moment, and use their mapped files until then. The search for ranks is
     # before the removal, so that files of ranks that end in between are removed in the next round.
@@ -180,7 +195,15 @@ def _sockets(cluster_id: str, node: str) -> Path:
 def _spill(cluster_id: str, node: str) -> Path:
     import dask
 
-    base = os.path.expandvars(dask.config.get("temporary-directory") or tempfile.gettempdir())
+    setting = dask.config.get("temporary-directory")
+    base = os.path.expandvars(setting or tempfile.gettempdir())
+    if setting and (unset := re.search(r"\$(\w+|\{[^}]*\})", base)):
+        raise RecordError(
+            f"the folder for spilled data is {setting!r}, but node {socket.gethostname()} does not have the variable "
+            f"{unset[1].strip('{}')}.",
+            hint="Set the variable in job-script-prologue, or change local-directory of jobqueue.yaml or "
+            "temporary-directory of Dask, which names the folder.",
+        )
     return Path(base).expanduser() / f"{stub.folder_name(cluster_id)}-{node}-data"
 
 

@@ -132,6 +132,31 @@ def test_spilled_data_is_where_dask_is_told(cluster_id, tmp_path, monkeypatch, p
     with dask.config.set({"temporary-directory": place.format(folder=tmp_path)}):
         assert node_dirs.spill(cluster_id).is_relative_to(tmp_path / "new")
         node_dirs.remove(cluster_id)
+        assert not (tmp_path / "new").exists()
+
+
+def test_parents_of_spilled_data_stay_if_they_were_there_or_are_used(cluster_id, tmp_path):
+    with dask.config.set({"temporary-directory": str(tmp_path / "a" / "b")}):
+        node_dirs.spill(cluster_id)
+        (tmp_path / "a" / "mine").touch()
+        node_dirs.remove(cluster_id)
+        assert sorted(path.name for path in tmp_path.rglob("*")) == ["a", "mine"]
+    with dask.config.set({"temporary-directory": str(tmp_path / "a")}):
+        node_dirs.spill(cluster_id)
+        (tmp_path / "a" / "mine").unlink()
+        node_dirs.remove(cluster_id)
+        assert (tmp_path / "a").exists()
+
+
+@pytest.mark.parametrize("place", ["$NOT_SET", "${NOT_SET}/dask", "a/$NOT_SET/x"])
+def test_a_variable_that_a_node_does_not_have_is_named_and_makes_no_folder(cluster_id, tmp_path, monkeypatch, place):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("NOT_SET", raising=False)
+    with dask.config.set({"temporary-directory": place}):
+        with pytest.raises(RecordError, match=r"spilled data is '.*NOT_SET.*variable NOT_SET\. .* local-directory"):
+            node_dirs.spill(cluster_id)
+        node_dirs.remove(cluster_id)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_folder_that_cannot_be_created_is_named_with_the_setting_for_its_place(cluster_id, tmp_path):
