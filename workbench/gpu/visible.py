@@ -15,8 +15,19 @@ CUDA = "CUDA_VISIBLE_DEVICES"
 """The variable with the GPUs that CUDA uses in a process."""
 # Slurm sets all of these for the GPUs of a job or a step: for CUDA, ROCm, Level Zero and OpenCL.
 _VARIABLES = (CUDA, "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK", "GPU_DEVICE_ORDINAL")
-# The position of a rank among the ranks of its node, from Open MPI's mpiexec, and from that of MPICH and Intel MPI.
-_LOCAL_RANKS = ("OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID")
+# The position of a rank among the ranks of its node: from Open MPI, MPICH and Intel MPI, MVAPICH, MPT; then from PALS,
+# Flux, LSF, a PMI, and Slurm, which may have started a daemon of the former.
+_LOCAL_RANKS = (
+    "OMPI_COMM_WORLD_LOCAL_RANK",
+    "MPI_LOCALRANKID",
+    "MV2_COMM_WORLD_LOCAL_RANK",
+    "MPT_LOCAL_RANK",
+    "PALS_LOCAL_RANKID",
+    "FLUX_TASK_LOCAL_ID",
+    "JSM_NAMESPACE_LOCAL_RANK",
+    "PMI_LOCAL_RANK",
+    (_OF_SRUN := "SLURM_LOCALID"),
+)
 # A scheduler that has no files of the devices sets this in place of their numbers.
 _NONE = "NoDevFiles"
 
@@ -78,10 +89,10 @@ def of_rank(environment: Mapping[str, str], per_rank: int, numbers: Iterable[str
     >>> of_rank({"CUDA_VISIBLE_DEVICES": "1", "SLURM_LOCALID": "1", "SLURM_GPUS_PER_TASK": "1"}, 1)
     {'CUDA_VISIBLE_DEVICES': '1'}
     """
-    own = next((environment[name] for name in _LOCAL_RANKS if name in environment), None)
+    given = next((name for name in _LOCAL_RANKS if name in environment), None)
     # With --gpus-per-task; in an allocation of GPUs without it all tasks of a node see the same.
-    by_srun = own is None and not {"SLURM_GPUS_PER_TASK", "SLURM_TRES_PER_TASK"}.isdisjoint(environment)
-    position = int(own or environment.get("SLURM_LOCALID", "0"))
+    by_srun = given in (None, _OF_SRUN) and not {"SLURM_GPUS_PER_TASK", "SLURM_TRES_PER_TASK"}.isdisjoint(environment)
+    position = int(environment[given]) if given else 0
     shares = {}
     for name, devices in of_node(environment, numbers).items():
         is_share = by_srun and len(devices) == per_rank
@@ -102,6 +113,35 @@ def of_rank(environment: Mapping[str, str], per_rank: int, numbers: Iterable[str
             )
         shares[name] = ",".join(share)
     return shares
+
+
+def check(environment: Mapping[str, str], node_ranks: int) -> None:
+    """Check that `of_rank` has not given all ranks of a node the same GPUs for want of a position.
+
+    Parameters
+    ----------
+    environment
+        See `of_rank`.
+    node_ranks
+        Number of ranks on the node.
+
+    Raises
+    ------
+    LaunchError
+        If it has.
+    """
+    if node_ranks > 1 and environment.keys().isdisjoint(_LOCAL_RANKS):
+        raise LaunchError(
+            f"the GPUs of {socket.gethostname()} cannot be divided between its {node_ranks} ranks: the launcher of the "
+            f"ranks sets none of the variables with the position of a rank on its node ({', '.join(_LOCAL_RANKS)}).",
+            hint=(
+                "Omit ",
+                Option("gpus_per_rank"),
+                " and choose the GPUs in the ranks, or start one rank per node with ",
+                Option("ranks_per_node"),
+                " 1.",
+            ),
+        )
 
 
 def _listed(value: str) -> list[str]:

@@ -56,6 +56,8 @@ def live(record: Record, index: int, ranks: int, timeout: float, times: dict[str
 
     context = _result(opening, deadline, "MPI_Init")
     times["in MPI"] = time.time()
+    if record.resources.gpus_per_rank:
+        visible.check(os.environ, context.node_ranks)
     # A template, if there is one, has imported these modules. Some modules use MPI when they are imported.
     for module in record.preload:
         importlib.import_module(module)

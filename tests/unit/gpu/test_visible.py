@@ -7,7 +7,7 @@ import socket
 import pytest
 
 from workbench.errors import LaunchError
-from workbench.gpu.visible import installed, of_node, of_rank
+from workbench.gpu.visible import check, installed, of_node, of_rank
 
 
 def openmpi(rank):
@@ -16,7 +16,19 @@ def openmpi(rank):
 
 @pytest.mark.parametrize(
     ("launcher", "rank"),
-    [(openmpi(0), 0), (openmpi(1), 1), ({"MPI_LOCALRANKID": "1"}, 1), ({"SLURM_LOCALID": "1"}, 1), ({}, 0)],
+    [
+        (openmpi(0), 0),
+        (openmpi(1), 1),
+        ({"MPI_LOCALRANKID": "1"}, 1),
+        ({"SLURM_LOCALID": "1"}, 1),
+        ({"PALS_LOCAL_RANKID": "1"}, 1),
+        ({"FLUX_TASK_LOCAL_ID": "1"}, 1),
+        ({"MV2_COMM_WORLD_LOCAL_RANK": "1", "SLURM_LOCALID": "0"}, 1),
+        ({"PMI_LOCAL_RANK": "1"}, 1),
+        ({"JSM_NAMESPACE_LOCAL_RANK": "1"}, 1),
+        ({"MPT_LOCAL_RANK": "1"}, 1),
+        ({}, 0),
+    ],
 )
 def test_each_rank_of_a_node_gets_its_share_of_what_slurm_gave_the_job(launcher, rank):
     of_job = {"CUDA_VISIBLE_DEVICES": "4,5,6,7", "ROCR_VISIBLE_DEVICES": "4,5,6,7"}
@@ -25,6 +37,15 @@ def test_each_rank_of_a_node_gets_its_share_of_what_slurm_gave_the_job(launcher,
 
     share = ("4,5", "6,7")[rank]
     assert shares == {"CUDA_VISIBLE_DEVICES": share, "ROCR_VISIBLE_DEVICES": share}
+
+
+def test_ranks_of_a_node_without_positions_are_an_error_since_all_would_get_the_first_gpu():
+    check({"PALS_LOCAL_RANKID": "0"}, 4)
+    check({}, 1)
+    with pytest.raises(
+        LaunchError, match=r"cannot be divided between its 4 ranks: .* none of the variables .*PALS_LOCAL"
+    ):
+        check({"CUDA_VISIBLE_DEVICES": "0,1,2,3"}, 4)
 
 
 def test_a_share_that_srun_gave_to_its_task_stays_and_mpiexec_gives_none():
