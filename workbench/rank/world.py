@@ -6,6 +6,7 @@ These functions import ``mpi4py.MPI``; no module that the kernel loads does.
 from __future__ import annotations
 
 import asyncio
+import functools
 import gc
 import importlib
 import os
@@ -21,9 +22,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from workbench import comm
-from workbench.deploy import logs
-from workbench.deploy.record import Record
-from workbench.errors import LaunchError
+from workbench.deploy import logs, registry
+from workbench.deploy.record import RECORD, Record
+from workbench.errors import ClusterNotFound, LaunchError
 from workbench.gpu import visible
 from workbench.hints import Command
 from workbench.mpi.context import RankContext, enter
@@ -65,7 +66,8 @@ def live(record: Record, index: int, ranks: int, timeout: float, times: dict[str
     _log_to(record.logs / f"rank-{worker.worker_name(context.world, context.rank)}.log")
     description = f"rank {context.rank} of {context.size}, {context.library}, MPI_THREAD_{context.threads.upper()}"
     print(description, flush=True)  # noqa: T201  (this is the rank's log)
-    sent = thread.submit(broadcast_line, context, _address_and_name, deadline)
+    read = functools.partial(_address_and_name, record, deadline)
+    sent = thread.submit(broadcast_line, context, read, deadline)
     line = _result(sent, deadline, "the address of the scheduler")
     times["addressed"] = time.time()
     _close_input()
@@ -117,12 +119,25 @@ def _wait(ended: Future[bool | None], main_thread: MainThread) -> bool | None:
         return None
 
 
-def _address_and_name() -> str:
+def _address_and_name(record: Record, deadline: float) -> str:
     """Return the scheduler's address, and a unique name for this start of the world."""
-    line = sys.stdin.readline().strip()
-    if not line:
-        raise ConnectionError("the head ended before it sent the address of its scheduler. See head.log.")
-    return f"{line} {secrets.token_hex(16)}"
+    address = sys.stdin.readline().strip() or None
+    while address is None:
+        # The head has ended, or the launcher does not forward its standard input; the record has the address, too.
+        try:
+            current = registry.read(record.name)
+        except ClusterNotFound:
+            current = None
+        if current is None or current.id != record.id or current.process.alive() is False:
+            raise ConnectionError("the head ended before it sent the address of its scheduler. See head.log.")
+        address = current.address
+        if address is None and time.monotonic() > deadline:
+            raise TimeoutError(
+                "the launcher of the ranks does not forward its standard input to rank 0, and "
+                f"{record.folder / RECORD} has no address of the scheduler yet. See head.log."
+            )
+        time.sleep(0 if address else 0.05)
+    return f"{address} {secrets.token_hex(16)}"
 
 
 def _close_input() -> None:

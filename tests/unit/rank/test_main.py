@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import io
+import itertools
 import os
 import subprocess
 import sys
@@ -14,6 +16,8 @@ from types import SimpleNamespace
 import pytest
 from support.patience import DEADLINE
 
+from workbench.deploy import registry
+from workbench.deploy.record import Record
 from workbench.mpi.threads import SpmdThread
 from workbench.processes.process_id import ProcessId
 from workbench.rank import worker, world
@@ -55,6 +59,30 @@ def test_ranks_meet_before_any_call_of_the_head_although_a_call_may_be_faster(mo
     registered.set()
     call.result(DEADLINE)
     assert done == ["met", "a call"]
+
+
+@pytest.fixture
+def record(monkeypatch):
+    """A record that has its cluster's address when it is read for the third time; the launcher forwards no input."""
+    record, reads = Record(name="mine", ranks=1), itertools.count(1)
+    monkeypatch.setattr(sys, "stdin", io.StringIO(""))
+    monkeypatch.setattr(
+        registry, "read", lambda _: dataclasses.replace(record, address="tls://there" if next(reads) > 2 else None)
+    )
+    return record
+
+
+def test_the_address_is_in_the_record_if_the_launcher_does_not_forward_its_input(record) -> None:
+    assert world._address_and_name(record, time.monotonic() + DEADLINE).startswith("tls://there ")
+
+
+def test_without_an_address_the_launcher_or_the_head_is_named(record, monkeypatch) -> None:
+    with pytest.raises(TimeoutError, match="does not forward its standard input"):
+        world._address_and_name(record, 0.0)
+    ended = dataclasses.replace(record, process=dataclasses.replace(record.process, started=0.0))
+    monkeypatch.setattr(registry, "read", lambda _: ended)
+    with pytest.raises(ConnectionError, match="the head ended before it sent the address"):
+        world._address_and_name(record, time.monotonic() + DEADLINE)
 
 
 def test_a_rank_that_waits_in_vain_names_the_event_and_a_call_that_does_gives_the_reason() -> None:
