@@ -23,6 +23,12 @@ _JOB_PREFIXES = (
     # PBS: of the job, and of the task of a job array
     "PBS_JOB",
     "PBS_ARRAY",
+    # LSF, Cobalt
+    "LSB_JOB",
+    "LSB_BATCH_",
+    "LSB_DJOB_",
+    "LSB_SUB_",
+    "COBALT_JOB",
 )
 _JOB_NAMES = frozenset(
     {
@@ -39,6 +45,13 @@ _JOB_NAMES = frozenset(
         "PBS_ENVIRONMENT",
         "PBS_MOMPORT",
         "PBS_NODEFILE",
+        # LSF, Cobalt, Grid Engine: by which Open MPI and Hydra know them and their nodes
+        "LSB_HOSTS",
+        "LSB_MCPU_HOSTS",
+        "COBALT_NODEFILE",
+        "COBALT_PARTNAME",
+        "JOB_ID",
+        "PE_HOSTFILE",
         # ... of the task, which stay in a job: pbs_tmrsh and Open MPI start processes on other nodes by all of these
         "PBS_NODENUM",
         "PBS_TASKNUM",
@@ -63,6 +76,16 @@ _RANK_PREFIXES = (
     "OMPI_MCA_orte_",
     "PRTE_MCA_ess",
     "PRTE_MCA_prte_",
+    # MVAPICH, PALS and Slingshot (HPE Cray), ALPS, Flux, jsrun
+    "MV2_COMM_WORLD_",
+    "MPISPAWN_",
+    "PALS_AP",
+    "PALS_LOCAL_",
+    "SLINGSHOT_",
+    "ALPS_APP_",
+    "FLUX_JOB_",
+    "FLUX_TASK_",
+    "JSM_NAMESPACE_",
 )
 _RANK_NAMES = frozenset(
     {
@@ -107,6 +130,14 @@ _RANK_NAMES = frozenset(
         "MPI_LOCALNRANKS",
         "MPI_LOCALRANKID",
         "MPIEXEC_HOSTNAME",
+        # PALS, MPT, Flux
+        "PALS_FD",
+        "PALS_NODEID",
+        "PALS_RANKID",
+        "PALS_SPOOL_DIR",
+        "MPT_LOCAL_RANK",
+        "FLUX_KVS_NAMESPACE",
+        "FLUX_PMI_LIBRARY_PATH",
         # the guard of the enclosing world
         "WORKBENCH_GUARD",
     }
