@@ -25,6 +25,8 @@ SERVER = "pbshead"
 # Seconds between the two signals that end a job.
 _KILL_DELAY = 10.0
 _UNKNOWN, _FINISHED = 153, 35
+# By these a task asks its mom to start others.
+_TASK = {"PBS_JOBCOOKIE": "0", "PBS_NODENUM": "0", "PBS_TASKNUM": "1", "PBS_MOMPORT": "15003"}
 
 
 class Mom:
@@ -88,6 +90,7 @@ class Mom:
             "PBS_JOBDIR": str(home),
             # It is there on the first node alone.
             "PBS_NODEFILE": str(self._local("aux", job)),
+            **_TASK,
         }
         task = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=environment, cwd=home, umask=0o077,
@@ -214,6 +217,8 @@ def qdel(folder: Path, job: str) -> int:
 def pbs_tmrsh(folder: Path, host: str, *command: str) -> int:
     job = os.environ.get("PBS_JOBID", "")
     told = read(folder, job)
+    if _TASK.keys() - os.environ.keys():
+        return _refuse("pbs_tmrsh: tm_init: bad environment (17005)", 255)
     if told is None or host not in told["nodes"]:
         return _refuse(f"pbs_tmrsh: {host} is no node of job {job!r}", 1)
     return ask(folder, host, do="task", job=told["id"], command=command)
