@@ -86,6 +86,7 @@ SAID = {
     "qstat-xf-json-F-qdel-while-queued": {"37.pbshead": "cancelled: cancelled"},
     "qstat-xf-json-F-queued-deleted": {"26.pbshead": "cancelled: cancelled"},
     "qstat-xf-json-F-self9": {"34.pbshead": "failed: killed by SIGKILL"},
+    "qstat-xf-json-F-sister-node-lost": {"128.pbshead": "failed: one of its nodes was lost"},
     "qstat-xf-json-F-tricky-env": {"39.pbshead": "done"},
     "qstat-xf-json-F-walltime-killed": {"33.pbshead": "timeout: its walltime has ended"},
     "qstat-xf-json-walltime-normalized": {"13.pbshead": "done"},
@@ -231,12 +232,12 @@ def test_exit_codes_of_torque_are_understood_and_its_environment_is_not_believed
     assert status.nodes == "node1,node2"
 
 
-@pytest.mark.parametrize("code", [-4, -10, -16, -17, -18, -19, -20, -21, -22, -24, -28, -30])
+@pytest.mark.parametrize("code", [*range(-1, -29, -1), -30])
 def test_exit_codes_of_pbs_itself_are_told_in_words(code):
     jobs = {"1.x": {"job_state": "F", "Exit_status": code}}
     status = pbs_parse.statuses(json.dumps({"Jobs": jobs}))["1.x"]
     assert status.state is JobState.FAILED
-    assert re.fullmatch(r"[A-Za-z ]+", status.reason)
+    assert re.fullmatch(r"[A-Za-z ,]+", status.reason)
 
 
 def test_exit_codes_of_torque_that_mean_other_things_are_told_as_numbers():
