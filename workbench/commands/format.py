@@ -67,8 +67,12 @@ def _job(status: Status) -> str:
 
 def _job_and_host(status: Status) -> str:
     parts = [status.scheduler, *([f"job {', '.join(status.jobs)}"] if status.jobs else [])]
+    if not status.headed:
+        return " ".join(parts)
+    if status.nodes is None and status.scheduler != "local":  # the number of nodes is the scheduler's
+        return f"{' '.join(parts)}, first node {status.host}"
     others = f" and {count(status.nodes - 1, 'other node')}" if status.nodes and status.nodes > 1 else ""
-    return " ".join([*parts, *([f"on {status.host}{others}"] if status.headed else [])])
+    return f"{' '.join(parts)} on {status.host}{others}"
 
 
 def listing_text(listing: Listing, place: str = NOTEBOOK) -> str:

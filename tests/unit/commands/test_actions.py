@@ -61,6 +61,12 @@ def test_a_job_on_several_nodes_is_not_told_to_be_on_one():
     assert " other node" not in commands_format.status_text(actions.status(running("b", resources=Resources(nodes=1))))
 
 
+def test_a_job_whose_nodes_the_scheduler_has_chosen_is_told_with_its_first():
+    status = actions.status(running("a", scheduler="pbs", job="12.pbshead"))
+
+    assert f"pbs job 12.pbshead, first node {HERE.host}, head is process" in commands_format.status_text(status)
+
+
 def test_what_is_told_can_be_written_as_json():
     running("a")
 
