@@ -18,14 +18,13 @@ from workbench.errors import WorkbenchError
 from workbench.launch.allocation import Allocation, current_allocation
 from workbench.launch.environment import scrub_rank
 from workbench.launch.jobqueue import Site, presets, site
-from workbench.launch.launchers import COMMANDS, answers, choose, launcher
+from workbench.launch.launchers import COMMANDS, TITLES, answers, choose, launcher
 from workbench.launch.mpi_library import MPI
 from workbench.launch.mpiexec import WorldCommand
 from workbench.launch.multinode import NodePlacement
 from workbench.launch.options import Resources
 from workbench.launch.process_manager import remote_shell, spread_command, srun_mpi_types
 
-_TITLES = {"slurm": "Slurm", "pbs": "PBS"}
 _ASK = {"slurm": "sinfo", "pbs": "qstat -B"}
 # File systems that no other host can see, ...
 _LOCAL = ("tmpfs", "ramfs", "devtmpfs", "overlay")
@@ -57,7 +56,7 @@ def examine(found: MPI | None) -> Iterator[CheckResult]:
     except WorkbenchError as error:
         yield failure("allocation", error)
     ready = [name for name, good in present.items() if good]
-    batch = around.scheduler if around else next((name for name in (taken, *ready) if name in _TITLES), None)
+    batch = around.scheduler if around else next((name for name in (taken, *ready) if name in TITLES), None)
     if batch is not None:
         yield from _world(found, batch, around)
         yield from _settings(batch, inside=around is not None)
@@ -79,7 +78,7 @@ def schedulers(present: Mapping[str, bool], taken: str) -> CheckResult:
     default = f"a start without --scheduler uses {taken}"
     if not present:
         return CheckResult("schedulers", "ok", f"no batch scheduler is on this host; {default}")
-    words = [f"{_TITLES[name]} {'answers' if good else 'does not answer'}" for name, good in present.items()]
+    words = [f"{TITLES[name]} {'answers' if good else 'does not answer'}" for name, good in present.items()]
     detail = f"{', '.join(words)}; {default}"
     silent = [name for name, good in present.items() if not good]
     if not silent:

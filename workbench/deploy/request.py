@@ -17,7 +17,7 @@ from workbench.launch import mpi_library, network, process_manager
 from workbench.launch.allocation import current_allocation
 from workbench.launch.interface import Launcher
 from workbench.launch.jobqueue import site
-from workbench.launch.launchers import choose, launcher
+from workbench.launch.launchers import choose, launcher, silent
 from workbench.launch.mpiexec import available_cores, has_ulfm
 from workbench.launch.options import ClusterOptions, RecordOptions, Resources, count, options, texts
 
@@ -54,7 +54,12 @@ def record_of(given: ClusterOptions) -> Record:
     requested = Resources(**{each.name: values[each.name] for each in options(Resources)})
     size = _size(given.ranks, requested, chosen)
     memory = None if given.memory is None else _bytes(given.memory, here=not chosen.batch)
-    resources = chosen.resolve(requested, ranks=size, threads=values["threads"], memory=memory)
+    try:
+        resources = chosen.resolve(requested, ranks=size, threads=values["threads"], memory=memory)
+    except InvalidRequest as error:
+        if absent := silent(given.scheduler, chosen.name):
+            raise error.converted(type(error), f"{error.message} {absent}.") from error
+        raise
     if values["fault_tolerant"]:
         _check_fault_tolerance(values["mpi"])
     settings = site(chosen.name, resources.preset) if chosen.batch else None

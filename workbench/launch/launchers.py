@@ -15,6 +15,8 @@ CHOICES = ("auto", *SCHEDULERS)
 """Values of ``--scheduler``; ``auto``: the first batch scheduler that answers, else this host."""
 COMMANDS = {"slurm": "sbatch", "pbs": "qsub"}
 """The command of each batch scheduler, in the order in which ``auto`` tries them."""
+TITLES = {"slurm": "Slurm", "pbs": "PBS"}
+"""Their names in texts."""
 
 
 def launcher(scheduler: str) -> Launcher:
@@ -74,6 +76,21 @@ def choose(scheduler: str | None = None) -> str:
             ),
         )
     return str(wanted)
+
+
+def silent(scheduler: str | None, chosen: str) -> str:
+    """Return a sentence about batch schedulers that `choose` has passed over because they did not answer, or nothing.
+
+    Parameters
+    ----------
+    scheduler, chosen
+        The argument of `choose`, and its result.
+    """
+    wanted = config.get("scheduler") if scheduler is None else scheduler
+    present = [TITLES[name] for name, command in COMMANDS.items() if shutil.which(command)]
+    if wanted != "auto" or chosen != "local" or not present:
+        return ""
+    return f"{' and '.join(present)} {'does' if len(present) == 1 else 'do'} not answer"
 
 
 def answers(name: str) -> bool:

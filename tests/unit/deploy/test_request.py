@@ -386,3 +386,16 @@ def test_interface_and_folder_of_a_batch_job_are_those_of_the_sites_settings(pre
 
     assert (record.interface, record.local_directory) == ("ib0", "/scratch")
     assert request(2, scheduler="local").interface is None
+
+
+def test_who_needs_a_scheduler_that_is_silent_is_told_so_and_not_that_local_is_meant(monkeypatch, tmp_path):
+    for program in ("qsub", "qstat", "qdel"):
+        (tmp_path / program).write_text("#!/bin/sh\nexit 1\n")
+        (tmp_path / program).chmod(0o700)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with dask.config.set({"workbench.scheduler": "auto"}):
+        with pytest.raises(InvalidRequest, match=r"nodes 2 needs a batch scheduler, .*\. PBS does not answer\. Omit"):
+            request(2, nodes=2)
+        with pytest.raises(InvalidRequest) as caught:
+            request(2, nodes=2, scheduler="local")
+    assert "PBS does not answer" not in str(caught.value)
