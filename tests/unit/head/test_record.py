@@ -194,10 +194,12 @@ async def test_a_file_server_that_hangs_does_not_keep_a_head_from_ending_its_ran
     head.record, head._saving, head._tasks = Record(name="a", ranks=2, state="ready"), threading.Lock(), set()
     head.worlds = SimpleNamespace(stop=partial(end, "worlds"))
     head.cells = SimpleNamespace(close=partial(end, "cells"))
-    head.scheduler = SimpleNamespace(log_event=lambda *_: None, close=partial(end, "scheduler"))
+    head.scheduler = SimpleNamespace(
+        log_event=lambda *_: None, fail_unfinished=lambda _: None, close=partial(end, "scheduler")
+    )
     try:
         async with asyncio.timeout(DEADLINE):
-            assert await head._close("closing", "SIGTERM was received") == 0
+            assert await head._close("ended", "SIGTERM was received") == 0
         assert ended_in == ["worlds", "cells", "scheduler"]
     finally:
         answers.set()
