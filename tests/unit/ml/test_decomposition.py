@@ -198,6 +198,23 @@ def test_wide_rows_are_found_as_well_as_by_scikit_learn():
     assert (ours.error_bound_ < 1e-6).all()
 
 
+@pytest.mark.parametrize("solver", SOLVERS)
+@pytest.mark.parametrize("slope", [2.0, -2.0])
+def test_rounding_does_not_choose_the_signs_of_equal_loadings(solver, slope):
+    for seed in range(10):
+        random = np.random.default_rng(seed)
+        X = random.normal(size=(50, 2))
+        X[:, 1] += slope * X[:, 0]
+        # Both components of two standardized columns have loadings of the same size.
+        X = (X - X.mean(axis=0)) / X.std(axis=0)
+        found = [
+            decomposition_fit.fit(parts_of(number, X), settings(X, 2, solver)).components for number in (1, 2, 3, 4)
+        ]
+        for components in found:
+            np.testing.assert_allclose(components, found[0], atol=1e-9)
+            assert (components[:, 0] > 0).all()
+
+
 def test_random_vectors_do_not_depend_on_the_number_of_parts():
     X = data(rows=200, features=60)
     one, five = (decomposition_fit.fit(parts_of(number, X), settings(X, 3, "randomized")) for number in (1, 5))

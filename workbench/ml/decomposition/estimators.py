@@ -290,7 +290,9 @@ class PCA(_Decomposition):
 
     Notes
     -----
-    The result is that of scikit-learn, with the same signs of the components. Singular values agree within
+    The result is that of scikit-learn, with the same signs of the components: the largest loading is positive. Of
+    several largest loadings that differ by rounding only, the first one is positive, with any engine and number of
+    ranks; in scikit-learn rounding decides. Singular values agree within
     `error_bound_`; the precision of a component increases with the distance of its singular value from the others. All
     computations are in float64. Each rank needs matrices of features x features, or with ``"randomized"`` of features x
     vectors, and slices of its rows; blocks are never copied.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +28,8 @@ _MOST = 0.8
 # A singular value with a larger relative error justifies another pass over the rows.
 _DOUBTFUL = 1e-6
 _EPS = float(np.finfo(np.float64).eps)
+# Loadings whose relative difference is smaller are equal, apart from rounding.
+_TIED = 1e-8
 
 
 @dataclass(frozen=True)
@@ -171,9 +174,14 @@ def fit(parts: Parts, settings: Settings) -> Fitted:
         rest = float(np.square(spectrum.values[number:]).sum())
     components = spectrum.vectors[:number].copy()
     # One component at a time: the absolute values of all would take as much memory as the components.
-    largest = [component[np.abs(component).argmax()] for component in components]
-    components *= np.copysign(1.0, largest)[:, None]
+    components *= np.copysign(1.0, list(map(_largest, components)))[:, None]
     return Fitted(spectrum.mean, components, values, max(rest, 0.0), spectrum.bound[:number], solver, short)
+
+
+def _largest(component: _Array) -> Any:
+    """Return the first of the largest loadings, apart from rounding, which must not choose the sign."""
+    sizes = np.abs(component)
+    return component[np.argmax(sizes >= (1 - _TIED) * sizes.max())]
 
 
 def _doubtful(spectrum: _Spectrum, number: int) -> bool:
