@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+import pandas as pd
 from dask.base import compute
 from sklearn.base import ClassifierMixin, RegressorMixin
 
@@ -74,4 +76,9 @@ class Regressor(RegressorMixin):  # type: ignore[misc]
 def _gathered(model: Any, X: Any, *columns: Any) -> list[Any]:
     """Return columns and predictions in this process; Dask collections are computed together."""
     # Predictions are arrays, and Dask computes arrays and dataframes together only with a warning.
-    return list(compute(*map(as_array, columns), model.predict(X), traverse=False))
+    collections = [*map(as_array, columns), model.predict(X)]
+    found = list(compute(*collections, traverse=False))
+    if isinstance(found[0], np.ndarray) and found[0].dtype.hasobject:
+        # Categories may be numbers, which the metadata of a collection do not tell.
+        found[0] = pd.Series(found[0]).infer_objects().to_numpy()
+    return found

@@ -6,7 +6,9 @@ import functools
 import pickle
 
 import dask.array as da
+import dask.dataframe as dd
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from sklearn.base import clone
@@ -43,6 +45,14 @@ def test_a_network_is_a_step_of_a_pipeline_in_a_search():
 
     assert search.best_params_["neuralnetclassifier__optimizer"].keywords == {"lr": 1.0}
     assert search.score(X, Y) > 0.9
+
+
+def test_a_score_of_dask_collections_takes_categories_that_are_numbers():
+    labels = pd.Series(X[:, 0] > 0).map({True: 2024, False: 2023}).astype("category")
+    model = NeuralNetClassifier(**QUICK).fit(X, labels)
+
+    lazy = da.from_array(X, chunks=(30, 4)), dd.from_pandas(labels, npartitions=3)
+    assert model.score(*lazy) == model.score(X, labels) > 0.9
 
 
 def test_a_module_of_the_user_stays_what_it_is_and_each_fit_begins_with_its_weights():
