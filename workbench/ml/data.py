@@ -12,6 +12,7 @@ from sklearn.utils.validation import validate_data
 
 from workbench.ml.checks import Checks, checked
 from workbench.ml.engine.select import chosen
+from workbench.ml.frames import array_of
 from workbench.ml.placed import has_lengths, in_blocks, placed
 from workbench.placement.sources import type_name
 
@@ -67,7 +68,7 @@ def training(model: Any, checks: Checks, X: Any, y: Any = None, weight: Any = No
     arguments = {"X": X, "y": y, "sample_weight": weight}
     lazy = [name for name, value in arguments.items() if is_dask_collection(value)]
     if not lazy:
-        columns = checks.apply(X, y, weight)
+        columns = checks.apply(X, array_of(y) if hasattr(y, "iloc") else y, weight)
         validate_data(model, X, reset=reset, skip_check_array=True)
         return Data(*columns, distributed=False)
     for name in lazy:

@@ -13,21 +13,21 @@ def plain(frame: Any) -> Any:
     """Return a dataframe or series, of pandas or Dask, with dtypes of NumPy: nullable numbers become floats."""
     if frame.ndim == 1:
         return frame.astype(_plain(frame.dtype)) if is_extension_array_dtype(frame.dtype) else frame
-    others = {
-        name: _plain(dtype, np.float64) for name, dtype in frame.dtypes.items() if is_extension_array_dtype(dtype)
-    }
+    others = {name: _plain(dtype) for name, dtype in frame.dtypes.items() if is_extension_array_dtype(dtype)}
     return frame.astype(others) if others else frame
 
 
 def array_of(frame: Any) -> Any:
-    """Return the array of a dataframe or series of pandas."""
+    """Return the array of a dataframe or series of pandas, in a series with NaN for missing values."""
+    if frame.ndim > 1 or not is_extension_array_dtype(frame.dtype):
+        return plain(frame).to_numpy()
+    if not isinstance(frame.dtype, pd.CategoricalDtype):
+        return frame.to_numpy(_plain(frame.dtype), na_value=np.nan)
     # Categories may be numbers. A block has these, and the metadata of a collection do not.
-    categories = frame.ndim == 1 and isinstance(frame.dtype, pd.CategoricalDtype)
-    return np.asarray(frame) if categories else plain(frame).to_numpy()
+    values = np.asarray(frame)
+    return values.astype(np.float64) if is_bool_dtype(frame.dtype) else values
 
 
-def _plain(dtype: Any, truth: Any = bool) -> Any:
-    """Return the dtype of NumPy for a dtype of pandas; `truth` is the dtype for booleans, a float with missing ones."""
-    if is_bool_dtype(dtype):
-        return truth
-    return np.float64 if is_numeric_dtype(dtype) else object
+def _plain(dtype: Any) -> Any:
+    """Return the dtype of NumPy for a dtype of pandas: as in scikit-learn, booleans that may be missing are floats."""
+    return np.float64 if is_numeric_dtype(dtype) or is_bool_dtype(dtype) else object

@@ -200,10 +200,27 @@ def test_results_for_dask_arrays_have_the_stated_dtype(model):
 @pytest.mark.parametrize("labels", [[3, 7], [0.0, 1.0], [False, True], ["early", "late"]])
 def test_labels_may_be_categories_of_any_type(client, labels):
     target = pd.Series(pd.Categorical.from_codes(Y, labels))
-    model = LogisticRegression().fit(da.from_array(X, chunks=(101, 3)), dd.from_pandas(target, npartitions=3))
+    placed = place(da.from_array(X, chunks=(101, 3)), dd.from_pandas(target, npartitions=3))
+    model, here = LogisticRegression().fit(*placed), LogisticRegression().fit(X, target)
 
     np.testing.assert_array_equal(model.classes_, labels)
-    assert model.classes_.dtype == np.asarray(target).dtype
+    assert model.classes_.dtype == here.classes_.dtype
+    assert model.score(*placed) == here.score(X, target) > 0.7
+
+
+@pytest.mark.parametrize("kind", ["boolean", "bool[pyarrow]", "Int64", "string", "category"])
+def test_labels_are_those_of_arrays_and_may_not_be_missing(client, kind):
+    target = pd.Series(Y > 0).astype({"string": "str", "category": "str"}.get(kind, "int8")).astype(kind)
+    rows = place(X)
+    model, here = LogisticRegression().fit(rows, place(target)), LogisticRegression().fit(X, target)
+
+    np.testing.assert_array_equal(model.classes_, here.classes_)
+    assert model.classes_.dtype == here.classes_.dtype
+    assert model.score(rows, place(target)) == here.score(X, target)
+    target[3] = None
+    for data in ((X, target), (rows, place(target))):
+        with pytest.raises(ValueError, match=r"^Input( y)? contains NaN"):
+            LogisticRegression().fit(*data)
 
 
 def test_true_and_false_may_be_missing_where_numbers_may(client):
