@@ -27,6 +27,8 @@ class MPIWorld(abc.ABC):
         """Whether all ranks of the current start were registered at one time."""
         self.stopping = False
         """Whether the end of the world was requested."""
+        self.given_up = False
+        """Whether the head ends this start of the world, because its launcher does not after the loss of a rank."""
         self.broken: dict[int, str] = {}
         """Message by rank about ranks that have not returned from a call; they prevent the next call there."""
         self.restart_requested = False
@@ -64,7 +66,8 @@ class MPIWorld(abc.ABC):
 
     def begin(self) -> None:
         """Reset the state for a new start."""
-        self.present, self.lost, self.ready, self.stopping, self.broken = {}, {}, False, False, {}
+        self.present, self.lost, self.broken = {}, {}, {}
+        self.ready = self.stopping = self.given_up = False
         self._changed = asyncio.Event()
         self.starts += 1
 

@@ -28,6 +28,8 @@ _EXTRA_TIMEOUT = 30.0
 # Seconds before the next start after one start, two or more that have failed in a row: what prevents a start, as a
 # scheduler that is being updated, needs time to pass.
 _PAUSES = (5.0, 15.0, 30.0)
+# Seconds for a launcher to end the world of a lost rank; then the head does.
+_LAUNCHER_TIMEOUT = 10.0
 # Log line for an event of a rank.
 _RANK = "%s: rank %d of world %d, process %s on %s"
 
@@ -112,7 +114,7 @@ class Worlds:
                     f"world {world.index} is ready: {count(world.ranks, 'rank')}, {world.mpi}{_fallback(world)}"
                 )
                 lost = f"world {world.index} was lost: {await world.exited()}"
-            if self._is_ending() or (world.stopping and not (world.restart_requested or failure)):
+            if self._is_ending() or (world.stopping and not (world.restart_requested or world.given_up or failure)):
                 return
             world.ready = False
             await self._forget_workers(world)
@@ -196,7 +198,21 @@ class Worlds:
                 f"{remaining} of {world.ranks} continue" if self._survives(world) and remaining else "its world ends"
             )
             self._report(f"{lost}; {effect}", kind="lost")
+            if not self._survives(world) and len(world.lost) == 1:
+                self._run(self._end_lost(world))
         self._changed()
+
+    async def _end_lost(self, world: MPIWorld) -> None:
+        """End a world that has lost a rank if its launcher does not, for example srun without --kill-on-bad-exit."""
+        start = world.starts
+        await asyncio.sleep(_LAUNCHER_TIMEOUT)
+        if world.starts == start and world.ready and not world.stopping and not self._is_ending():
+            self._report(
+                f"the launcher of world {world.index} has not ended it within {_LAUNCHER_TIMEOUT:g} s after the loss "
+                "of a rank, so the head ends it"
+            )
+            world.given_up = True
+            await world.stop(self._end_request(world))
 
     async def _forget_workers(self, world: MPIWorld) -> None:
         """Remove the workers of a world from the scheduler, so that its next start can use their names."""

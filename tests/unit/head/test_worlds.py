@@ -127,6 +127,26 @@ async def test_only_the_rank_that_was_lost_first_has_ended_its_world_and_its_tas
     assert cluster.worlds.ends({"world": 9, "rank": 0}), "a world that was removed"
 
 
+async def test_the_head_ends_a_world_that_its_launcher_leaves_without_a_rank_and_starts_it_again(cluster, monkeypatch):
+    monkeypatch.setattr(worlds, "_LAUNCHER_TIMEOUT", 0.01)
+    async with asyncio.timeout(DEADLINE):
+        await cluster.worlds.scale(4)
+        world = cluster.worlds.get(1)
+        world.complete_starts = 2
+        monkeypatch.setattr(worlds, "survives_a_lost_rank", lambda *_, **__: True)
+        cluster.worlds.left(1, 0)
+        assert len(cluster.tasks) == 1, "the others go on"
+        monkeypatch.setattr(worlds, "survives_a_lost_rank", lambda *_, **__: False)
+        world.joined(0, {"threads": "multiple"})
+        world.lost.clear()
+        world.started.clear()
+        cluster.worlds.left(1, 0)
+        await world.started.wait()
+    assert any("has not ended it within 0.01 s" in message for message in cluster.messages)
+    assert any("world 1 was lost: it was stopped; its 2 ranks are started again" in each for each in cluster.messages)
+    assert (world.starts, world.stopping) == (2, False)
+
+
 async def test_a_later_world_leaves_the_earlier_ones_their_cores(cluster):
     async with asyncio.timeout(DEADLINE):
         for ranks in (5, 9):
