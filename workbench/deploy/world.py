@@ -33,6 +33,8 @@ class MPIWorld(abc.ABC):
         """Message by rank about ranks that have not returned from a call; they prevent the next call there."""
         self.restart_requested = False
         """Whether the world must start again after its end."""
+        self.waiting = ""
+        """What the start waits for, if the world has a job that is queued."""
         self.job: str | None = None
         """Id of the job, if the world has a separate one."""
         self._changed = asyncio.Event()

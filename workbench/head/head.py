@@ -12,7 +12,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Coroutine, Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from workbench import config
 from workbench.cells.head import Cells
@@ -35,6 +35,9 @@ from workbench.hints import Hint, Option
 from workbench.log import output
 from workbench.metrics.head import Metrics
 from workbench.placement.head import fail_unrunnable
+
+if TYPE_CHECKING:
+    from distributed.comm.core import Comm
 
 logger = logging.getLogger("workbench.head")
 
@@ -179,8 +182,8 @@ class Head:
             **self._spmd.handlers,
             **Broadcasts(self.scheduler, self.worlds, self.collectives).handlers,
             **self.cells.handlers,
-            "workbench_scale": self.worlds.scale,
-            "workbench_restart": self.worlds.restart,
+            "workbench_scale": self._rpc_scale,
+            "workbench_restart": self._rpc_restart,
         }
         self.scheduler.handlers |= {
             **{name: self._explained(handler) for name, handler in needs_ranks.items()},
@@ -239,6 +242,12 @@ class Head:
         """Return `Store.pulse`, ``clients`` of Dask, and ``idle``: seconds without clients and tasks, or None."""
         idle = None if self._busy() else time.monotonic() - self._idle_since
         return {**self.metrics.store.pulse(), "clients": len(self._clients()), "idle": idle}
+
+    async def _rpc_scale(self, comm: Comm, n: int) -> None:
+        await self.worlds.scale(n, comm)
+
+    async def _rpc_restart(self, comm: Comm) -> None:
+        await self.worlds.restart(comm)
 
     async def _rpc_close(self, reason: str) -> None:
         self.end(reason, ended.STOPPED)

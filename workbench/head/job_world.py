@@ -49,7 +49,6 @@ class JobWorld(MPIWorld):
         super().__init__(record, mpi, index, ranks)
         self._report = report
         self._launcher = launcher(record.scheduler)
-        self._queued = False
         # The job of the latest start. Each method reads it once, because the next start may begin meanwhile.
         self._submitted: asyncio.Future[_Job] | None = None
         self._no_rank_left = asyncio.Event()
@@ -57,7 +56,7 @@ class JobWorld(MPIWorld):
     @property
     def state(self) -> str:
         """As for `MPIWorld`, but ``queued`` while the job waits."""
-        return "queued" if self._queued else super().state
+        return "queued" if self.waiting else super().state
 
     async def start(self, timeout: float, address: str) -> None:
         """Submit the job and wait until it runs; raise LaunchError if it is rejected, StartError if it ends before.
@@ -73,11 +72,11 @@ class JobWorld(MPIWorld):
         # The submission continues if this coroutine is canceled, because a job without a known id cannot be canceled.
         self._submitted = asyncio.ensure_future(self._submit(self.starts, self._no_rank_left))
         job = await asyncio.shield(self._submitted)
-        self.job, self._queued = job.id, True
+        self.job, self.waiting = job.id, f"world {self.index}: job {job.id} was submitted"
         try:
             await self._await_run(job)
         finally:
-            self._queued = False
+            self.waiting = ""
 
     async def _submit(self, start: int, no_rank_left: asyncio.Event) -> _Job:
         spec = await asyncio.to_thread(world_job_spec, self.record, self.index, self.ranks, start)
@@ -85,16 +84,22 @@ class JobWorld(MPIWorld):
         return _Job(await asyncio.to_thread(self._launcher.submit, spec), receipt, str(spec.log), no_rank_left)
 
     async def _await_run(self, job: _Job) -> None:
-        reported, deadline = "", time.monotonic() + config.seconds("queue-timeout")
+        deadline = time.monotonic() + config.seconds("queue-timeout")
         for interval in _intervals():
             status = await self._status(job)
             if status.finished:
                 raise StartError(f"{_end_message(job, status)}. The job had not run. See {job.log}.")
             message = f"world {self.index}: job {job.id} {describe(status)}"
-            if message != reported:
-                self._report(reported := message)
+            if message != self.waiting:
+                self.waiting = message
+                self._report(message)
             if not (status.state.waits or status.state is JobState.UNKNOWN):
                 return
+            if status.hopeless and config.get("cancel-hopeless"):
+                raise StartError(
+                    f"{message}. The job is cancelled.",
+                    hint="Add fewer ranks. If nodes are created on demand, set workbench.cancel-hopeless to false.",
+                )
             if time.monotonic() > deadline:
                 raise StartError(f"{message}. The job is cancelled at the end of workbench.queue-timeout.")
             await asyncio.sleep(interval)

@@ -13,6 +13,7 @@ from workbench.deploy.job_spec import survives_a_lost_rank
 from workbench.deploy.record import Record
 from workbench.deploy.world import MPIWorld
 from workbench.errors import InvalidRequest, StartError, StartTimeout, WorkbenchError
+from workbench.head.changes import Change, Changes, Connection
 from workbench.head.job_world import JobWorld
 from workbench.head.scheduler import HeadScheduler
 from workbench.head.world_process import WorldProcess
@@ -74,8 +75,7 @@ class Worlds:
         # The tasks that keep later worlds running, by index.
         self._keepers: dict[int, asyncio.Task[None]] = {}
         self._indices = itertools.count(first.index + 1)
-        # Several clients may request changes simultaneously, and only one change runs at a time.
-        self._resizing = asyncio.Lock()
+        self._changes = Changes(lambda: next((world.waiting for world in self if world.waiting), ""))
 
     def __iter__(self) -> Iterator[MPIWorld]:
         """Iterate over the worlds in the order of their indices."""
@@ -229,25 +229,37 @@ class Worlds:
         ranks = {facts["rank"]: address for facts, address in workers if facts.get("world") == world.index}
         return dict(sorted(ranks.items()))
 
-    async def scale(self, n: int) -> None:
+    async def scale(self, n: int, client: Connection | None = None) -> None:
         """Change the number of ranks to `n`, by adding or removing whole worlds.
+
+        Parameters
+        ----------
+        n
+            Ranks of all worlds together. Fewer ranks withdraw a change that waits for a world which they omit.
+        client
+            The connection whose end withdraws a new world that is not ready, and its job.
 
         Raises
         ------
         InvalidRequest
-            If no number of whole worlds has `n` ranks, or the head cannot have connections to `n` ranks.
+            If no number of whole worlds has `n` ranks, the head cannot have connections to `n` ranks, or another change
+            is in progress.
         StartError
-            If a new world did not start. The others are not changed.
+            If a new world did not start, or was withdrawn. The others are not changed.
         """
-        async with self._resizing:
-            await self._scale(n)
+        what = f"scale({n})"
+        totals = list(itertools.accumulate(world.ranks for world in self))
+        if n in totals[:-1] and all(world.ready for world in list(self)[: totals.index(n) + 1]):
+            await self._changes.replace(what)
+        async with self._changes.alone(what, client) as change:
+            await self._scale(n, change)
 
-    async def _scale(self, n: int) -> None:
+    async def _scale(self, n: int, change: Change) -> None:
         sizes = [world.ranks for world in self]
         totals = list(itertools.accumulate(sizes))
         if n > totals[-1]:
             open_files.check_ranks(n)
-            await self._add_world(n - totals[-1])
+            await self._add_world(n - totals[-1], change)
         elif n in totals:
             for world in list(self)[totals.index(n) + 1 :]:
                 await self._remove_world(world)
@@ -262,7 +274,7 @@ class Worlds:
                 hint=f"Valid numbers: {valid} or more. Only close() removes world 0.",
             )
 
-    async def _add_world(self, ranks: int) -> None:
+    async def _add_world(self, ranks: int, change: Change) -> None:
         if self._record.resources.gpus_per_rank and not launcher(self._record.scheduler).batch:
             raise InvalidRequest(
                 "scale is not possible with --gpus-per-rank on this host: the ranks of world 0 use the GPUs.",
@@ -290,7 +302,15 @@ class Worlds:
                 self._drop(world)
 
         self._keepers[world.index] = self._run(keep())
-        await ready
+        change.waits = True
+        awaited: set[asyncio.Future[Any]] = {ready, change.withdrawn}
+        await asyncio.wait(awaited, return_when=asyncio.FIRST_COMPLETED)
+        if ready.done():
+            return ready.result()
+        await self._end_world(world)
+        withdrawn = f"world {world.index} was withdrawn before it was ready, because {change.withdrawn.result()}"
+        self._report(withdrawn)
+        raise StartError(f"{withdrawn}.")
 
     async def _remove_world(self, world: MPIWorld) -> None:
         moved = self._scheduler.retire_workers(workers=self.addresses(world), close_workers=False, remove=False)
@@ -300,6 +320,10 @@ class Worlds:
                 await moved
         except TimeoutError:  # a rank that hangs does not send its results
             results = "but its results were not moved in time: needed results are computed again"
+        await self._end_world(world)
+        self._report(f"world {world.index} was removed, {results}")
+
+    async def _end_world(self, world: MPIWorld) -> None:
         # The world may have been lost meanwhile, and must not start again.
         if keeper := self._keepers.pop(world.index, None):
             keeper.cancel()
@@ -307,7 +331,6 @@ class Worlds:
         await world.stop(self._end_request(world))
         await self._forget_workers(world)
         self._drop(world)
-        self._report(f"world {world.index} was removed, {results}")
 
     def _drop(self, world: MPIWorld) -> None:
         if self._worlds.get(world.index) is world:
@@ -315,20 +338,25 @@ class Worlds:
         self._keepers.pop(world.index, None)
         self._changed()
 
-    async def restart(self) -> None:
+    async def restart(self, client: Connection | None = None) -> None:
         """Restart all worlds in the same job; results on ranks are lost.
+
+        Parameters
+        ----------
+        client
+            The connection whose end ends the wait; the worlds start all the same, because their ranks have ended.
 
         Raises
         ------
         InvalidRequest
-            If a world is being started.
+            If a world is being started, or another change is in progress.
         StartError
             If a world does not start again, or loses ranks before all worlds have started.
         """
-        async with self._resizing:
-            await self._restart()
+        async with self._changes.alone("restart", client) as change:
+            await self._restart(change)
 
-    async def _restart(self) -> None:
+    async def _restart(self, change: Change) -> None:
         worlds = list(self)
         if unready := [world.index for world in worlds if not world.ready]:
             raise InvalidRequest(f"world {unready[0]} is being started. Restart after that world is ready.")
@@ -336,6 +364,7 @@ class Worlds:
             world.restart_requested = True
         starts = {world.index: world.starts for world in worlds}
         await asyncio.gather(*(world.stop(self._end_request(world)) for world in worlds))
+        change.waits = True
         # Later worlds may wait for a job.
         queued = config.seconds("queue-timeout") if any(world.job for world in worlds) else 0.0
         deadline = time.monotonic() + queued + self._record.ready_within + _EXTRA_TIMEOUT
@@ -344,6 +373,11 @@ class Worlds:
         ]:
             if self._is_ending():
                 raise StartError(f"cluster {self._record.name!r} ended during the restart. See its logs.")
+            if change.withdrawn.done():
+                raise StartError(
+                    f"world {waiting[0].index} is not ready again, and the restart does not wait for it any more, "
+                    f"because {change.withdrawn.result()}."
+                )
             if time.monotonic() > deadline:
                 raise StartTimeout(
                     f"world {waiting[0].index} was not ready again at the deadline of the restart.",

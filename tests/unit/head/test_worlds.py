@@ -10,8 +10,8 @@ from support.patience import DEADLINE
 
 from workbench.deploy.record import Record
 from workbench.deploy.world import MPIWorld
-from workbench.errors import StartError, StartTimeout
-from workbench.head import worlds
+from workbench.errors import InvalidRequest, StartError, StartTimeout
+from workbench.head import changes, worlds
 from workbench.launch.mpi_library import MPI
 
 OPENMPI = MPI("openmpi", (5, 0), "", "mpiexec")
@@ -252,3 +252,76 @@ async def test_a_first_start_that_fails_is_not_repeated(cluster, monkeypatch):
         with pytest.raises(StartError, match="world 1 ended while starting"):
             await scaling
     assert world.starts == 1
+
+
+class Client:
+    """The connection of a client, until it is lost."""
+
+    lost = False
+
+    def closed(self):
+        return self.lost
+
+
+async def growing(cluster, monkeypatch, client=None):
+    """Return a request for a second world, which waits for its ranks, and that world."""
+    monkeypatch.setattr(changes, "_CHECK_INTERVAL", 0.001)
+    monkeypatch.setattr(World, "complete_starts", 0)
+    scaling = asyncio.ensure_future(cluster.worlds.scale(4, client))
+    await asyncio.sleep(0)
+    world = cluster.worlds.get(1)
+    await world.started.wait()
+    return scaling, world
+
+
+async def test_a_world_is_withdrawn_with_the_client_that_has_requested_it(cluster, monkeypatch):
+    client = Client()
+    async with asyncio.timeout(DEADLINE):
+        scaling, world = await growing(cluster, monkeypatch, client)
+        client.lost = True
+        with pytest.raises(StartError, match="world 1 was withdrawn before it was ready, because its client has disc"):
+            await scaling
+    assert not world.runs
+    assert [each.index for each in cluster.worlds] == [0]
+
+
+async def test_fewer_ranks_withdraw_a_world_that_is_not_ready(cluster, monkeypatch):
+    async with asyncio.timeout(DEADLINE):
+        scaling, world = await growing(cluster, monkeypatch)
+        await cluster.worlds.scale(2)
+        with pytest.raises(StartError, match=r"world 1 was withdrawn .*, because scale\(2\) was requested"):
+            await scaling
+    assert not world.runs
+    assert [each.index for each in cluster.worlds] == [0]
+
+
+async def test_a_second_change_is_refused_and_names_the_first_and_what_that_waits_for(cluster, monkeypatch):
+    async with asyncio.timeout(DEADLINE):
+        scaling, world = await growing(cluster, monkeypatch)
+        world.waiting = "world 1: job 34 QUEUED: waiting for resources"
+        for change in (lambda: cluster.worlds.scale(6), cluster.worlds.restart):
+            with pytest.raises(
+                InvalidRequest, match=r"is not possible while scale\(4\) is in progress \(world 1: job 34 QUEUED"
+            ):
+                await change()
+        await cluster.worlds.scale(2)
+        await asyncio.gather(scaling, return_exceptions=True)
+
+
+async def test_a_restart_whose_client_is_lost_leaves_no_request_behind(cluster, monkeypatch):
+    client = Client()
+    async with asyncio.timeout(DEADLINE):
+        monkeypatch.setattr(changes, "_CHECK_INTERVAL", 0.001)
+        await cluster.worlds.scale(4)
+        first = cluster.worlds.get(0)
+        first.complete_starts = 2
+        cluster.tasks.append(asyncio.ensure_future(cluster.worlds.keep_first(DEADLINE)))
+        restarting = asyncio.ensure_future(cluster.worlds.restart(client))
+        await asyncio.sleep(0)
+        client.lost = True
+        with pytest.raises(StartError, match="the restart does not wait for it any more, because its client has"):
+            await restarting
+        await first.complete()
+        cluster.scheduler.moved.set()
+        await cluster.worlds.scale(2)
+    assert [each.index for each in cluster.worlds] == [0]

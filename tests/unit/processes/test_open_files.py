@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import resource
 import subprocess
 import sys
@@ -13,6 +12,7 @@ import pytest
 from workbench.deploy.record import Record
 from workbench.errors import InvalidRequest
 from workbench.head import __main__ as head
+from workbench.head.changes import Changes
 from workbench.head.worlds import Worlds
 from workbench.processes import open_files
 
@@ -58,7 +58,7 @@ def test_more_ranks_than_the_head_can_have_connections_to_are_refused_in_words(m
 async def test_worlds_that_would_be_too_many_are_refused_before_they_are_started(monkeypatch):
     monkeypatch.setattr(resource, "getrlimit", lambda _: (1024, 1024))
     worlds = object.__new__(Worlds)
-    worlds._worlds, worlds._resizing = {0: SimpleNamespace(index=0, ranks=440)}, asyncio.Lock()
+    worlds._worlds, worlds._changes = {0: SimpleNamespace(index=0, ranks=440, ready=True)}, Changes(str)
 
     with pytest.raises(InvalidRequest, match="449 ranks"):
         await worlds.scale(449)
