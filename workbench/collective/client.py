@@ -156,7 +156,7 @@ class PendingCall:
                 raise
             finally:
                 watching.cancel()
-        return collective_result.decode(self._request, answer)
+        return await collective_result.decode(self._request, answer)
 
     async def _computed(self) -> float | None:
         """Wait until the arguments are computed; return the remaining seconds for the call."""

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from distributed import Client
 
 
-def decode(request: Request, answer: Answer) -> Any:
+async def decode(request: Request, answer: Answer) -> Any:
     """Return the result of a call from the answer of the head.
 
     Raises
@@ -39,7 +39,7 @@ def decode(request: Request, answer: Answer) -> Any:
     if "values" in answer:
         values = [_value(request, rank, contents) for rank, contents in enumerate(answer["values"])]
         return values[0] if request.result == "root" else values
-    return _collections(request.client, [*map(serialize.loads, answer["blocks"])], answer["addresses"])
+    return await _collections(request.client, [*map(serialize.loads, answer["blocks"])], answer["addresses"])
 
 
 def _value(request: Request, rank: int, contents: bytes) -> Any:
@@ -51,7 +51,7 @@ def _value(request: Request, rank: int, contents: bytes) -> Any:
         ) from error
 
 
-def _collections(client: Client, blocks: Sequence[Sequence[BlockMeta]], addresses: Sequence[str]) -> Any:
+async def _collections(client: Client, blocks: Sequence[Sequence[BlockMeta]], addresses: Sequence[str]) -> Any:
     from distributed import Future
 
     in_memory: Any = "memory"
@@ -59,19 +59,22 @@ def _collections(client: Client, blocks: Sequence[Sequence[BlockMeta]], addresse
     futures: list[list[Future[Any]]] = [
         [Future(meta.key, client, state=in_memory) for meta in metas] for metas in blocks
     ]
+    collections = []
     try:
         from_results.require_consistent(blocks)
+        for number, first in enumerate(blocks[0]):
+            own, metas = [of_rank[number] for of_rank in futures], [of_rank[number] for of_rank in blocks]
+            sizes = [meta.rows for meta in metas]
+            pins = list(map(Pin, addresses, sizes))
+            meta, keys = first.meta, [meta.key for meta in metas]
+            if first.types:
+                meta, keys, own = await from_results.of_one_type(client, metas, own, pins)
+            for future, pin in zip(own, pins, strict=True):
+                pinning.cache_pin(future, pin)
+            collections.append(sources.collection(meta, keys[0][0], dict(zip(keys, own, strict=True)), sizes))
     except PlacementError:
         # The traceback keeps references to the futures.
         for future in itertools.chain(*futures):
             future.release()
         raise
-    collections = []
-    for number, first in enumerate(blocks[0]):
-        graph = {}
-        for metas, own, address in zip(blocks, futures, addresses, strict=True):
-            pinning.cache_pin(own[number], Pin(address, metas[number].rows))
-            graph[metas[number].key] = own[number]
-        sizes = [metas[number].rows for metas in blocks]
-        collections.append(sources.collection(first.meta, first.key[0], graph, sizes))
     return tuple(collections) if blocks[0][0].several else collections[0]

@@ -1,21 +1,27 @@
 """Return values of a function as blocks of new collections.
 
-`to_blocks` runs on the ranks, `require_consistent` in the client.
+`to_blocks` runs on the ranks, `require_consistent` and `of_one_type` in the client.
 """
 
 from __future__ import annotations
 
+import functools
+import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 
 from workbench.errors import PlacementError
-from workbench.placement import rows
+from workbench.placement import pinning, rows, schema
+from workbench.placement.pinning import Pin
 from workbench.placement.sources import placed_name, type_name
 from workbench.text import count
+
+if TYPE_CHECKING:
+    from distributed import Client, Future
 
 
 @dataclass(frozen=True)
@@ -28,6 +34,8 @@ class BlockMeta:
     rows: int
     several: bool
     """Whether the function returned a tuple of blocks."""
+    types: bytes = b""
+    """The result of `schema.described` for a frame."""
 
 
 def to_blocks(value: Any, number: int, *, per: str, collection: int) -> list[tuple[BlockMeta, Any]]:
@@ -57,12 +65,15 @@ def to_blocks(value: Any, number: int, *, per: str, collection: int) -> list[tup
         # `numpy.asarray` would drop the mask.
         masked = isinstance(part, np.ma.MaskedArray)
         if isinstance(part, pd.DataFrame | pd.Series):
-            block: Any = rows.owned_frame([part])
+            block: Any = schema.native(rows.owned_frame([part]))
             # Ranks may have different categories.
-            meta: Any = clear_known_categories(part.iloc[:0])
+            meta: Any = clear_known_categories(block.iloc[:0])
+            types = schema.described(block)
             key: tuple[Any, ...] = (placed_name(per, collection, column), number)
         elif isinstance(part, np.ndarray) and part.ndim and not part.dtype.hasobject and not masked:
-            block, meta = rows.owned_array([part]), np.empty((0, *part.shape[1:]), part.dtype)
+            native = part if part.dtype.isnative else part.astype(part.dtype.newbyteorder("="))
+            block = rows.owned_array([native])
+            meta, types = np.empty((0, *part.shape[1:]), block.dtype), b""
             key = (placed_name(per, collection, column), number, *(0,) * (part.ndim - 1))
         else:
             description = type_name(part)
@@ -73,12 +84,12 @@ def to_blocks(value: Any, number: int, *, per: str, collection: int) -> list[tup
                 f'the function returned {description} for result="blocks". Return a NumPy array of numbers with at '
                 "least one axis, a pandas dataframe or series, or a tuple of these."
             )
-        blocks.append((BlockMeta(key, meta, len(part), several), block))
+        blocks.append((BlockMeta(key, meta, len(part), several, types), block))
     return blocks
 
 
 def require_consistent(blocks_of_ranks: Sequence[Sequence[BlockMeta]]) -> None:
-    """Raise PlacementError if ranks returned different numbers of blocks, or different kinds, columns or dtypes."""
+    """Raise PlacementError if ranks returned different numbers of blocks, kinds, columns, or dtypes of arrays."""
     expected = blocks_of_ranks[0]
     for number, blocks in enumerate(blocks_of_ranks):
         if len(blocks) != len(expected) or blocks[0].several != expected[0].several:
@@ -87,23 +98,53 @@ def require_consistent(blocks_of_ranks: Sequence[Sequence[BlockMeta]]) -> None:
                 "number of blocks on all ranks."
             )
         for first, other in zip(expected, blocks, strict=True):
-            if _signature(first.meta) != _signature(other.meta):
+            if not _same_kind(first.meta, other.meta):
                 raise PlacementError(
                     f"rank {number} returned {_description(other)}, and rank 0 returned {_description(first)}. Blocks "
                     "of one collection may differ only in the number of rows."
                 )
 
 
+async def of_one_type(
+    client: Client, metas: Sequence[BlockMeta], futures: list[Future[Any]], pins: Sequence[Pin]
+) -> tuple[Any, list[Any], list[Future[Any]]]:
+    """Return the frame without rows, the keys and the futures of frames of one type, which are converted if necessary.
+
+    Raises
+    ------
+    PlacementError
+        If a column has no common type.
+    """
+    first = metas[0]
+    types, alike = await schema.agree(
+        client,
+        "the result",
+        futures,
+        [meta.types for meta in metas],
+        declared=first.meta,
+        owners=functools.partial(schema.places, "rank"),
+    )
+    keys = [meta.key for meta in metas]
+    if not alike:
+        name, number = keys[0][0], uuid.uuid4().int
+        keys = [(placed_name(name.split("-")[1], number, 0), *key[1:]) for key in keys]
+        calls = [
+            pinning.PinnedTask(key, schema.conform, (future, types), pin=pin)
+            for key, future, pin in zip(keys, futures, pins, strict=True)
+        ]
+        futures = pinning.submit(client, calls, keys, priority=1)
+    return schema.conform(first.meta, types), keys, futures
+
+
 def _count(blocks: Sequence[BlockMeta]) -> str:
     return f"a tuple of {count(len(blocks), 'block')}" if blocks[0].several else "one block"
 
 
-def _signature(meta: Any) -> Any:
+def _same_kind(meta: Any, other: Any) -> bool:
     if isinstance(meta, np.ndarray):
-        return "array", meta.shape, meta.dtype
-    if isinstance(meta, pd.Series):
-        return "series", meta.name, str(meta.dtype), meta.index.dtype
-    return "dataframe", tuple(meta.columns), tuple(map(str, meta.dtypes)), meta.index.dtype
+        return isinstance(other, np.ndarray) and (meta.shape, meta.dtype) == (other.shape, other.dtype)
+    # A missing label differs from itself, but not in an index.
+    return type(meta) is type(other) and schema.types_of(meta).labels.equals(schema.types_of(other).labels)
 
 
 def _description(block: BlockMeta) -> str:

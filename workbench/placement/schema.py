@@ -1,8 +1,8 @@
 """One type for each column of the blocks of a dataframe, because ranks exchange their columns as bytes.
 
-`described` and the functions of tasks run where the chunks are, `agree` runs in the client. Dask knows the types of the
-first partition only: a column of integers has real numbers in files with missing values, and each file has the
-categories that occur there.
+`described` and the functions of tasks run where the chunks are, `agree` on the event loop of the client. Dask knows the
+types of the first partition only: a column of integers has real numbers in files with missing values, and each file has
+the categories that occur there.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def native(value: Any) -> Any:
     return conform(value, Types(types.labels, tuple(map(_native, types.dtypes))))
 
 
-def agree(
+async def agree(
     client: Client,
     name: str,
     chunks: Sequence[Future[Any]],
@@ -103,7 +103,7 @@ def agree(
     PlacementError
         If a column has no type for the values of all chunks, or chunks have other columns.
     """
-    found = _found(client, chunks, descriptions)
+    found = await _found(client, chunks, descriptions)
     wanted = types_of(declared)
     labels = wanted.labels
     ordered = [types.in_order(labels) for types in found]
@@ -118,7 +118,7 @@ def agree(
     unsettled = [position for position, dtype in enumerate(agreed) if dtype is None]
     if unsettled:
         columns = {position: (_specific(wanted.dtypes[position]), dtypes[position]) for position in unsettled}
-        settled = _settle(client, chunks, labels, columns)
+        settled = await _settle(client, chunks, labels, columns)
         for position in unsettled:
             if position not in settled:
                 where = f"the column {labels[position]!r}" if position < len(labels) else "the index"
@@ -172,11 +172,11 @@ def kinds_in(chunk: Any, labels: pd.Index, candidates: Mapping[int, Sequence[Any
     }
 
 
-def _found(client: Client, chunks: Sequence[Future[Any]], descriptions: Sequence[bytes]) -> list[Types]:
+async def _found(client: Client, chunks: Sequence[Future[Any]], descriptions: Sequence[bytes]) -> list[Types]:
     first = {packed: number for number, packed in reversed([*enumerate(descriptions)])}
     known = {packed: pickle.loads(packed) for packed in first if len(packed) > _DIGEST}  # noqa: S301, from our ranks
     if long := [packed for packed in first if packed not in known]:
-        fetched = client.gather(client.map(types_of, [chunks[first[packed]] for packed in long], pure=False))
+        fetched = await _gathered(client, types_of, [chunks[first[packed]] for packed in long])
         known |= zip(long, fetched, strict=True)
     return [known[packed] for packed in descriptions]
 
@@ -187,17 +187,17 @@ def _without_question(declared: Any, dtypes: Sequence[Any]) -> Any:
     return _native(dtypes[0]) if len(_distinct([*dtypes, *([] if declared is None else [declared])])) == 1 else None
 
 
-def _settle(
+async def _settle(
     client: Client, chunks: Sequence[Future[Any]], labels: pd.Index, columns: Mapping[int, tuple[Any, Sequence[Any]]]
 ) -> dict[int, Any]:
     """Return the types of columns, from the declared one and those of the chunks, without columns that have none."""
-    missing = client.gather(client.map(missing_in, chunks, labels=labels, positions=[*columns], pure=False))
+    missing = await _gathered(client, missing_in, chunks, labels=labels, positions=[*columns])
     candidates = {}
     for (position, (declared, dtypes)), is_missing in zip(columns.items(), zip(*missing, strict=True), strict=True):
         filled = [dtype for dtype, no_value in zip(dtypes, is_missing, strict=True) if not no_value]
         tried = [None if declared is None else _native(declared), _common(filled), _common(dtypes)]
         candidates[position] = _distinct([dtype for dtype in tried if dtype is not None])
-    kinds = client.gather(client.map(kinds_in, chunks, labels=labels, candidates=candidates, pure=False))
+    kinds = await _gathered(client, kinds_in, chunks, labels=labels, candidates=candidates)
     settled = {}
     for position, dtypes in candidates.items():
         for dtype, of_chunks in zip(dtypes, zip(*(of_chunk[position] for of_chunk in kinds), strict=True), strict=True):
@@ -205,6 +205,11 @@ def _settle(
                 settled[position] = dtype
                 break
     return settled
+
+
+async def _gathered(client: Client, function: Callable[..., Any], chunks: Sequence[Any], **options: Any) -> list[Any]:
+    results: list[Any] = await client.gather(client.map(function, chunks, pure=False, **options), asynchronous=True)
+    return results
 
 
 def _kind(series: pd.Series[Any], dtype: Any) -> str | None:

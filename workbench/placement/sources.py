@@ -292,7 +292,7 @@ def _of_one_type(
         return schema.places(unit, blocks)
 
     futures, types = [source.futures[number] for number in filled], [source.types[number] for number in filled]
-    agreed, alike = schema.agree(client, source.name, futures, types, declared=source.meta, owners=owners)
+    agreed, alike = client.sync(schema.agree, client, source.name, futures, types, declared=source.meta, owners=owners)
     make_block = rows.owned_frame if alike else functools.partial(rows.owned_frame, types=agreed)
     return schema.conform(source.meta, agreed), make_block
 

@@ -145,6 +145,13 @@ def test_sparse_rows_are_scaled_and_stay_sparse(weighted, dtype):
     np.testing.assert_allclose(ours.inverse_transform(scaled).toarray(), X.toarray(), rtol=1e-5)
 
 
+def test_entries_that_a_sparse_matrix_has_twice_add_up():
+    twice = sparse.csr_array(([1.0, 2.0, 3.0, 5.0], [1, 1, 0, 1], [0, 2, 3, 4]), (3, 2))
+    variance = StandardScaler(with_mean=False).fit(twice).var_
+    np.testing.assert_allclose(variance, twice.toarray().var(axis=0))
+    assert twice.nnz == 4
+
+
 def test_sparse_rows_are_not_centered():
     X = sparse.csr_array(np.eye(4))
     with pytest.raises(ValueError, match=r"Cannot center sparse matrices.*with_mean=False"):

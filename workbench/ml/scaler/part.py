@@ -46,6 +46,10 @@ class ScalerChecks(Checks):
             input_name="X",
         )
         refuse_to_center(X, self.with_mean)
+        if sparse.issparse(X) and not X.has_canonical_format:
+            # Entries are squared, and several of one element add up.
+            X = X.copy()
+            X.sum_duplicates()
         return X, None, weights(weight, X)
 
 
