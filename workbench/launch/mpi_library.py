@@ -113,11 +113,12 @@ def mpiexec_of(library: Library, choice: str = "auto") -> MPI:
             allowed=("auto", library.flavor),
             hint=f"Use --mpi auto, or an environment that has only mpi-workbench[{choice}].",
         )
-    others = []
+    others, broken = list[str](), list[str]()
     for mpiexec in _candidates(library.flavor, library.path):
-        reported = mpiexec_version(mpiexec)
+        answer, failure = _version_answer(mpiexec)
+        reported = parse_mpiexec_version(answer)
         if reported is None:
-            others.append(f"{mpiexec} (of an unknown MPI)")
+            (broken if failure else others).append(f"{mpiexec} ({failure or 'of an unknown MPI'})")
             continue
         flavor, version = reported
         if flavor == library.flavor and version[:1] == library.version[:1]:
@@ -125,7 +126,11 @@ def mpiexec_of(library: Library, choice: str = "auto") -> MPI:
         others.append(f"{mpiexec} ({_TITLES[flavor]} {_dotted(version)})")
     hint = "Install the mpiexec of the MPI that mpi4py loads, or set workbench.mpi.mpiexec to the path of that mpiexec."
     if others:
+        others += broken
         raise MPIMismatch(f"{library}, but mpiexec belongs to another MPI: {', '.join(others)}.", hint=hint)
+    if broken:
+        hint = f"Run {broken[0].partition(' (')[0]} --version, and correct the environment of this process."
+        raise MPINotFound(f"{library}, but its mpiexec does not run: {', '.join(broken)}.", hint=hint)
     raise MPINotFound(f"{library}, but there is no mpiexec beside the library or on PATH.", hint=hint)
 
 
@@ -206,14 +211,23 @@ def programs(library: str, names: Iterable[str]) -> Iterator[str]:
 
 def mpiexec_version(mpiexec: str) -> tuple[str, tuple[int, ...]] | None:
     """Return flavor and version that an ``mpiexec`` reports, or None if its output is not known."""
+    return parse_mpiexec_version(_version_answer(mpiexec)[0])
+
+
+def _version_answer(mpiexec: str) -> tuple[str, str]:
+    """Return the output of ``mpiexec --version``, and how it failed in its first and last line, or an empty text."""
     try:
         completed = subprocess.run(
             [mpiexec, "--version"], capture_output=True, text=True, errors="replace", timeout=_TIMEOUT,
             check=False, stdin=subprocess.DEVNULL,
         )  # fmt: skip
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return parse_mpiexec_version(completed.stdout + completed.stderr)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return "", str(error)
+    text = completed.stdout + completed.stderr
+    if not completed.returncode:
+        return text, ""
+    lines = [line.strip() for line in completed.stderr.splitlines() if re.search(r"\w", line)]
+    return text, " ... ".join(dict.fromkeys((*lines[:1], *lines[-1:]))) or f"exit code {completed.returncode}"
 
 
 def parse_mpiexec_version(text: str) -> tuple[str, tuple[int, ...]] | None:

@@ -207,6 +207,18 @@ def test_a_launcher_that_is_no_mpiexec_is_a_mismatch(output, installed, tmp_path
         find()
 
 
+def test_an_mpiexec_that_does_not_run_is_told_in_its_own_words(installed, tmp_path):
+    installed("Open MPI", (5, 0, 11))
+    mpiexec = tmp_path / "path" / "mpiexec"
+    mpiexec.parent.mkdir(exist_ok=True)
+    mpiexec.write_text('#!/bin/sh\nprintf "%s\\n" "no home" "-----" "in detail" "init failed" >&2; exit 1\n')
+    mpiexec.chmod(0o755)
+    with pytest.raises(
+        MPINotFound, match=r"mpiexec does not run: .*/path/mpiexec \(no home \.\.\. init failed\)\. Run "
+    ):
+        find()
+
+
 def test_no_mpiexec_is_told_with_the_library_it_should_belong_to(installed):
     installed()
     with pytest.raises(
