@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import uuid
+from contextlib import suppress
 from pathlib import Path
 
 from workbench.errors import InvalidRequest
@@ -64,6 +65,17 @@ def replace(path: Path, content: bytes | memoryview, mode: int) -> None:
     except BaseException:
         part.unlink(missing_ok=True)
         raise
+    sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Write the names of the files in a folder to the disk: otherwise a power loss may bring back a replaced file."""
+    with suppress(OSError):  # some file systems cannot, and do it by themselves; the files are there
+        number = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(number)
+        finally:
+            os.close(number)
 
 
 def read(path: Path) -> bytes:

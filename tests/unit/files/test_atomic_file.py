@@ -95,3 +95,27 @@ def test_a_link_to_itself_is_no_file(tmp_path):
     link.symlink_to(link)
     with pytest.raises(InvalidRequest, match=r"--out .*ranks\.csv': the name is not valid \(.*symbolic links"):
         atomic_file.validate("--out", str(link))
+
+
+def test_a_file_and_then_its_new_name_are_on_the_disk(tmp_path, monkeypatch):
+    """Without the second step a power loss brings back the former file."""
+    path, synced = tmp_path / "record.json", []
+
+    def fsync(number):
+        synced.append((Path(f"/proc/self/fd/{number}").resolve(), path.exists()))
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    atomic_file.replace(path, b"{}", 0o600)
+    (file, _), folder = synced
+    assert file.parent == tmp_path
+    assert folder == (tmp_path, True)
+
+
+def test_a_file_system_that_cannot_sync_a_folder_is_no_error(tmp_path, monkeypatch):
+    def fsync(number):
+        if Path(f"/proc/self/fd/{number}").resolve() == tmp_path:
+            raise OSError(22, "Invalid argument")
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    atomic_file.replace(tmp_path / "a", b"{}", 0o600)
+    assert (tmp_path / "a").read_bytes() == b"{}"

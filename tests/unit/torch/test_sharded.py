@@ -95,11 +95,13 @@ def test_a_checkpoint_takes_the_place_of_the_former_one(folder):
 def test_a_process_that_is_killed_at_any_write_leaves_the_former_checkpoint(folder):
     program = f"import sys; sys.path[:] = {[*sys.path, str(Path(__file__).parent)]!r}\n{KILLED}"
     ran = subprocess.run([sys.executable, "-c", program, folder], check=True, capture_output=True, text=True)
-    *killed, last = (tuple(map(int, line.split())) for line in ran.stdout.splitlines())
+    *killed, renamed, last = (tuple(map(int, line.split())) for line in ran.stdout.splitlines())
 
     assert killed == [(deadly, -signal.SIGKILL, 1) for deadly in range(1, len(killed) + 1)]
-    assert len(killed) >= 3  # the tensors, the metadata, the manifest
-    assert last == (len(killed) + 1, 0, len(killed) + 1)
+    assert len(killed) >= 4  # the tensors, the metadata, the inner folder, the manifest
+    written = len(killed) + 1
+    assert renamed == (written, -signal.SIGKILL, written)  # the manifest has its name, which is then synced
+    assert last == (written + 1, 0, written + 1)
     assert len([*folder.iterdir()]) == 2  # the files of killed processes are removed
 
 
