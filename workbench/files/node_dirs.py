@@ -127,7 +127,8 @@ def _remove(cluster_id: str, node: str, *, but_shared_memory: bool = False) -> N
     # before the removal, so that files of ranks that end in between are removed in the next round.
     while True:
         has_ranks = not but_shared_memory and _has_ranks(cluster_id)
-        if not _remove_mpich_leftovers() or not has_ranks or time.monotonic() > deadline:
+        used, young = _remove_mpich_leftovers()
+        if not (young or (used and has_ranks)) or time.monotonic() > deadline:
             return
         time.sleep(0.02)
 
@@ -146,19 +147,24 @@ def _has_ranks(cluster_id: str) -> bool:
     return any(b"workbench.rank" in arguments and cluster_id.encode() in arguments for arguments in command_lines)
 
 
-def _remove_mpich_leftovers() -> bool:
-    """Remove unused files of MPICH, whose folders cannot be configured; return whether some are still in use."""
+def _remove_mpich_leftovers() -> tuple[bool, bool]:
+    """Remove unused files of MPICH, whose folders cannot be configured.
+
+    Returns whether some are still in use, and whether some are too young for a check, and will soon be old enough.
+    """
+    least = _MAP_TIME if _sees_all_processes() else _MAP_TIME_IN_CONTAINER
     paths = [path for folder, pattern in _MPICH_FILES for path in Path(folder).glob(pattern)]
-    age = _MAP_TIME if _sees_all_processes() else _MAP_TIME_IN_CONTAINER
-    orphans = [path for path in paths if _is_ours_and_older(path, age)]
+    ages = {path: age for path in paths if (age := _age_of_ours(path)) is not None}
+    orphans = [path for path, age in ages.items() if age > least]
+    young = least == _MAP_TIME and any(0 <= age <= least for age in ages.values())
     if not orphans or not Path("/proc/self/maps").exists():
-        return False
+        return False, young
     in_use = b"".join(_used_files(process) for process in Path("/proc").glob("[0-9]*"))
     remaining = [path for path in orphans if bytes(path) in in_use]
     for path in orphans:
         if path not in remaining:
             path.unlink(missing_ok=True)
-    return bool(remaining)
+    return bool(remaining), young
 
 
 def _sees_all_processes() -> bool:
@@ -168,12 +174,14 @@ def _sees_all_processes() -> bool:
         return False
 
 
-def _is_ours_and_older(path: Path, age: float) -> bool:
+def _age_of_ours(path: Path) -> float | None:
+    """Return the age of a regular file of this user in seconds; None of anything else."""
     try:
         status = path.lstat()
     except FileNotFoundError:
-        return False
-    return stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid() and time.time() - status.st_mtime > age
+        return None
+    ours = stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid()
+    return time.time() - status.st_mtime if ours else None
 
 
 def _used_files(process: Path) -> bytes:

@@ -260,6 +260,13 @@ def test_segments_that_killed_ranks_of_mpich_left_are_removed_unless_they_are_us
     assert [path.exists() for path in (orphan, used, fresh)] == [False, True, True]
 
 
+def test_a_segment_of_a_world_that_has_failed_at_its_start_is_removed_as_soon_as_it_is_old_enough(segment, monkeypatch):
+    monkeypatch.setattr(node_dirs, "_sees_all_processes", lambda: True)
+    path = segment(0)
+    node_dirs.remove("0" * 32)
+    assert not path.exists()
+
+
 def test_in_a_container_young_segments_stay_since_their_ranks_may_be_out_of_sight(segment, monkeypatch):
     young, old = segment(1), segment(1000)
     for all_are_seen in (False, True):
