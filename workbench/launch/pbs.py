@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import socket
 from collections.abc import Sequence
 from functools import lru_cache
 
@@ -32,7 +33,7 @@ _worked: dict[str | None, tuple[str, ...]] = {}
 _OK, _FINISHED, _UNKNOWN_JOB = 0, 35, 153
 # Exit codes of qdel for a job that has ended or is ending.
 _ENDED = (_FINISHED, _UNKNOWN_JOB, 168)
-_NODE_DOWN = 222
+_NODE_DOWN, _UNAUTHORIZED = 222, 159
 
 
 class PBSLauncher(BatchLauncher):
@@ -112,6 +113,11 @@ class PBSLauncher(BatchLauncher):
             answer = ask(["qdel", "-W", "force", job])
         # Slurm's emulation prints nothing for a job that has ended, and exits with the number of such jobs.
         silent = answer.code == 1 and not (answer.out.strip() or answer.err.strip())
+        if answer.code == _UNAUTHORIZED:
+            raise LaunchError(
+                f"PBS does not let you end job {job} from {socket.gethostname()} ({answer.describe}).",
+                hint=f"Run qdel {job} on a login node. {_FROM_NODES}",
+            )
         if answer.code not in (_OK, *_ENDED) and not silent:
             raise LaunchError(
                 f"PBS does not cancel job {job}: {answer.describe}.", hint=f"Try again, or run qdel {job}."
@@ -174,11 +180,14 @@ def _query(flavor: Flavor, jobs: Sequence[str]) -> dict[str, JobStatus]:
 
 
 _NO_SERVER = (160, 162, 255)
+_FROM_NODES = "The site can allow it from nodes (flatuid): docs/site-setup.md."
 _VALUE = "a directive is not valid. Check --extra and jobqueue.yaml."
 _REASONS = {
     159: "you may not use {queue}. Choose another queue with --queue.",
     166: _VALUE,
     173: "{queue} is closed. Choose another queue with --queue.",
+    175: "PBS takes no jobs from {host}. Start clusters on a login node; scale submits jobs from a node. "
+    + _FROM_NODES,
     197: "you are not a member of a group in --extra.",
 }
 
@@ -213,7 +222,7 @@ def _reason(code: int, message: str, request: Resources) -> str:
     if code in (1, 2) and re.search(r"directive error|invalid option|illegal -\w value", message):
         return _VALUE
     if code in _REASONS:
-        return _REASONS[code].format(queue=queue)
+        return _REASONS[code].format(queue=queue, host=socket.gethostname())
     return _emulated(message, request)
 
 

@@ -411,6 +411,15 @@ def test_a_job_is_cancelled_whatever_state_it_is_in(pbs, name):
     assert pbs.calls == ["qdel 1.pbshead"]
 
 
+def test_a_site_that_takes_neither_jobs_nor_their_ends_from_nodes_is_told_as_such(pbs, spec):
+    pbs.answer(f"{QSUB} job.sh", code=175, err="qsub: Bad UID for job execution\n")
+    with pytest.raises(JobRejected, match=r"takes no jobs from .* on a login node; .*flatuid.*\(Bad UID for job exec"):
+        PBSLauncher().submit(spec)
+    pbs.answer("qdel 8.pbshead", code=159, err="qdel: Unauthorized Request  8.pbshead\n")
+    with pytest.raises(LaunchError, match=r"end job 8.pbshead from .*Run qdel 8.pbshead on a login node. .*flatuid"):
+        PBSLauncher().cancel("8.pbshead")
+
+
 def test_a_job_whose_node_is_down_is_cancelled_by_force(pbs):
     pbs.replay("qdel 83.pbshead", "qdel-on-down-node")
     pbs.replay("qdel -W force 83.pbshead", "qdel-force-on-down-node")
