@@ -20,8 +20,9 @@ QUEUE_FORMAT = SEPARATOR.join(("%A", "%T", "%r", "%S", "%e", "%N", "%j", "%k"))
 """Format for `parse_queue`: job (as in ``SLURM_JOB_ID``), state, reason, start, end, nodes, name and comment."""
 ACCOUNT_FORMAT = "JobIDRaw,State,Reason,Start,End,NodeList,JobName,Comment"
 """Format for `parse_accounting`."""
-PARTITION_FORMAT = SEPARATOR.join(("%P", "%l", "%D", "%c", "%m", "%f"))
-"""Format for `parse_partitions`: name, time limit, number of nodes, and processors, MiB and features per node."""
+PARTITION_FORMAT = SEPARATOR.join(("%P", "%l", "%D", "%c", "%m", "%f", "%s"))
+"""Format for `parse_partitions`: name, time limit, number of nodes, processors, MiB and features per node, nodes of a
+job."""
 _SEPARATORS = QUEUE_FORMAT.count(SEPARATOR)
 
 _STATES = {
@@ -128,6 +129,13 @@ class Partition:
     """Bytes of the largest node."""
     features: tuple[str, ...] = ()
     """Features that some of the nodes have."""
+    job_nodes: str = "1-infinite"
+    """Least and most nodes of a job, as Slurm writes them."""
+
+    def takes(self, nodes: int) -> bool:
+        """Return whether a job may have a number of nodes."""
+        least, _, most = self.job_nodes.partition("-")
+        return _number(least) <= nodes <= (_number(most or least) or nodes)
 
     @property
     def describe(self) -> str:
@@ -143,7 +151,7 @@ def parse_partitions(text: str) -> dict[str, Partition]:
     partitions: dict[str, Partition] = {}
     for line in text.splitlines():
         fields = [field.strip() for field in line.split(SEPARATOR)]
-        if len(fields) != 6:
+        if len(fields) != 7:
             continue
         name, default = fields[0].removesuffix("*"), fields[0].endswith("*")
         nodes, processors, mebibytes = (_number(field) for field in fields[2:5])
@@ -153,6 +161,7 @@ def parse_partitions(text: str) -> dict[str, Partition]:
         partitions[name] = Partition(
             name, default, _limit(fields[1]), former.nodes + nodes, max(former.processors, processors),
             max(former.memory, mebibytes * 2**20), tuple(dict.fromkeys((*former.features, *features))),
+            fields[6],
         )  # fmt: skip
     return partitions
 
@@ -227,6 +236,10 @@ def rejection(message: str, spec: JobSpec, partitions: dict[str, Partition]) -> 
     else:
         account = f"{partition} accepts only jobs of certain accounts; pass your account with --account"
     too_long = f"{partition} allows {f'at most {chosen.limit}' if chosen else 'less'}"
+    nodes = request.nodes or 1
+    nodes_why = size
+    if chosen and not chosen.takes(nodes):
+        nodes_why = f": the nodes of a job in {partition} are limited to {chosen.job_nodes}"
     # The first key in the message counts.
     sentences = {
         # This message also names time limits and accounts.
@@ -237,7 +250,7 @@ def rejection(message: str, spec: JobSpec, partitions: dict[str, Partition]) -> 
         "time limit": f"--walltime {clock(request.walltime)} is not possible, because {too_long}"
         if request.walltime
         else f"the job needs a walltime: pass --walltime; {too_long}",
-        "node count": f"{count(request.nodes or 1, 'node')} cannot be allocated{size}",
+        "node count": f"{count(nodes, 'node')} cannot be allocated{nodes_why}",
         "more processors": f"{_geometry(spec)} do not fit{size}",
         "memory specification": f"{_geometry(spec)} do not fit{size}",
         "feature": f"--constraint {request.constraint!r} is not valid; {did_you_mean(request.constraint, features)}",

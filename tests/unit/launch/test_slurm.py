@@ -34,9 +34,10 @@ from workbench.launch.slurm_script import option, overriding, quoted
 Slurm = SlurmLauncher()
 # As of Slurm 22.05: the formats of `sinfo` and `squeue` with bars for separators.
 PARTITIONS = """\
-debug*|infinite|4|2|4000|odd,fast
-debug*|infinite|2|8+|16000+|even
-short|5:00|4|2|4000|(null)
+debug*|infinite|4|2|4000|odd,fast|1-infinite
+debug*|infinite|2|8+|16000+|even|1-infinite
+short|5:00|4|2|4000|(null)|1
+wide|5:00|4|2|4000|(null)|2-4
 """
 QUEUE = """\
 1|RUNNING|None|2026-11-21T18:53:14|2026-11-21T19:03:14|n[1-4]
@@ -432,7 +433,7 @@ def test_the_accounting_is_believed_when_it_tells_of_an_end():
 
 TIMES = ["2026-11-21T18:53:14", "9999-12-31T23:59:59", "0001-01-01T00:00:00", "Unknown"]
 FIELDS = st.text() | st.sampled_from(["RUNNING", "1*", "4+", *TIMES])
-LINES = st.lists(FIELDS, min_size=6, max_size=6) | st.lists(FIELDS)
+LINES = st.lists(FIELDS, min_size=7, max_size=7) | st.lists(FIELDS)
 
 
 @given(st.lists(LINES.map(SEPARATOR.join)).map("\n".join) | st.text())
@@ -451,16 +452,17 @@ def test_a_state_of_another_version_of_slurm_is_no_end(state):
 
 
 def test_a_partition_with_a_limit_of_thousands_of_digits_is_read():
-    line = bars(f"debug|{'1' * 5000}|4|2|4000|(null)")
+    line = bars(f"debug|{'1' * 5000}|4|2|4000|(null)|1")
     assert parse_partitions(line)["debug"].nodes == 4
 
 
 def test_formats_and_parsers_agree_on_the_number_of_fields():
-    assert (QUEUE_FORMAT.count(SEPARATOR), PARTITION_FORMAT.count(SEPARATOR)) == (7, 5)
+    assert (QUEUE_FORMAT.count(SEPARATOR), PARTITION_FORMAT.count(SEPARATOR)) == (7, 6)
     assert ACCOUNT_FORMAT.count(",") == 7
 
 
 POLICY = "Job violates accounting/QOS policy (job submit limit, user's size and/or time limits)"
+NODES = "Node count specification invalid"
 REFUSED = "Invalid account or account/partition combination specified"
 
 
@@ -502,6 +504,13 @@ REFUSED = "Invalid account or account/partition combination specified"
         ),
         ({"extra": ("--foo",)}, "unrecognized option '--foo'", "among ['--foo']"),
         ({"reservation": "r"}, "Requested reservation is invalid", "you cannot use --reservation 'r'"),
+        (
+            {"nodes": 2, "queue": "short"},
+            NODES,
+            "2 nodes cannot be allocated: the nodes of a job in partition short are limited to 1",
+        ),
+        ({"nodes": 1, "queue": "wide"}, NODES, "the nodes of a job in partition wide are limited to 2-4"),
+        ({"nodes": 9}, NODES, "9 nodes cannot be allocated: partition debug has 6 nodes"),
         ({}, "the moon is full", "Slurm gives this reason"),
     ],
 )
