@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from contextvars import copy_context
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -406,16 +407,34 @@ def targets(name: str | None, *, everything: bool, bound: Record | None = None) 
 
 
 def stop(clusters: Targets) -> Stopped:
-    """Stop clusters; nothing is left of those that the result calls stopped."""
+    """Stop clusters at the same time; nothing is left of those that the result calls stopped."""
     from workbench.deploy.stop import stop as end
 
-    stopped, failed = [], list(clusters.broken)
-    for record in clusters.records:
+    errors: dict[str, BaseException | None] = {}
+
+    def end_one(record: Record) -> None:
         try:
             end(record)
+            errors[record.id] = None
+        except BaseException as error:  # noqa: BLE001  (it is raised again in the thread of the caller)
+            errors[record.id] = error
+
+    # In daemon threads, so that Ctrl-C ends the wait. Each has a copy of the context, with its limit for schedulers.
+    runs = [(copy_context().run, (end_one, record)) for record in clusters.records]
+    threads = [threading.Thread(target=run, args=arguments, daemon=True) for run, arguments in runs]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    stopped, failed = [], list(clusters.broken)
+    for record in clusters.records:
+        error = errors[record.id]
+        if error is None:
             stopped.append(record.name)
-        except WorkbenchError as error:
+        elif isinstance(error, WorkbenchError):
             failed.append(Broken(record.name, error.fields()))
+        else:
+            raise error
     return Stopped(stopped, failed)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
+import threading
 import time
 
 import dask
@@ -14,8 +15,9 @@ from support.patience import DEADLINE
 from workbench.commands import actions
 from workbench.commands import format as commands_format
 from workbench.deploy import registry
+from workbench.deploy import stop as deploy_stop
 from workbench.deploy.record import Record, World
-from workbench.errors import ClusterNotFound, InvalidRequest
+from workbench.errors import ClusterNotFound, HeadUnreachable, InvalidRequest
 from workbench.hints import TERMINAL
 from workbench.launch import pbs
 from workbench.launch.interface import Resources
@@ -206,3 +208,27 @@ def test_stopping_all_tells_which_records_it_could_not_use():
         "cluster 'damaged' was not stopped: the record of cluster 'damaged'"
     )
     assert commands_format.stopped_text(stopped) == "no cluster has ended"
+
+
+def test_clusters_are_stopped_at_the_same_time_and_each_failure_is_told(monkeypatch):
+    records = [running(name) for name in ("a", "b", "c")]
+    together = threading.Barrier(3)
+
+    def end(record):
+        together.wait(DEADLINE)
+        if record.name == "b":
+            raise HeadUnreachable("its node is down.")
+
+    monkeypatch.setattr(deploy_stop, "stop", end)
+
+    stopped = actions.stop(actions.Targets(records, []))
+
+    assert stopped.stopped == ["a", "c"]
+    assert [(failed.name, failed.error["message"]) for failed in stopped.failed] == [("b", "its node is down.")]
+
+
+def test_what_nobody_foresaw_in_a_stop_is_raised(monkeypatch):
+    monkeypatch.setattr(deploy_stop, "stop", lambda _: 1 / 0)
+
+    with pytest.raises(ZeroDivisionError):
+        actions.stop(actions.Targets([running("a"), running("b")], []))
