@@ -150,16 +150,21 @@ class Worlds:
             if complete.done():
                 return
             registered = f"{len(world.present)} of {world.ranks} ranks had registered"
+            network = ""
+            if self._record.spread and self._record.resources.nodes != 1 and not world.present:
+                network = (
+                    ". If no cause is there, check the network: a firewall must leave the ports between nodes open."
+                )
             if exited.done():
                 raise StartError(
                     f"world {world.index} ended while starting ({exited.result()}); {registered}.",
-                    hint=f"See {world.log}",
+                    hint=f"See {world.log}{network}",
                 )
             missing = ", ".join(map(str, world.missing()[:16]))
             raise StartTimeout(
                 f"world {world.index} was not ready after {self._record.ready_within:g} s; {registered}, missing: "
                 f"{missing}.",
-                hint=(f"See {world.log}, or allow more time with ", Option("timeout"), "."),
+                hint=(f"See {world.log}, or allow more time with ", Option("timeout"), network or "."),
             )
         finally:
             exited.cancel()

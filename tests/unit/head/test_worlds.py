@@ -13,6 +13,7 @@ from workbench.deploy.world import MPIWorld
 from workbench.errors import InvalidRequest, StartError, StartTimeout
 from workbench.head import changes, worlds
 from workbench.launch.mpi_library import MPI
+from workbench.launch.options import Resources
 
 OPENMPI = MPI("openmpi", (5, 0), "", "mpiexec")
 
@@ -239,6 +240,21 @@ async def test_a_world_that_never_starts_again_is_given_up_when_the_restarts_are
         with pytest.raises(StartError, match=r"did not start again: srun found no controller, and no more restarts"):
             await cluster.worlds.keep_first(DEADLINE)
     assert first.starts == 4
+
+
+@pytest.mark.parametrize(("nodes", "told"), [(None, True), (2, True), (1, False)])
+async def test_a_start_on_several_nodes_in_which_no_rank_registers_names_the_network(cluster, monkeypatch, nodes, told):
+    monkeypatch.setattr(World, "complete_starts", 0)
+    cluster.worlds._record = Record(name="a", ranks=2, spread=True, resources=Resources(nodes=nodes))
+    async with asyncio.timeout(DEADLINE):
+        for timeout, kind in ((0.0, StartTimeout), (DEADLINE, StartError)):
+            world = World(cluster.worlds._record, OPENMPI, 7, 2)
+            await world.start(DEADLINE, "")
+            if timeout:
+                world.lose()
+            with pytest.raises(kind) as caught:
+                await cluster.worlds._await_ready(world, timeout)
+            assert ("a firewall must leave the ports between nodes open" in str(caught.value)) is told
 
 
 async def test_a_first_start_that_fails_is_not_repeated(cluster, monkeypatch):
