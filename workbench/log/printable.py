@@ -11,6 +11,8 @@ _LONG = re.compile(f"(?<![^\r\n])([^\r\n]{{{LONGEST}}})([^\r\n]+)")
 # the direction of text; and surrogates, which UTF-8 does not have. Python makes one of each byte of the name of a file
 # that is not UTF-8.
 _CONTROLS = "\ud800-\udfff\x00-\x08\x0b\x0c\x0e-\x1a\x1c-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"
+# C programs, Open MPI among them, print the end of a text as a character.
+_END = re.compile(r"(?<!\x00)\x00++$", re.MULTILINE)
 _ALL = re.compile(f"[\r\x1b{_CONTROLS}]")
 _ALL_BUT_COLORS = re.compile(rf"[{_CONTROLS}]|\x1b(?!\[(?:[0-9;]*m|K))")
 
@@ -57,7 +59,7 @@ def _escape(controls: re.Pattern[str], text: str) -> str:
 
 
 def _controls_out(controls: re.Pattern[str], text: str) -> str:
-    return controls.sub(lambda match: ascii(match[0])[1:-1], text)
+    return controls.sub(lambda match: ascii(match[0])[1:-1], _END.sub("", text))
 
 
 def _cut(line: re.Match[str]) -> str:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import time
 import unicodedata
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.patience import DEADLINE
 
 from workbench.log.printable import LONGEST, colored, printable
 
@@ -19,6 +21,7 @@ from workbench.log.printable import LONGEST, colored, printable
         ("\x00\x0b\x0c\x7f\x85\x9b", r"\x00\x0b\x0c\x7f\x85\x9b"),
         ("\u202ecod.exe\u2066\u200f", r"\u202ecod.exe\u2066\u200f"),
         ("10 %\r20 %\r\nend\r", "10 %\n20 %\nend\n"),
+        ("help\x00\nOpen MPI v5\x00\x00", "help\nOpen MPI v5"),
         ("", ""),
     ],
 )
@@ -46,6 +49,12 @@ def test_lines_of_a_megabyte_are_cut_and_the_others_are_not(shown):
     assert first == f"{'a' * LONGEST} [... {(1 << 20) - LONGEST} more characters are in the file]"
     assert second == whole
     assert third.endswith("[... 1 more characters are in the file]")
+
+
+def test_a_hole_in_a_log_takes_no_longer_than_other_text():
+    begin = time.process_time()
+    assert printable("\x00" * LONGEST * 100 + "x").count("\\x00") == LONGEST
+    assert time.process_time() - begin < DEADLINE
 
 
 @given(st.text())
