@@ -18,7 +18,7 @@ from workbench.errors import WorkbenchError
 from workbench.launch.allocation import Allocation, current_allocation
 from workbench.launch.environment import scrub_rank
 from workbench.launch.jobqueue import Site, presets, site
-from workbench.launch.launchers import COMMANDS, TITLES, answers, choose, launcher
+from workbench.launch.launchers import COMMANDS, TITLES, answers, choose, installed, launcher
 from workbench.launch.mpi_library import MPI
 from workbench.launch.mpiexec import WorldCommand
 from workbench.launch.multinode import NodePlacement
@@ -43,7 +43,7 @@ def examine(found: MPI | None) -> Iterator[CheckResult]:
     found
         The MPI of this environment; None: there is none that works.
     """
-    present = {name: answers(name) for name, command in COMMANDS.items() if shutil.which(command)}
+    present = {name: answers(name) for name in COMMANDS if installed(name)}
     taken, around = "local", None
     try:
         taken = choose()
@@ -77,7 +77,11 @@ def schedulers(present: Mapping[str, bool], taken: str) -> CheckResult:
     """
     default = f"a start without --scheduler uses {taken}"
     if not present:
-        return CheckResult("schedulers", "ok", f"no batch scheduler is on this host; {default}")
+        qsub = shutil.which(COMMANDS["pbs"])
+        detail = "no batch scheduler is on this host"
+        if qsub:
+            detail = f"{qsub} belongs to Grid Engine, which is not supported"
+        return CheckResult("schedulers", "ok", f"{detail}; {default}")
     words = [f"{TITLES[name]} {'answers' if good else 'does not answer'}" for name, good in present.items()]
     detail = f"{', '.join(words)}; {default}"
     silent = [name for name, good in present.items() if not good]

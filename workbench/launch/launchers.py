@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from pathlib import Path
 
 from workbench import config
 from workbench.errors import InvalidRequest, LaunchError
@@ -64,9 +65,15 @@ def choose(scheduler: str | None = None) -> str:
         raise InvalidRequest(option="scheduler", given=wanted, allowed=CHOICES)
     if wanted == "auto":
         return next((name for name in COMMANDS if answers(name)), "local")
-    if wanted in COMMANDS and shutil.which(COMMANDS[wanted]) is None:
+    if wanted in COMMANDS and not installed(wanted):
+        command = COMMANDS[wanted]
+        reason = (
+            f"{qsub} belongs to Grid Engine, which is not supported"
+            if (qsub := shutil.which(command))
+            else f"the command {command} does not exist on this host"
+        )
         raise LaunchError(
-            f"scheduler {wanted!r} cannot be used: the command {COMMANDS[wanted]} does not exist on this host.",
+            f"scheduler {wanted!r} cannot be used: {reason}.",
             option="scheduler",
             given=wanted,
             hint=(
@@ -87,15 +94,21 @@ def silent(scheduler: str | None, chosen: str) -> str:
         The argument of `choose`, and its result.
     """
     wanted = config.get("scheduler") if scheduler is None else scheduler
-    present = [TITLES[name] for name, command in COMMANDS.items() if shutil.which(command)]
+    present = [TITLES[name] for name in COMMANDS if installed(name)]
     if wanted != "auto" or chosen != "local" or not present:
         return ""
     return f"{' and '.join(present)} {'does' if len(present) == 1 else 'do'} not answer"
 
 
+def installed(name: str) -> bool:
+    """Return whether this host has the command of a batch scheduler; ``qsub`` may be that of Grid Engine."""
+    path = shutil.which(COMMANDS[name])
+    return path is not None and not (name == "pbs" and Path(path).with_name("qconf").exists())
+
+
 def answers(name: str) -> bool:
     """Return whether this host has a batch scheduler's commands and the scheduler answers."""
-    if shutil.which(COMMANDS[name]) is None:
+    if not installed(name):
         return False
     if name == "slurm":
         from workbench.launch.slurm import available

@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 
 from workbench.commands import doctor_schedulers as checks
+from workbench.errors import LaunchError
 from workbench.launch.allocation import Allocation
 from workbench.launch.jobqueue import Site
+from workbench.launch.launchers import choose
 from workbench.launch.mpi_library import MPI
 from workbench.launch.mpiexec import WorldCommand
 from workbench.launch.process_manager import interfaces
@@ -39,6 +41,18 @@ def test_a_host_without_a_scheduler_is_well():
 
     assert finding.verdict == "ok"
     assert "uses local" in finding.detail
+
+
+def test_grid_engine_is_not_taken_for_pbs(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    for name in ("qsub", "qstat", "qconf"):
+        (tmp_path / name).write_text("#!/bin/sh\nexit 0\n")
+        (tmp_path / name).chmod(0o755)
+    finding = next(checks.examine(None))
+    assert finding.verdict == "ok"
+    assert finding.detail.startswith(f"{tmp_path}/qsub belongs to Grid Engine, which is not supported; ")
+    with pytest.raises(LaunchError, match=r"scheduler 'pbs' cannot be used: .*/qsub belongs to Grid Engine"):
+        choose("pbs")
 
 
 def test_a_scheduler_that_does_not_answer_is_told_with_the_command_to_ask_it():
