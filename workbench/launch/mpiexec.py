@@ -75,7 +75,7 @@ def available_cores() -> int:
 
 def has_ulfm(mpi: MPI) -> bool:
     """Return whether the ranks of this MPI can continue when one of them dies."""
-    return mpi.flavor == "openmpi" and mpi.version >= (5,)
+    return mpi.is_openmpi_5
 
 
 def world_command(mpi: MPI, geometry: Geometry, command: Sequence[str], extra: Sequence[str] = ()) -> WorldCommand:
@@ -115,18 +115,18 @@ def _openmpi(mpi: MPI, geometry: Geometry) -> _Options:
     options = ["-n", str(geometry.ranks), "--bind-to", "none"]
     environment: dict[str, str] = {}
     # On one host shared memory is enough; it opens no port and skips the search for networks at the start.
-    shared_memory = "sm" if mpi.version >= (5,) else "vader"
+    shared_memory = "sm" if mpi.is_openmpi_5 else "vader"
     defaults = {"OMPI_MCA_pml": "ob1", "OMPI_MCA_btl": f"self,{shared_memory}"}
     if has_ulfm(mpi):
         more, environment = ulfm()
         options += more
     if geometry.oversubscribed:
-        options += ["--map-by", ":oversubscribe"] if mpi.version >= (5,) else ["--oversubscribe"]
+        options += ["--map-by", ":oversubscribe"] if mpi.is_openmpi_5 else ["--oversubscribe"]
         defaults["OMPI_MCA_mpi_yield_when_idle"] = "1"
     if geometry.shared_memory:
         # The head removes the files of killed ranks and daemons from this folder.
         environment[f"OMPI_MCA_btl_{shared_memory}_backing_directory"] = geometry.shared_memory
-        session = "PRTE_MCA_prte_tmpdir_base" if mpi.version >= (5,) else "OMPI_MCA_orte_tmpdir_base"
+        session = "PRTE_MCA_prte_tmpdir_base" if mpi.is_openmpi_5 else "OMPI_MCA_orte_tmpdir_base"
         environment[session] = geometry.shared_memory
     if geometry.root:
         environment |= OPENMPI_AS_ROOT

@@ -236,7 +236,7 @@ def can_be_guarded(mpi: MPI, placement: NodePlacement) -> bool:
     processes do not have.
     """
     by_srun = placement.around.scheduler == "slurm" and os.environ.get("PRTE_MCA_plm", "slurm") == "slurm"  # noqa: SIM112
-    return mpi.flavor == "openmpi" and mpi.version >= (5,) and (by_srun or placement.agent is not None)
+    return mpi.is_openmpi_5 and (by_srun or placement.agent is not None)
 
 
 def _guarded_daemon(guard: str) -> str:
@@ -292,7 +292,7 @@ def _openmpi(mpi: MPI, placement: NodePlacement) -> tuple[list[str], dict[str, s
         options += more
     if placement.oversubscribed:
         defaults["OMPI_MCA_mpi_yield_when_idle"] = "1"
-    five = mpi.version >= (5,)
+    five = mpi.is_openmpi_5
     if five and not placement.fabric:
         # Each rank would open this component, close it without a network, and sleep for a second when it closes it.
         defaults["OMPI_MCA_btl"] = "^ofi"

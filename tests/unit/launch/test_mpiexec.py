@@ -117,6 +117,8 @@ def test_nothing_of_the_command_is_read_as_an_option_or_by_a_shell(mpi):
 
 def test_only_open_mpi_from_5_on_survives_a_lost_rank():
     assert [mpi for mpi in ALL if has_ulfm(mpi)] == [OPENMPI_5]
+    spectrum = MPI("openmpi", (10, 3, 1), "", "/opt/mpi/bin/mpiexec")
+    assert world_command(spectrum, CROWD, RANK) == world_command(OPENMPI_4, CROWD, RANK), "IBM's is an Open MPI 4"
 
 
 def test_settings_of_the_user_win_over_defaults_and_not_over_what_must_be():
