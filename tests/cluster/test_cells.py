@@ -441,7 +441,7 @@ def test_names_of_rank_0_are_completed_unless_a_cell_runs(client4, tmp_path):
 def controller(cluster):
     """Return the process that listens for engines and notebooks."""
     processes = [process for process in psutil.process_iter() if "workbench.cells.controller" in cmdline(process)]
-    (found,) = [process for process in processes if cluster.record.id[-16:] in " ".join(cmdline(process))]
+    (found,) = [process for process in processes if f"/workbench-{cluster.record.id[:8]}" in " ".join(cmdline(process))]
     return found
 
 

@@ -57,7 +57,7 @@ def test_a_cluster_that_is_not_there_fails_the_last_check_alone(cluster4):
 
 def test_an_mpiexec_that_makes_singletons_is_diagnosed(tmp_path):
     # What remains of a foreign mpiexec: the processes start, and none knows of the others.
-    runs = 'while [ "$1" != -m ]; do python="$1"; shift; done\n"$python" "$@"; "$python" "$@"'
+    runs = 'while [ "$1" != -P ]; do python="$1"; shift; done\n"$python" "$@"; "$python" "$@"'
     with dask.config.set({"workbench.mpi.mpiexec": fake_mpiexec(tmp_path / "mpiexec", runs)}):
         findings = {finding.check: finding for finding in doctor.examine()}
 

@@ -14,7 +14,7 @@ import dask
 import psutil
 import pytest
 from distributed import Client
-from support.processes import DEADLINE, processes_of
+from support.processes import DEADLINE, line_of, processes_of
 
 from workbench import MPICluster
 from workbench.deploy import certificates
@@ -94,6 +94,10 @@ def test_an_even_share_of_the_memory_of_its_node_is_the_limit_of_a_rank(client4:
 def test_all_files_of_a_cluster_are_the_users_alone(cluster4: MPICluster) -> None:
     record = cluster4.record
     sockets = node_dirs.sockets(record.id)
+    # All users can read command lines, and must not learn the names of the folders on other nodes.
+    words = [word for process in processes_of(cluster4) for word in line_of(process)]
+    assert record.id[:16] in words
+    assert not [word for word in words if record.id[16:] in word]
     for folder in (record.folder, record.logs, sockets, node_dirs.spill(record.id), node_dirs.shared_memory(record.id)):
         assert stat.S_IMODE(folder.stat().st_mode) == 0o700, folder
     assert {path.name for path in sockets.iterdir()} == {

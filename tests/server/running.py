@@ -30,7 +30,7 @@ FOLDER = Path(os.environ["JUPYTER_DATA_DIR"]) / "of-server"
 def panels_of(process: int, record: Record | None = None) -> list[psutil.Process]:
     """Return the dashboards that a process has started, or those of one cluster."""
     # the server, a child like them, is told its name, too
-    its = f"-m {FAKE}" if record is None else f"-{record.id[-16:]}-"
+    its = f"-m {FAKE}" if record is None else f"/workbench-{record.id[:8]}"
     children = psutil.Process(process).children()
     return [child for child in children if not gone(child) and its in " ".join(line_of(child))]
 

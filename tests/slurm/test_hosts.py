@@ -47,7 +47,7 @@ def client(cluster):
 
 def files_on_nodes(slurm, record):
     """Return what is left of a cluster on nodes in memory and in folders for temporary files, which are their own."""
-    line = f'find /dev/shm "$TMPDIR" -name "*{record.id[-16:]}*" | sed "s/^/$(hostname):/"'
+    line = f'find /dev/shm "$TMPDIR" -name "workbench-{record.id[:8]}*" | sed "s/^/$(hostname):/"'
     return slurm.run("srun", "--nodes=4", "--ntasks-per-node=1", "sh", "-c", line).split()
 
 

@@ -114,7 +114,7 @@ def test_stop_leaves_nothing_on_any_host(pbs, cluster):
     cluster.close(shutdown=True)
     until("its job is over", lambda: pbs.jobs() == [])
     assert remains(pbs, cluster.record, jobs) == []
-    assert pbs.files(f"*{cluster.record.id[-16:]}*") == []
+    assert pbs.files(f"workbench-{cluster.record.id[:8]}*") == []
 
 
 def test_a_rank_that_fails_on_another_node_is_told_and_leaves_nothing(pbs, tmp_path):
@@ -136,7 +136,7 @@ def test_a_job_that_is_cancelled_from_outside_leaves_nothing(pbs):
         until("its record is gone", lambda: not cluster.record.folder.exists())
         until("its job is over", lambda: pbs.jobs() == [])
     assert remains(pbs, cluster.record, numbers(cluster.record)) == []
-    assert pbs.files(f"*{cluster.record.id[-16:]}*") == []
+    assert pbs.files(f"workbench-{cluster.record.id[:8]}*") == []
 
 
 def test_a_head_that_is_killed_takes_the_ranks_of_all_nodes_along(pbs, monkeypatch):

@@ -14,4 +14,4 @@ def folders_of(record: Record) -> list[Path]:
     probe = uuid.uuid4().hex
     places = {kind(probe).parent for kind in (node_dirs.sockets, node_dirs.spill, node_dirs.shared_memory)}
     node_dirs.remove(probe)
-    return [path for place in places for path in place.glob(f"*{record.id[-16:]}*")]
+    return [path for place in places for path in place.glob(f"workbench-{record.id[:8]}*")]

@@ -35,6 +35,6 @@ def numbers(record: Record) -> set[str]:
 def remains(slurm: Slurm, record: Record, jobs: set[str]) -> list[str]:
     """Return in words what is left of a cluster on this host and in the queue."""
     found = [f"job {job}" for job in jobs & set(slurm.jobs())]
-    found += [str(process) for process in running(record.id)]
+    found += [str(process) for process in running(record.id[:16])]
     found += map(str, folders_of(record))
     return found + [str(record.folder)] * record.folder.exists()

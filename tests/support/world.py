@@ -41,13 +41,16 @@ found = functools.cache(mpi_library.find)
 
 def _stub(program: str, words: Sequence[str]) -> list[str]:
     log = Path(os.environ["XDG_RUNTIME_DIR"]) / "template.log"
-    return [sys.executable, "-I", "-S", stub.__file__, _ID, str(log), _MODULES, program, "tests", _ID, *words]
+    return [sys.executable, "-I", "-S", stub.__file__, str(log), _MODULES, program, "tests", _ID, *words]
 
 
 @contextlib.contextmanager
 def template() -> Iterator[None]:
     """Keep the template meanwhile, which ends with its last rank, by a rank that waits."""
-    command, environment = _stub("support.program", ["import sys; sys.stdin.read()"]), scrub(os.environ)[0]
+    command, environment = (
+        _stub("support.program", ["import sys; sys.stdin.read()"]),
+        scrub(os.environ)[0] | {stub.CLUSTER: _ID},
+    )
     with subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         yield
         _, errors = process.communicate(timeout=DEADLINE)
@@ -62,7 +65,7 @@ def start(
     """Start a module of `support` on every rank of a new world, with more variables; options as for `Popen`."""
     line = world_command(found(), Geometry.here(ranks, 1), _stub(program, words))
     environment, _ = scrub(os.environ)
-    environment = line.variables(environment) | dict(variables or {})
+    environment = line.variables(environment) | {stub.CLUSTER: _ID} | dict(variables or {})
     return subprocess.Popen(line.argv, env=environment, text=True, stdin=subprocess.DEVNULL, **options)
 
 

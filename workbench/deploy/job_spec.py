@@ -29,12 +29,12 @@ _RANK_MODULES = ("mpi4py.MPI", "workbench.rank.__main__", "workbench.rank.worker
 
 def job_spec(record: Record) -> JobSpec:
     """Return the job with the head and world 0 of a cluster."""
-    return _spec(record, "job", "head", record.ranks, ("-m", "workbench.head", record.name, record.id))
+    return _spec(record, "job", "head", record.ranks, ("-m", "workbench.head", record.name, public_id(record)))
 
 
 def world_job_spec(record: Record, index: int, ranks: int, start: int = 1) -> JobSpec:
     """Return the job with a later world of a cluster, for one start of that world."""
-    command = ("-m", "workbench.head.keeper", record.name, record.id, str(index), str(ranks))
+    command = ("-m", "workbench.head.keeper", record.name, public_id(record), str(index), str(ranks))
     # A node has as many ranks as in world 0, and the number of nodes follows from that.
     per_node = record.resources.ranks_per_node
     request = dataclasses.replace(
@@ -47,8 +47,15 @@ def world_job_spec(record: Record, index: int, ranks: int, start: int = 1) -> Jo
 
 def identity(record: Record, stem: str) -> str:
     """Return the text that identifies a job of a cluster in the scheduler."""
-    # All users can read this text. The rest of the id is in names of folders that other users must not guess.
-    return f"{record.id[:16]}:{stem}"
+    return f"{public_id(record)}:{stem}"
+
+
+def public_id(record: Record) -> str:
+    """Return the part of the id that all users may read in the scheduler and on command lines.
+
+    From the whole id follow the names of folders, which other users must not guess.
+    """
+    return record.id[:16]
 
 
 def _spec(record: Record, stem: str, log: str, ranks: int, command: tuple[str, ...]) -> JobSpec:
@@ -103,7 +110,7 @@ def world_line(
     before
         Ranks of earlier worlds in the same allocation.
     """
-    rank = [sys.executable, "-P", *_rank_program(record, log), record.name, record.id]
+    rank = [sys.executable, "-P", *_rank_program(record, log), record.name, public_id(record)]
     rank += ["--world", str(index), "--ranks", str(ranks), "--timeout", f"{timeout:.1f}"]
     if allocation is None or not allocation.leaves_this_host:
         geometry = Geometry.here(ranks, record.threads, shared_memory)
@@ -117,7 +124,7 @@ def world_line(
 def _rank_program(record: Record, log: Path) -> list[str]:
     if not record.template:
         return ["-m", RANK_PROGRAM]
-    return ["-I", "-S", stub.__file__, record.id, str(log), template_modules(record), RANK_PROGRAM]
+    return ["-I", "-S", stub.__file__, str(log), template_modules(record), RANK_PROGRAM]
 
 
 def template_modules(record: Record) -> str:

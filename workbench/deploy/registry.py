@@ -488,7 +488,7 @@ def await_record(name: str, identity: str | None = None) -> Record:
     Parameters
     ----------
     identity
-        Id of the cluster: a job that was queued for long must not take another cluster's record. None: any.
+        Begin of the cluster's id: a job that was queued for long must not take another cluster's record. None: any.
 
     Raises
     ------
@@ -511,6 +511,6 @@ def await_record(name: str, identity: str | None = None) -> Record:
 
 def _read_with_id(name: str, identity: str | None) -> Record:
     record = read(name)
-    if identity not in (None, record.id):
+    if not record.id.startswith(identity or ""):
         raise ClusterNotFound(f"the name {name!r} now belongs to another cluster, with the id {record.id}.")
     return record

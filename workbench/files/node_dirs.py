@@ -4,7 +4,7 @@ Spilled data is written below Dask's or the system's temporary directory. Unix s
 because their paths have at most 107 characters, and temporary directories of batch jobs are often longer. MPI's shared
 memory has a separate folder, because killed ranks leave their segments behind. Nodes may share a disk for temporary
 directories, so the names of the folders contain the node. All users can create folders there, so the names are
-random, and another user cannot create one in advance.
+unpredictable, and another user cannot create one in advance, also if this user sees all command lines and folders.
 """
 
 from __future__ import annotations
@@ -33,6 +33,8 @@ _MPICH_FILES = (
 _MARK = "in-use"
 # A file with the path of the first folder above that was created for the folder of spilled data.
 _PARENT = "created-parent"
+# The length of the name of a folder before the node.
+_PREFIX = len("workbench-0123456789abcdef-")
 _marks: dict[str, int] = {}
 # Seconds from the creation of a mark until it is locked.
 _MARK_TIME = 10.0
@@ -77,18 +79,20 @@ def acquire_node(cluster_id: str, world: str) -> None:
     (memory / world).mkdir(mode=0o700, exist_ok=True)
     # The lock is held until the process ends.
     _marks[cluster_id] = mark = os.open(memory / _MARK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    os.pwrite(mark, cluster_id.encode(), 0)
     fcntl.flock(mark, fcntl.LOCK_SH)
 
 
 def _remove_forsaken(parent: Path, *, but: str) -> None:
     """Remove the folders of clusters whose processes on this node were all killed."""
-    for mark in parent.glob(f"{stub.folder_name('*')}/{_MARK}"):
+    for mark in parent.glob(f"{stub.folder_name('?' * 8, '', '*')}/{_MARK}"):
         if mark.parent.name == but or not _is_ours(mark.parent):
             continue
         with contextlib.suppress(OSError), open(mark, "rb") as file:
             if time.time() - os.fstat(file.fileno()).st_mtime > _MARK_TIME:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                _remove(mark.parent.name, stub.node())
+                if cluster := file.read().decode():
+                    _remove(cluster, stub.node())
 
 
 def release_node(cluster_id: str) -> None:
@@ -115,7 +119,8 @@ def _remove(cluster_id: str, node: str, *, but_shared_memory: bool = False) -> N
         # On a full disk Python finds no folder for temporary files. A created parent may have other files.
         with contextlib.suppress(OSError):
             path = kind(cluster_id, node)
-            folders = [*filter(_is_ours, path.parent.glob(path.name))]
+            paths = [*filter(_is_ours, path.parent.glob(path.name))]
+            folders = [each for each in paths if each == kind(cluster_id, each.name[_PREFIX:].removesuffix("-data"))]
             made = {_read(folder / _PARENT).decode() for folder in folders}
             for folder in folders:
                 shutil.rmtree(folder, ignore_errors=True)
@@ -144,7 +149,7 @@ def _is_ours(path: Path) -> bool:
 def _has_ranks(cluster_id: str) -> bool:
     """Return whether processes of ranks of a cluster exist."""
     command_lines = (_read(process / "cmdline").split(b"\0") for process in Path("/proc").glob("[0-9]*"))
-    return any(b"workbench.rank" in arguments and cluster_id.encode() in arguments for arguments in command_lines)
+    return any(b"workbench.rank" in arguments and cluster_id[:16].encode() in arguments for arguments in command_lines)
 
 
 def _remove_mpich_leftovers() -> tuple[bool, bool]:
@@ -212,13 +217,14 @@ def _spill(cluster_id: str, node: str) -> Path:
             hint="Set the variable in job-script-prologue, or change local-directory of jobqueue.yaml or "
             "temporary-directory of Dask, which names the folder.",
         )
-    return Path(base).expanduser() / f"{stub.folder_name(cluster_id)}-{node}-data"
+    return Path(base).expanduser() / f"{stub.folder_name(cluster_id, 'data', node)}-{node}-data"
 
 
 def _shared_memory(cluster_id: str, _: str) -> Path:
-    # This folder belongs to one node, also if /tmp is shared. The marks are in it, and its name contains the cluster.
+    # This folder belongs to one node, also if /tmp is shared. All nodes of a world have one name for it, for MPI.
     memory = "/dev/shm"  # noqa: S108  (as above)
-    return Path(memory if os.access(memory, os.W_OK) else tempfile.gettempdir()) / stub.folder_name(cluster_id)
+    place = Path(memory if os.access(memory, os.W_OK) else tempfile.gettempdir())
+    return place / stub.folder_name(cluster_id, "memory")
 
 
 def _private(path: Path, remedy: str) -> Path:

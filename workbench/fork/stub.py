@@ -1,6 +1,6 @@
 """The stub of one rank: ``mpiexec`` starts this small program, and the template of its node forks the rank.
 
-``python -I -S stub.py ID LOG MODULES PROGRAM ARGUMENT ...`` has the effect of ``python -P -m PROGRAM ARGUMENT ...``.
+``python -I -S stub.py LOG MODULES PROGRAM ARGUMENT ...`` has the effect of ``python -P -m PROGRAM ARGUMENT ...``.
 The stub passes its environment, open files, limits and working directory to the template, forwards signals to the
 rank, and ends with the status of the rank. If the stub is killed, the kernel kills the rank. If the rank cannot be
 forked, the stub becomes the rank.
@@ -12,6 +12,7 @@ others together.
 
 from __future__ import annotations
 
+import _blake2
 import _signal as signal
 import _socket as socket
 import binascii
@@ -28,6 +29,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, NoReturn
 
+CLUSTER = "WORKBENCH_CLUSTER"
+"""Variable with the id of the cluster, which other users must not see on a command line."""
 SOCKET, LOCK = "template.sock", "template.lock"
 """Names of the template's socket and of the lock for connecting, in the cluster's folder for sockets."""
 ONE_THREAD = {
@@ -79,12 +82,12 @@ class Refused(Exception):
 def main() -> NoReturn:
     """Let the template fork the rank and represent the rank, or become the rank."""
     began = time.time()
-    identity, log, modules, *arguments = sys.argv[1:]
+    log, modules, *arguments = sys.argv[1:]
     parent = os.getppid()
     files = _inherited_files()
     order = {"arguments": arguments, "began": began, "daemon": parent, "files": files}
     try:
-        connection, life, rank = _request_fork(order, identity, log, modules)
+        connection, life, rank = _request_fork(order, log, modules)
     except (OSError, ValueError, Refused) as reason:
         if os.getppid() != parent:
             os._exit(1)  # the launcher has ended, so this rank is not needed
@@ -186,20 +189,24 @@ def sockets_folder(identity: str, on: str) -> str:
     on
         A result of `node`, or ``*`` for a pattern of all nodes.
     """
-    name = f"{folder_name(identity)}-{on}"
+    name = f"{folder_name(identity, 'sockets', on)}-{on}"
     runtime = os.environ.get("XDG_RUNTIME_DIR")
     if runtime and os.access(runtime, os.W_OK) and len(runtime) <= _MAX_FOLDER:
         return f"{runtime}/{name}"
     return f"/tmp/{name}"  # noqa: S108  (created with mode 0700 and checked)
 
 
-def folder_name(identity: str) -> str:
-    """Return the name of a cluster's folders in places where other users can create folders too.
+def folder_name(identity: str, kind: str, on: str = "") -> str:
+    """Return the name of a folder of a cluster in a place where other users can create folders too.
 
-    Another user cannot create the folder in advance: the name is random, with the digits of the id that schedulers do
-    not show (`identity` of `workbench.deploy.job_spec`).
+    Another user cannot create the folder in advance: the second half of the name cannot be computed from the digits of
+    the id that others see (`public_id` of `workbench.deploy.job_spec`), nor from the names of the cluster's folders of
+    other kinds or on other nodes. With ``*`` for `on`, the result is a pattern.
     """
-    return f"workbench-{identity[-16:]}"
+    if on == "*":
+        return f"workbench-{identity[:8]}{'?' * 8}"
+    secret = _blake2.blake2b(f"{identity}/{kind}/{on}".encode(), digest_size=4)
+    return f"workbench-{identity[:8]}{secret.hexdigest()}"
 
 
 def make_private(folder: str) -> None:
@@ -229,9 +236,7 @@ def _link(path: str) -> str:
         return ""
 
 
-def _request_fork(
-    order: dict[str, Any], identity: str, log: str, modules: str
-) -> tuple[socket.socket, socket.socket, int]:
+def _request_fork(order: dict[str, Any], log: str, modules: str) -> tuple[socket.socket, socket.socket, int]:
     """Return the connections to the template and to the forked rank, and its pid; raise Refused or OSError."""
     if "/task_" in _read("/proc/self/cgroup"):
         raise Refused("each rank has a separate control group here")
@@ -248,7 +253,7 @@ def _request_fork(
     folder = os.open(".", os.O_RDONLY)
     life, life_of_rank = socket.socketpair()
     timeout = _answer_timeout(order["arguments"])
-    connection = _connect(identity, log, modules, order, time.monotonic() + timeout)
+    connection = _connect(log, modules, order, time.monotonic() + timeout)
     connection.settimeout(timeout)
     text = marshal.dumps(order)
     files = b"".join(number.to_bytes(4, sys.byteorder) for number in (folder, life_of_rank.fileno(), *order["files"]))
@@ -283,8 +288,10 @@ def _umask() -> int:
     return mask
 
 
-def _connect(identity: str, log: str, modules: str, order: dict[str, Any], until: float) -> socket.socket:
+def _connect(log: str, modules: str, order: dict[str, Any], until: float) -> socket.socket:
     """Return a connection to the template of this node, which is started if it does not run."""
+    if not (identity := os.environ.get(CLUSTER)):
+        raise Refused(f"the launcher has not passed on the variable {CLUSTER}")
     folder = sockets_folder(identity, node())
     make_private(folder)
     while True:

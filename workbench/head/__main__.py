@@ -60,6 +60,7 @@ def main() -> int:
         record = await_record(arguments.name, arguments.id)
         if record.state != "submitted":
             return _refuse(record)
+        os.environ[stub.CLUSTER] = record.id
         record = record.replace(process=ProcessId.here(), state="starting", message="starting the MPI world")
         listener = None
         try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import logging
+import os
 import signal
 import sys
 
@@ -13,6 +14,7 @@ from workbench.deploy.record import Record
 from workbench.deploy.registry import await_record
 from workbench.errors import WorkbenchError
 from workbench.files import node_dirs
+from workbench.fork import stub
 from workbench.head.world_process import WorldProcess
 from workbench.launch import mpi_library
 from workbench.log import debug_log
@@ -36,6 +38,7 @@ def main() -> int:
     open_files.allow_many()
     try:
         record = await_record(arguments.name, arguments.id)
+        os.environ[stub.CLUSTER] = record.id
         world = WorldProcess(record, mpi_library.find(), arguments.world, arguments.ranks)
         return asyncio.run(_keep(record, world))
     except WorkbenchError as error:

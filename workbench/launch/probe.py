@@ -53,22 +53,22 @@ def say_hello(mpi: MPI, timeout: float, *, forked: bool = False) -> ProbeResult:
     identity = uuid.uuid4().hex
     # Killed ranks leave segments of shared memory, which are removed with this folder.
     with tempfile.TemporaryDirectory(prefix="workbench-hello-", ignore_cleanup_errors=True) as folder:
-        program = ["workbench.fork.hello", "hello", identity]
-        template = ["-I", "-S", stub.__file__, identity, f"{folder}/template.log", _MODULES]
+        program = ["workbench.fork.hello", "hello", "id"]
+        template = ["-I", "-S", stub.__file__, f"{folder}/template.log", _MODULES]
         try:
-            return _say_hello(mpi, timeout, Path(folder), [*(template if forked else ["-m"]), *program])
+            return _say_hello(mpi, timeout, Path(folder), [*(template if forked else ["-m"]), *program], identity)
         finally:
             node_dirs.remove(identity)
 
 
-def _say_hello(mpi: MPI, timeout: float, shared_memory: Path, program: list[str]) -> ProbeResult:
+def _say_hello(mpi: MPI, timeout: float, shared_memory: Path, program: list[str], identity: str) -> ProbeResult:
     geometry = Geometry.here(2, 1, shared_memory)
     command = world_command(mpi, geometry, [sys.executable, "-P", *program], config.arguments("mpi.extra-args"))
     environment, _ = scrub(os.environ)
     tether = parent_death.command_line(str(shared_memory), "" if config.get("mpi.guard") else None)
     process = subprocess.Popen(
         [*tether, *command.argv],
-        env=command.variables(environment),
+        env=command.variables(environment) | {stub.CLUSTER: identity},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

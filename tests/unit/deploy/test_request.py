@@ -280,7 +280,7 @@ def test_asking_makes_nothing(root):
 def test_a_job_runs_the_head_of_its_cluster_with_this_interpreter(tmp_path):
     record = Record(name="a", ranks=3, threads=2, memory=10**9)
     spec = job_spec(record)
-    assert spec.command == (sys.executable, "-P", "-m", "workbench.head", "a", record.id)
+    assert spec.command == (sys.executable, "-P", "-m", "workbench.head", "a", record.id[:16])
     assert (spec.name, spec.ranks, spec.threads, spec.memory) == ("a", 3, 2, 10**9)
     assert (spec.log, spec.script) == (record.logs / "head.log", record.folder / "job.sh")
     assert dict(spec.environment) == {"JUPYTER_DATA_DIR": str(tmp_path), "DASK_CONFIG": str(dask_settings(record))}

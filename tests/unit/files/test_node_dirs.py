@@ -15,7 +15,7 @@ from pathlib import Path
 import dask
 import pytest
 
-from workbench.deploy.job_spec import identity
+from workbench.deploy.job_spec import identity, public_id
 from workbench.deploy.record import Record
 from workbench.errors import RecordError
 from workbench.files import node_dirs
@@ -63,16 +63,17 @@ def test_a_folder_is_made_once_and_then_used(make, cluster_id):
     assert (make(cluster_id) / "file").exists()
 
 
-@pytest.mark.parametrize("make", KINDS)
-def test_nobody_can_make_a_folder_before_the_cluster_does(make, cluster_id):
-    folder = make(cluster_id)
-    assert folder.name.startswith(f"workbench-{cluster_id[16:]}")
-    assert "workbench" not in str(folder.parent)
-
-
-def test_schedulers_show_nothing_of_the_id_that_names_the_folders(cluster_id):
+def test_nobody_can_make_a_folder_before_the_cluster_does(cluster_id):
+    """They see the begin of the id in the scheduler and on command lines, and the names of folders that exist."""
     record = Record("a", 1, id=cluster_id)
-    assert stub.folder_name(cluster_id)[-16:] not in identity(record, "job")
+    another = cluster_id[:16] + uuid.uuid4().hex[16:]
+    assert public_id(record) == cluster_id[:16] == identity(record, "job")[:16]
+    folders = [make(cluster_id) for make in KINDS]
+    others = [make(another) for make in KINDS]
+    node_dirs.remove(another)
+    names = [folder.name[18:26] for folder in (*folders, *others)] + [stub.folder_name(cluster_id, "data", "a")[18:]]
+    assert len(set(names)) == 7
+    assert [folder.exists() for folder in (*folders, *others)] == [True] * 3 + [False] * 3
 
 
 @pytest.mark.parametrize("make", KINDS)
@@ -281,7 +282,7 @@ def test_segments_of_ranks_that_are_about_to_end_are_waited_for(segment):
         "import mmap, sys, time; file = open(sys.argv[1], 'r+b'); held = mmap.mmap(file.fileno(), 0);"
         "print('mapped', flush=True); sys.stdin.read(); time.sleep(0.3)"
     )
-    words = [sys.executable, "-c", maps, str(path), "workbench.rank", "1" * 32]
+    words = [sys.executable, "-c", maps, str(path), "workbench.rank", "1" * 16]
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as rank:
         assert rank.stdout.readline() == b"mapped\n"
         node_dirs.remove("0" * 32)

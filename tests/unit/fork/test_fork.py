@@ -33,7 +33,7 @@ class Node:
     def words(self, *deed, modules=MODULES):
         """Return the command of a stub."""
         program = ("support.forked", "name", self.id, *deed)
-        return [sys.executable, "-I", "-S", stub.__file__, self.id, str(self.log), modules, *program]
+        return [sys.executable, "-I", "-S", stub.__file__, str(self.log), modules, *program]
 
     def run(self, *deed, **options):
         """Return what a stub has printed and how it has ended."""
@@ -65,8 +65,9 @@ class Node:
 
 
 @pytest.fixture
-def node(tmp_path):
+def node(tmp_path, monkeypatch):
     node = Node(tmp_path)
+    monkeypatch.setenv(stub.CLUSTER, node.id)
     yield node
     until("the template to end", lambda: not (node.folder / stub.SOCKET).exists())
     node_dirs.remove(node.id)
@@ -74,7 +75,7 @@ def node(tmp_path):
 
 def plain(node, *deed, **options):
     """Return what the program prints that nobody forks."""
-    words = [sys.executable, "-P", "-m", *node.words(*deed)[7:]]
+    words = [sys.executable, "-P", "-m", *node.words(*deed)[6:]]
     done = subprocess.run(words, capture_output=True, text=True, timeout=DEADLINE, check=True, **options)
     return json.loads(done.stdout)
 
@@ -292,11 +293,12 @@ def test_a_template_ends_after_its_last_rank(node):
 @pytest.mark.parametrize(
     ("options", "what"),
     [
-        ({"env": os.environ | {"PYTHONHASHSEED": "1"}}, "variables that are read at the start"),
+        ({"env": {"PYTHONHASHSEED": "1"}}, "variables that are read at the start"),
         ({"preexec_fn": lambda: Path("/proc/self/oom_score_adj").write_text("500")}, "OOM score"),
     ],
 )
 def test_a_rank_that_cannot_be_forked_starts_all_the_same(node, options, what):
+    options = options | {"env": os.environ | options.get("env", {})}
     with node.started("wait"):
         done = node.run("tell", **options)
     assert not json.loads(done.stdout)["forked"]
@@ -327,7 +329,7 @@ def control_group():
 def test_a_rank_of_slurm_with_a_control_group_of_its_own_is_not_forked(monkeypatch, node):
     monkeypatch.setattr(stub, "_read", lambda _: "0::/system.slice/slurmstepd.scope/job_7/step_0/user/task_3\n")
     with pytest.raises(stub.Refused, match="each rank has a separate control group here"):
-        stub._request_fork({}, node.id, "/nowhere", "")
+        stub._request_fork({}, "/nowhere", "")
 
 
 def test_what_differs_is_named():
