@@ -345,7 +345,7 @@ def _files() -> list[tuple[Path, Mapping[str, Any]]]:
 
 
 def _is_empty(value: Any) -> bool:
-    return value is None or (not value and isinstance(value, str | list | Mapping | set))
+    return value is None or (not value and isinstance(value, str | list | tuple | Mapping | set))
 
 
 def _presets(sections: Mapping[str, Any]) -> list[str]:

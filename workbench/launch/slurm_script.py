@@ -72,6 +72,9 @@ def option(directive: str) -> str:
     """
     words = directive.removeprefix("#SBATCH").split(None, 1)
     name = words[0].partition("=")[0] if words else ""
+    if not name.startswith("-"):
+        # dask-jobqueue skips by any part of a line: mem
+        return f"--{name}"
     return name if name.startswith("--") else _LONG.get(name[:2], name[:2])
 
 
