@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from numbers import Number
 from typing import TYPE_CHECKING, Any
 
+import dask
 import numpy as np
-from dask.base import is_dask_collection
+from dask.base import compute, is_dask_collection
+from distributed import Future
 
 from workbench.errors import PlacementError
 from workbench.ml.frames import array_of, plain
@@ -66,9 +68,25 @@ def counted(collections: Sequence[Any]) -> list[Any]:
         number for number, value in enumerate(collections) if not has_lengths(value) and hasattr(value, "chunks")
     ]
     result = list(collections)
-    for number, value in zip(unknown, materialize(None, [result[number] for number in unknown]), strict=True):
-        result[number] = value.compute_chunk_sizes()
+    lazy = [result[number] for number in unknown]
+    client = _client_of(lazy)
+    with dask.config.set({} if client is None else {"scheduler": client}):
+        for number, value in zip(unknown, materialize(client, lazy), strict=True):
+            result[number] = value.compute_chunk_sizes()
     return result
+
+
+def computed(*collections: Any) -> list[Any]:
+    """Compute Dask collections together: data on a cluster there, whatever scheduler the user has set."""
+    return list(compute(*collections, traverse=False, scheduler=_client_of(collections)))
+
+
+def _client_of(collections: Sequence[Any]) -> Client | None:
+    """Return the client of data on a cluster; None if all data of Dask collections are lazy."""
+    graphs = (collection.dask for collection in collections if is_dask_collection(collection))
+    futures = (value for graph in graphs for value in graph.values() if isinstance(value, Future))
+    future = next(futures, None)
+    return None if future is None else current_client(future.client)
 
 
 def _beside(first: Any, others: dict[int, Any]) -> dict[int, Any]:

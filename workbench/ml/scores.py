@@ -6,10 +6,9 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from dask.base import compute
 from sklearn.base import ClassifierMixin, RegressorMixin
 
-from workbench.ml.placed import as_array
+from workbench.ml.placed import as_array, computed
 
 
 class Classifier(ClassifierMixin):  # type: ignore[misc]
@@ -77,7 +76,7 @@ def _gathered(model: Any, X: Any, *columns: Any) -> list[Any]:
     """Return columns and predictions in this process; Dask collections are computed together."""
     # Predictions are arrays, and Dask computes arrays and dataframes together only with a warning.
     collections = [*map(as_array, columns), model.predict(X)]
-    found = list(compute(*collections, traverse=False))
+    found = computed(*collections)
     if isinstance(found[0], np.ndarray) and found[0].dtype.hasobject:
         # Categories may be numbers, which the metadata of a collection do not tell.
         found[0] = pd.Series(found[0]).infer_objects().to_numpy()

@@ -223,6 +223,22 @@ def test_labels_are_those_of_arrays_and_may_not_be_missing(client, kind):
             LogisticRegression().fit(*data)
 
 
+def test_a_score_of_placed_rows_is_computed_where_they_lie(client):
+    rows, labels = place(X, Y)
+    model = LogisticRegression().fit(X, Y)
+    of_table, table = LogisticRegression().fit(TABLE[FEATURES], Y), place(TABLE[FEATURES])
+
+    with dask.config.set(scheduler="threads"):
+        assert model.score(rows, labels) == model.score(rows[:], Y) == model.score(X, Y)
+        assert of_table.score(table, labels) == of_table.score(TABLE[FEATURES], Y)
+        found = NearestNeighbors(n_neighbors=3).fit(rows).kneighbors(rows[:2])[1]
+        assert KMeans(2, init=X[:2]).fit(X).score(rows) == pytest.approx(KMeans(2, init=X[:2]).fit(X).score(X))
+        assert PCA(2).fit(X).score(rows) == pytest.approx(PCA(2).fit(X).score(X))
+        counted = StandardScaler().fit(rows[rows[:, 0] > 0])
+    np.testing.assert_array_equal(found, NearestNeighbors(n_neighbors=3).fit(X).kneighbors(X[:2])[1])
+    np.testing.assert_allclose(counted.mean_, X[X[:, 0] > 0].mean(axis=0))
+
+
 def test_true_and_false_may_be_missing_where_numbers_may(client):
     frame = pd.DataFrame({"a": X[:, 0], "b": pd.array([None, *(Y[1:] > 0)], "boolean")})
     table = dd.from_pandas(frame, npartitions=3)

@@ -29,6 +29,7 @@ from workbench.ml.device.rows import part_on
 from workbench.ml.engine.rank_task import Task
 from workbench.ml.engine.verbose import Callback
 from workbench.ml.estimator import Estimator, dtype_for
+from workbench.ml.placed import computed
 from workbench.ml.transformer import Transformer
 
 if TYPE_CHECKING:
@@ -443,7 +444,7 @@ class PCA(_Decomposition):
         float
             The mean of `score_samples`.
         """
-        return float(self.score_samples(X).mean())
+        return float(computed(self.score_samples(X).mean())[0])
 
     def _scales(self) -> NDArray[Any]:
         """Return the standard deviations by which `transform` divides the columns with ``whiten``."""

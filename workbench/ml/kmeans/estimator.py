@@ -24,7 +24,7 @@ from workbench.ml.engine.verbose import Callback
 from workbench.ml.estimator import Estimator, dtype_for
 from workbench.ml.kmeans import fit as kmeans_fit
 from workbench.ml.kmeans.part import KMeansPart
-from workbench.ml.placed import as_array, counted
+from workbench.ml.placed import as_array, computed, counted
 from workbench.ml.transformer import Transformer
 
 
@@ -320,7 +320,7 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, Transformer, ClusterMixin, Estimat
             squares, weight = counted([squares, weight])
             if weight.shape != squares.shape:
                 raise ValueError(f"sample_weight.shape == {weight.shape}, expected {squares.shape}!")
-        return -float((squares * weight).sum())
+        return -float(computed((squares * weight).sum())[0])
 
     def _squared_distances(self, X: Any) -> Any:
         """Return the squared distance of each row to its nearest center, shape (rows,)."""

@@ -25,7 +25,7 @@ from workbench.ml.estimator import Estimator, rows_together
 from workbench.ml.neighbors.graph import graph
 from workbench.ml.neighbors.part import NeighborsPart, QueriesPart, QueryChecks, RowsPart
 from workbench.ml.neighbors.search import RESULT, Nearest, Search, Within, count, find, find_each
-from workbench.ml.placed import as_array, beside, counted, in_blocks, placed
+from workbench.ml.placed import as_array, beside, computed, counted, in_blocks, placed
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -415,7 +415,7 @@ class NearestNeighbors(Estimator):
             return self._on_ranks(search, beside(self._rows.X, X))
         import dask.array as da
 
-        results = self._of_block(X.compute(), search)
+        results = self._of_block(computed(X)[0], search)
         chunks = X.chunks[0], *((size,) for size in results[0].shape[1:])
         distances, rows = (da.from_array(result, chunks=chunks) for result in results)
         return distances, rows
