@@ -96,6 +96,8 @@ def _beside(first: Any, others: dict[int, Any]) -> dict[int, Any]:
     if not away:
         return others
     per, ranks = _ranks_of(client, first, pins)
+    # The blocks of the first collection may have no rows.
+    ranks = [rank for rank, pin in zip(ranks, pins, strict=True) if pin.rows]
     whole = sources.inspect_collection("X", as_array(first))
     inspected = [sources.inspect_collection(_NAMES[number], other) for number, other in away.items()]
     sources.check([whole, *inspected], ranks)
