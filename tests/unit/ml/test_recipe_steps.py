@@ -179,6 +179,43 @@ def test_a_step_that_returns_other_columns_for_other_rows_is_refused():
         Recipe([(step, ["hour"])]).fit_transform(TEXTS)
 
 
+DAYS = pd.Series(pd.to_datetime(["2013-02-01", "2013-01-01", "2013-02-01", "2013-03-01"]))
+NUMBERS = pd.Series([4, 6, 4, 8])
+
+
+@PARTS
+@pytest.mark.parametrize(
+    "values",
+    [
+        DAYS,
+        DAYS.astype("datetime64[ns]"),
+        DAYS.astype("category"),
+        DAYS.dt.tz_localize("UTC"),
+        DAYS - DAYS[1],
+        DAYS.dt.to_period("M"),
+        NUMBERS,
+        NUMBERS / 10,
+        (NUMBERS / 10).astype("float32"),
+        (NUMBERS / 10).astype("float32").mask(NUMBERS == 8),
+        NUMBERS.astype("Int64").mask(NUMBERS == 8),
+        (NUMBERS == 6).astype("boolean"),
+        (NUMBERS == 6).astype("bool[pyarrow]").mask(NUMBERS == 8),
+        NUMBERS.astype("category"),
+    ],
+    ids=lambda values: str(values.dtype),
+)
+def test_the_categories_of_any_type_have_the_names_of_scikit_learn(parts, values):
+    table = values.to_frame("x")
+    recipe, theirs = Recipe([(OneHot(), "x")]).fit(table), preprocessing.OneHotEncoder(sparse_output=False).fit(table)
+
+    names = list(theirs.get_feature_names_out())
+    assert list(recipe.get_feature_names_out()) == names
+    columns = in_parts(recipe, table, None, min(parts, len(table)))
+    assert columns.columns[0].names(["x"]) == names
+    for rows in (columns.transform(table), recipe.transformer_.transform(table)):
+        np.testing.assert_array_equal(rows, theirs.transform(table))
+
+
 def hours(table):
     """Return numbers of text such as ``"7h"``, which no made-up text is."""
     return pd.DataFrame(table).map(lambda text: float(text.removesuffix("h"))).to_numpy()

@@ -104,6 +104,8 @@ def _numbers(categories: Sequence[Any]) -> _Array:
 
 def _categorical(encoder: Any, categories: Sequence[Any]) -> Any:
     # scikit-learn looks up numbers in an array of numbers, and other values in an array of objects.
-    is_uniform = set(map(type, categories)) in ({int}, {float})
-    encoder.categories_ = [np.array(categories) if is_uniform else objects(categories)[:, 0]]
+    types = set(map(type, categories))
+    is_uniform = types in ({int}, {float}, {np.float32}, {np.float32, float})
+    dtype = np.float32 if np.float32 in types else None
+    encoder.categories_ = [np.array(categories, dtype) if is_uniform else objects(categories)[:, 0]]
     return encoder

@@ -23,7 +23,7 @@ from workbench.ml.algebra import moments
 from workbench.ml.recipe import encoders
 from workbench.ml.recipe.folds import fold_of
 from workbench.ml.recipe.part import numbers_of, take
-from workbench.ml.recipe.statistics import Amounts, Groups, Spread, Statistics
+from workbench.ml.recipe.statistics import Amounts, Groups, Spread, Statistics, categories_of
 from workbench.ml.recipe.steps import Chain
 from workbench.ml.scaler.estimator import _is_constant as is_constant
 from workbench.text import count
@@ -67,7 +67,7 @@ class FittedColumn:
             numbers = numbers_of(values, chain.label)
             return lambda part: self._of_numbers(numbers[part])
         # A category is transformed once, however many rows have it. All missing values have code -1.
-        codes, categories = pd.factorize(values)
+        codes, categories = categories_of(values)
         if any(isinstance(category, tuple) for category in categories):
             raise ValueError(
                 f"column {chain.label!r} has tuples, which encoders of scikit-learn read as several columns. Convert "

@@ -10,6 +10,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from workbench.ml.algebra import moments
+from workbench.ml.frames import array_of
 from workbench.ml.recipe.folds import fold_of
 from workbench.ml.scaler.part import ScalerPart
 
@@ -113,6 +114,22 @@ def _rounding(totals: _Array) -> float:
     return float((POINTS + len(totals)) * np.finfo(np.float64).eps * totals[-1])
 
 
+def categories_of(column: pd.Series[Any]) -> tuple[_Array, _Array]:
+    """Return the number of the category of each row, -1 for missing values, and the categories, as objects.
+
+    Notes
+    -----
+    The categories are those of scikit-learn, which names columns by their text: of dates and of single precision they
+    are scalars of NumPy, and nullable numbers are floats.
+    """
+    codes, found = pd.factorize(column)
+    values = array_of(pd.Series(found))
+    categories = np.empty(len(values), dtype=object)
+    is_plain = values.dtype.kind not in "mM" and values.dtype != np.float32
+    categories[:] = values.tolist() if is_plain else list(values)
+    return codes, categories
+
+
 @dataclass(frozen=True)
 class Groups:
     """For each category and fold the weight of the rows, and the moments of the target."""
@@ -153,7 +170,7 @@ class Groups:
         weight
             Weights of the rows; None: all 1.
         """
-        codes, values = pd.factorize(column)
+        codes, values = categories_of(column)
         width = len(values) + 1
         codes = np.where(codes < 0, len(values), codes)
         index = fold_of(numbers, folds) * width + codes
@@ -172,7 +189,7 @@ class Groups:
             squares = np.bincount(index, weights * np.square(target - mean[index]), minlength=len(rows))
         shape = -1, folds, width
         moments_of_target = rows.reshape(folds, width), mean.reshape(shape), squares.reshape(shape)
-        return cls(np.asarray(values, dtype=object), moments_of_target, classes)
+        return cls(values, moments_of_target, classes)
 
     def join(self, later: Groups) -> Groups:
         """Return the groups of both, with the categories in the order of their first occurrence."""
