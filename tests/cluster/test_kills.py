@@ -72,6 +72,9 @@ def test_after_a_killed_rank_the_others_go_on_and_after_a_killed_mpiexec_their_w
         starts, shared = cluster.record.worlds[0].starts, _shared_memory(cluster)
         assert shared, "ranks of one node share memory"
         kill(victim["pid"])
+        if template:
+            ended_with = f"a rank, process {victim['pid']}, ended with signal 9 (SIGKILL)"
+            until("the signal is in the log", lambda: ended_with in cluster.logs())
         if has_ulfm(mpi_library.find()):
             until("the loss is seen", lambda: cluster.refresh().state == "degraded")
             assert set(client.run(os.getpid).values()) == others

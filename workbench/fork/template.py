@@ -25,6 +25,7 @@ from workbench.fork import stub
 from workbench.fork.become import TEMPLATE, Variables, become, rename
 from workbench.log import debug_log
 from workbench.processes import parent_death, user_folder
+from workbench.text import exit_description
 
 # Seconds for a stub to send its order, and for the first stub to connect to a template without a head.
 _ORDER_TIMEOUT, _FIRST_STUB_TIMEOUT = 10.0, 10.0
@@ -298,7 +299,10 @@ class Template:
             pid, status = os.waitpid(-1, os.WNOHANG)
             if not pid:
                 return
-            debug_log.ended(pid, os.waitstatus_to_exitcode(status), "a rank")
+            code = os.waitstatus_to_exitcode(status)
+            debug_log.ended(pid, code, "a rank")
+            if code < 0:  # the launcher may not report it, if the other ranks continue
+                print(f"workbench: a rank, process {pid}, ended with {exit_description(code)}", file=sys.stderr)  # noqa: T201
             if connection := self._ranks.pop(pid, None):
                 with contextlib.suppress(OSError):  # the stub was killed, and its rank with it
                     connection.sendall(stub.ENDED + status.to_bytes(4, sys.byteorder))

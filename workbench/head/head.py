@@ -410,7 +410,9 @@ class Head:
         await self._on_disk(note)
         logger.info("ending the cluster: %s", reason)
         self._notify(f"the cluster ends: {reason}", "end")
-        self.scheduler.fail_unfinished(ended.lost(self.record, reason))
+        ending = ended.lost(self.record, reason)
+        self.scheduler.reject_new_work(ending)
+        self.scheduler.fail_unfinished(ending)
         for task in self._tasks:
             task.cancel()
         failed = kind == ended.FAILED

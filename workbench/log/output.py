@@ -42,9 +42,14 @@ def keep_on() -> None:
         if isinstance(before, io.TextIOWrapper):  # else the process was started without this file
             with suppress(OSError):
                 before.flush()
-            file = io.BufferedWriter(_LogFile(number, "w", closefd=False))
+            raw = _LogFile(number, "w", closefd=False)
             after = io.TextIOWrapper(
-                file, encoding=before.encoding, errors=before.errors, line_buffering=before.line_buffering
+                # The interpreter does the same with PYTHONUNBUFFERED.
+                raw if before.write_through else io.BufferedWriter(raw),
+                encoding=before.encoding,
+                errors=before.errors,
+                line_buffering=before.line_buffering,
+                write_through=before.write_through,
             )
             setattr(sys, name, after)
             setattr(sys, f"__{name}__", after)

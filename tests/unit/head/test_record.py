@@ -195,7 +195,10 @@ async def test_a_file_server_that_hangs_does_not_keep_a_head_from_ending_its_ran
     head.worlds = SimpleNamespace(stop=partial(end, "worlds"))
     head.cells = SimpleNamespace(close=partial(end, "cells"))
     head.scheduler = SimpleNamespace(
-        log_event=lambda *_: None, fail_unfinished=lambda _: None, close=partial(end, "scheduler")
+        log_event=lambda *_: None,
+        reject_new_work=lambda _: None,
+        fail_unfinished=lambda _: None,
+        close=partial(end, "scheduler"),
     )
     try:
         async with asyncio.timeout(DEADLINE):

@@ -32,6 +32,19 @@ def test_print_of_a_process_whose_output_is_a_log_on_a_full_disk_raises_no_error
         assert subprocess.run([sys.executable, "-c", program], check=False, stdout=full, stderr=full).returncode == 7
 
 
+@pytest.mark.parametrize("unbuffered", [True, False])
+def test_a_line_is_in_the_log_as_early_as_without_the_workbench(tmp_path, unbuffered):
+    program = (
+        "import os, sys; from workbench.log import output; output.keep_on(); print('\u20ac'); "
+        "print('b', file=sys.stderr); os._exit(0)"
+    )
+    variables = {**os.environ, "PYTHONUNBUFFERED": "1" * unbuffered}
+    written = [tmp_path / name for name in ("stdout", "stderr")]
+    with open(written[0], "wb") as out, open(written[1], "wb") as err:
+        subprocess.run([sys.executable, "-c", program], check=True, stdout=out, stderr=err, env=variables)
+    assert [path.read_text(encoding="utf-8") for path in written] == ["\u20ac\n" * unbuffered, "b\n"]
+
+
 @pytest.mark.parametrize("number", output.FULL)
 def test_a_log_for_which_the_disk_has_no_room_is_not_a_condition(tmp_path, monkeypatch, number):
     def full(*_):
