@@ -136,7 +136,7 @@ class HeadScheduler(UnixHTTP, Scheduler):
         memory, limit = worker.metrics.get("memory", 0), worker.memory_limit
         amount = f"{format_bytes(memory)} of its limit of {format_bytes(limit)}"
         if facts["host"] == socket.gethostname() and self.memory_kills.recent():
-            return f", probably killed by the system for lack of memory (last measured: {amount})"
+            return f", as the system has killed a process of this host for lack of memory (last measured: {amount})"
         return f", with {amount} in use" if limit and memory > _MUCH * limit else ""
 
     def reject_new_work(self, refusal: WorkbenchError) -> None:

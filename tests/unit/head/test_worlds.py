@@ -120,8 +120,8 @@ async def test_only_the_rank_that_was_lost_first_has_ended_its_world_and_its_tas
     monkeypatch.setattr(worlds, "survives_a_lost_rank", lambda *_, **__: survives)
     first, second = ({"world": 0, "rank": rank, "pid": 7, "host": "n1"} for rank in (0, 1))
     assert not cluster.worlds.ends(first)
-    cluster.worlds.left(0, 0, ", probably killed by the system for lack of memory")
-    assert " was lost, probably killed by the system for lack of memory; " in cluster.messages[-1]
+    cluster.worlds.left(0, 0, ", as the system has killed a process of this host for lack of memory")
+    assert " was lost, as the system has killed a process of this host for lack of memory; " in cluster.messages[-1]
     assert cluster.worlds.ends(second) is not survives
     cluster.worlds.get(0).stopping = True
     assert cluster.worlds.ends(second)
