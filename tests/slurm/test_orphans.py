@@ -102,7 +102,7 @@ def test_a_start_that_is_killed_at_any_moment_leaves_no_job_that_is_not_listed(s
 def test_a_queued_job_without_a_starter_is_listed_attached_to_and_comes_up(slurm):
     job = queued_without_a_starter(slurm, "queued")
     [status] = actions.listing().clusters
-    assert (status.name, status.state, status.jobs) == ("queued", "queued", [job])
+    assert (status.name, status.state, status.jobs) == ("queued", "held", [job])
     assert status.message == "HELD by the user: scontrol release ends the hold"
 
     attached = Doing(lambda: MPICluster.attach("queued"))

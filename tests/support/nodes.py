@@ -28,7 +28,7 @@ def two_on_each(ranks: int) -> list[tuple[int, int, int, str]]:
 
 
 def numbers(record: Record) -> set[str]:
-    """Return Slurm's numbers of the jobs that a cluster has, or has had."""
+    """Return Slurm's numbers of the jobs that a cluster has, without those that are known to have ended."""
     return {job.partition(".")[0] for job in jobs.all_jobs(record)}
 
 
