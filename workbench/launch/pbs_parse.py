@@ -214,8 +214,16 @@ _WAITING = {
     "Not enough free nodes available": "waiting for free nodes",
     "Not enough total nodes available": "fewer nodes exist",
     "Queue not started": "its queue is stopped",
-    "Job would conflict with reservation or top job": "waiting behind jobs of higher priority or reservations",
-}
+    **dict.fromkeys(("Job would conflict with", "Job would interfere with", "Job would break", "Provisioning for job",
+                     "Provision conflict"), "waiting behind jobs of higher priority or reservations"),
+    **dict.fromkeys(("Job would cross", "Job will cross", "Dedicated time"),
+                    "its walltime reaches into a time that the site reserves"),
+    "Not enough of the right type": "waiting for free nodes of the requested type",
+    "No available resources": "waiting for free nodes",
+    "Too few free resources": "waiting for free nodes",
+    "Can't preempt": "waiting behind running jobs that cannot be preempted",
+}  # fmt: skip
+_LIMIT = re.compile(r"\blimit\b.*reached|reached.*\blimit\b|would exceed .* limit", re.IGNORECASE)
 _SHORTAGE = re.compile(r"Insufficient amount of (?:queue |server )?resource: (\S+)\s*(?:\((.*)\))?")
 _AMOUNTS = re.compile(r"R: (\S+) A: (\S+) T: (\S+)")
 _CODES = {
@@ -306,11 +314,23 @@ def signal_or_code(code: int) -> str:
     return f"exit code {code}"
 
 
+def _limit(rest: str) -> str:
+    """Return the message for a limit: Queue short per-user limit reached on resource ncpus."""
+    resource, queue = re.search(r"on resource (\S+)", rest), re.search(r"queue ([^\s']+)", rest, re.IGNORECASE)
+    person = re.search(r"\b(user|group|project)\b", rest, re.IGNORECASE)
+    amount = _RESOURCES.get(resource[1], resource[1]) if resource else "running jobs"
+    place = f"queue {queue[1]}" if queue else "the node" if rest.startswith("Node") else "the server"
+    return f"the limit of {amount}{f' per {person[1].lower()}' if person else ''} of {place} is reached"
+
+
 def _shortage(rest: str, never: bool) -> str:
     """Return the message for a resource of which there is not enough."""
+    if _LIMIT.search(rest):
+        return _limit(rest)
     match = _SHORTAGE.match(rest)
     if match is None:
-        return rest
+        # These are sentences, to which others are added.
+        return rest[:1].lower() + rest[1:].rstrip(".") if rest[1:2].islower() else rest
     resource = _RESOURCES.get(match[1], match[1])
     amounts = _AMOUNTS.fullmatch(match[2] or "")
     if amounts and never:

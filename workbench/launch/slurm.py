@@ -40,8 +40,8 @@ from workbench.launch.slurm_script import comment, overriding, script
 _EARLY = 60
 # Seconds after which a scheduler counts as absent if the user has not named it.
 _AVAILABLE = 5.0
-# Prefixes of variables by which a query would omit jobs, or scancel would ask for a confirmation.
-_FILTERS = ("SQUEUE_", "SACCT_", "SINFO_", "SCANCEL_")
+# Prefixes of variables by which a query would omit jobs or ask another cluster, or scancel would ask first.
+_FILTERS = ("SQUEUE_", "SACCT_", "SINFO_", "SCANCEL_", "SLURM_CLUSTERS")
 
 
 class SlurmLauncher(BatchLauncher):

@@ -220,4 +220,4 @@ _VARIABLES = {
 }
 # With these variables sbatch would not submit one job in the background to this cluster, or the job would have other
 # files in place of its log and of an empty input.
-_NEVER = ("SBATCH_ARRAY_INX", "SBATCH_CLUSTERS", "SBATCH_ERROR", "SBATCH_INPUT", "SBATCH_WAIT")
+_NEVER = ("SBATCH_ARRAY_INX", "SBATCH_CLUSTERS", "SBATCH_ERROR", "SBATCH_INPUT", "SBATCH_WAIT", "SLURM_CLUSTERS")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import time
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -255,6 +256,30 @@ def test_exit_codes_of_torque_that_mean_other_things_are_told_as_numbers():
 def test_a_job_that_is_held_after_failed_starts_tells_so(comment, reason):
     jobs = {"1.x": {"job_state": "H", "Hold_Types": "s", "comment": comment}}
     assert pbs_parse.statuses(json.dumps({"Jobs": jobs}))["1.x"].reason == reason
+
+
+def test_every_comment_of_the_scheduler_is_told_in_words():
+    text = (Path(__file__).parents[2] / "data" / "pbs-comments.txt").read_text(encoding="utf-8")
+    told = {
+        comment: pbs_parse.waiting(f"Not Running: {comment.replace('%s', 'short')}") for comment in text.splitlines()
+    }
+    assert len(told) > 70
+    for comment, reason in told.items():
+        assert reason[:1].islower() or reason.startswith("PBS"), comment
+        assert "Not Running" not in reason
+        assert reason.rstrip(".") == reason
+    limits = [comment for comment in told if " limit" in comment and "small" not in comment]
+    assert [comment for comment in limits if not told[comment].startswith("the limit of ")] == []
+    assert (
+        told["Queue %s per-user limit reached on resource %s"]
+        == "the limit of short per user of queue short is reached"
+    )
+    assert pbs_parse.waiting("Not Running: Server per-group limit reached on resource ncpus") == (
+        "the limit of processors per group of the server is reached"
+    )
+    assert pbs_parse.waiting("Not Running: would exceed user ann's limit on resource mem in queue long") == (
+        "the limit of memory per user of queue long is reached"
+    )
 
 
 def test_lines_that_go_on_are_put_together():

@@ -359,8 +359,9 @@ def test_what_the_site_leaves_out_cannot_be_asked_for_and_is_not_made_up(skip, a
 def test_variables_that_contradict_the_script_are_named(tmp_path):
     names = ["TIMELIMIT", "QOS", "WAIT", "ARRAY_INX", "REQUEUE", "EXCLUSIVE", "ERROR"]
     text = Slurm.script(spec_in(tmp_path))
-    assert overriding(text, dict.fromkeys([*(f"SBATCH_{name}" for name in names), "HOME"], "x")) == [
-        "SBATCH_ARRAY_INX", "SBATCH_ERROR", "SBATCH_REQUEUE", "SBATCH_TIMELIMIT", "SBATCH_WAIT",
+    given = [*(f"SBATCH_{name}" for name in names), "HOME", "SLURM_CLUSTERS"]
+    assert overriding(text, dict.fromkeys(given, "x")) == [
+        "SBATCH_ARRAY_INX", "SBATCH_ERROR", "SBATCH_REQUEUE", "SBATCH_TIMELIMIT", "SBATCH_WAIT", "SLURM_CLUSTERS",
     ]  # fmt: skip
     with settings(memory="1 GiB"):
         assert overriding(Slurm.script(spec_in(tmp_path)), {"SBATCH_MEM_PER_CPU": "x"}) == ["SBATCH_MEM_PER_CPU"]
