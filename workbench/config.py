@@ -6,17 +6,23 @@ The defaults are in ``workbench.yaml`` beside this file; settings are read when 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from workbench.errors import InvalidRequest, WorkbenchError
+from workbench.errors import InvalidRequest, WorkbenchError, closest
 
 __version__ = "0.1.0"
 """Version of the workbench."""
 
+CHOICES = {
+    "scheduler": ("auto", "local", "here", "slurm", "pbs"),
+    "mpi.launcher": ("auto", "srun", "mpiexec"),
+    "ml.engine": ("auto", "mpi", "dask", "local"),
+}
+"""Valid values of the settings that have a list of them."""
 # The longest time that a lock accepts is not much longer.
 _MAX_SECONDS = 1e9
 
@@ -65,6 +71,56 @@ def get(key: str) -> Any:
     # The end of a `with dask.config.set(...)` around the first use removes the defaults that were set within it.
     default = dask.config.get(f"workbench.{key}", config=_register_defaults())
     return dask.config.get(f"workbench.{key}", default)
+
+
+def check() -> None:
+    """Check the names and values of all settings below ``workbench``.
+
+    Raises
+    ------
+    InvalidRequest
+        If a setting does not exist, or has a value of another kind than its default.
+    """
+    import dask
+
+    known = _flat(_register_defaults())
+    for name, given in _flat(dask.config.config).items():
+        if name not in known and given is not None:  # None is an empty section
+            close = closest(name, known)
+            raise InvalidRequest(
+                f"the setting workbench.{name}, from {_origin(name)}, does not exist.",
+                hint=f"Did you mean workbench.{close}?" if close else "Remove this setting.",
+            )
+    for name, default in known.items():
+        _reader(default)(name)
+
+
+def _reader(default: Any) -> Callable[[str], Any]:
+    """Return the function that checks the values of a setting with this default."""
+    kinds: dict[type, Callable[[str], Any]] = {bool: switch, int: whole, float: fraction, list: arguments}
+    if isinstance(default, str) and any(map(str.isdigit, default)):
+        return size if default.endswith("B") else seconds
+    return kinds.get(type(default), text)
+
+
+def _flat(settings: Mapping[str, Any], above: str = "workbench") -> dict[str, Any]:
+    """Return the settings below a section, by their dotted names."""
+    flat: dict[str, Any] = {}
+    for key, value in (settings.get(above) or {}).items():
+        name = key.replace("_", "-")
+        below = _flat({name: value}, name) if isinstance(value, Mapping) else {"": value}
+        flat |= {f"{name}.{last}".rstrip("."): item for last, item in below.items()}
+    return flat
+
+
+def _origin(name: str) -> str:
+    """Return the place where a setting is set."""
+    import dask
+
+    variable = f"DASK_WORKBENCH__{name.replace('.', '__').replace('-', '_').upper()}"
+    files = dask.config.collect_yaml(dask.config.paths, return_paths=True)
+    paths = [f"the file {path}" for path, settings in files if name in _flat(settings)]
+    return f"the variable {variable}" if variable in os.environ else next(reversed(paths), "dask.config.set")
 
 
 def seconds(key: str) -> float:
@@ -135,6 +191,34 @@ def arguments(key: str) -> list[str]:
         allowed = "a list of texts with one argument per item, e.g. ['--verbose', '--report-bindings']"
         raise InvalidRequest(option=f"workbench.{key}", given=given, allowed=allowed)
     return list(given)
+
+
+def switch(key: str) -> bool:
+    """Return the setting ``workbench.<key>``, true or false.
+
+    Raises
+    ------
+    InvalidRequest
+        If the user has set it to something else.
+    """
+    given = get(key)
+    if not isinstance(given, bool):
+        raise InvalidRequest(option=f"workbench.{key}", given=given, allowed="true or false")
+    return given
+
+
+def text(key: str) -> str | None:
+    """Return the setting ``workbench.<key>``, a text, which is one of `CHOICES` if these are listed.
+
+    Raises
+    ------
+    InvalidRequest
+        If the user has set it to something else.
+    """
+    given = get(key)
+    if given not in CHOICES[key] if key in CHOICES else not isinstance(given, str | None):
+        raise InvalidRequest(option=f"workbench.{key}", given=given, allowed=CHOICES.get(key, "a text"))
+    return None if given is None else str(given)
 
 
 def time_span(option: str, given: Any) -> float:

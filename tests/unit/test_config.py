@@ -40,6 +40,56 @@ def test_an_unknown_setting_is_a_key_error():
         config.get("no-such-thing")
 
 
+def test_the_defaults_and_every_form_of_a_name_pass_the_check():
+    config.check()
+    with dask.config.set({"workbench.mpi.srun_args": ["-v"], "workbench.world": None, "workbench.comm.pool": 0}):
+        config.check()
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "words"),
+    [
+        (
+            "idle-timeuot",
+            "1 h",
+            "workbench.idle-timeuot, from dask.config.set, does not exist. Did you mean workbench.idle-timeout?",
+        ),
+        (
+            "mpi.gaurd",
+            False,
+            "workbench.mpi.gaurd, from dask.config.set, does not exist. Did you mean workbench.mpi.guard?",
+        ),
+        ("mpi.guard", "off", "workbench.mpi.guard 'off' is not valid. Choose true or false"),
+        ("template", 1, "workbench.template 1 is not valid. Choose true or false"),
+        ("mpi.extra-args", "-v", "workbench.mpi.extra-args '-v' is not valid"),
+        ("keep-logs", -1, "workbench.keep-logs -1 is not valid"),
+        ("comm.pool", 2, "workbench.comm.pool 2 is not valid"),
+        ("cells.output-limit", "much", "workbench.cells.output-limit 'much' is not valid"),
+        ("spmd.watchdog", "soon", "workbench.spmd.watchdog 'soon' is not valid"),
+        ("ml.engine", "mpj", "workbench.ml.engine 'mpj' is not valid. Did you mean 'mpi'?"),
+        ("scheduler", ["slurm"], "workbench.scheduler ['slurm'] is not valid"),
+        ("interface", 7, "workbench.interface 7 is not valid"),
+    ],
+)
+def test_a_name_or_a_value_that_is_not_valid_is_named_by_the_check(name, given, words):
+    with dask.config.set({f"workbench.{name}": given}), pytest.raises(InvalidRequest) as error:
+        config.check()
+    assert words in str(error.value)
+
+
+def test_the_check_names_the_file_or_the_variable(tmp_path, monkeypatch):
+    (tmp_path / "site.yaml").write_text("workbench: {mpi: {lancher: srun}}\n", encoding="utf-8")
+    monkeypatch.setattr(dask.config, "paths", [str(tmp_path)])
+    with dask.config.set({"workbench.mpi.lancher": "srun"}):
+        with pytest.raises(
+            InvalidRequest, match=r"from the file .*site\.yaml, does not exist.*workbench\.mpi\.launcher"
+        ):
+            config.check()
+        monkeypatch.setenv("DASK_WORKBENCH__MPI__LANCHER", "srun")
+        with pytest.raises(InvalidRequest, match=r"from the variable DASK_WORKBENCH__MPI__LANCHER, does not exist"):
+            config.check()
+
+
 @pytest.mark.parametrize("key", TIMES)
 def test_every_default_time_is_above_zero(key):
     with dask.config.set({f"workbench.{key}": DEFAULTS[key]}):

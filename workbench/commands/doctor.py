@@ -133,13 +133,14 @@ def names(distributions: Iterable[metadata.Distribution]) -> CheckResult:
 
 
 def settings() -> CheckResult:
-    """Check that Dask's settings, with those of this package and of ``jobqueue.yaml``, can be read."""
+    """Check that Dask's settings can be read, and that the settings of this package exist and have valid values."""
     try:
         with config.unreadable_file_in_words():
             # The import of `dask.config` reads the settings too.
             import dask.config
 
             files = [str(path) for path, _ in dask.config.collect_yaml(dask.config.paths, return_paths=True)]
+            config.check()
     except InvalidRequest as error:
         return failure("settings", error)
     return CheckResult("settings", "ok", ", ".join(files) or "no file has settings")

@@ -43,12 +43,7 @@ def record_of(given: ClusterOptions) -> Record:
         If the scheduler, or the MPI for `fault_tolerant`, is not found.
     """
     values = given.checked()
-    # These settings would otherwise fail later, in head and ranks.
-    config.size("comm.threshold")
-    config.fraction("comm.pool")
-    config.whole("world.restarts")
-    for key in ("mpi.extra-args", "mpi.srun-args"):
-        config.arguments(key)
+    config.check()  # otherwise head and ranks would fail later, or ignore a name with a typing error
     process_manager.check(fault_tolerant=values["fault_tolerant"])
     chosen = launcher(choose(given.scheduler))
     requested = Resources(**{each.name: values[each.name] for each in options(Resources)})

@@ -10,9 +10,8 @@ from workbench.errors import InvalidRequest, LaunchError
 from workbench.hints import Option
 from workbench.launch.interface import Launcher
 from workbench.launch.local import HereLauncher, LocalLauncher
-from workbench.launch.options import SCHEDULERS
 
-CHOICES = ("auto", *SCHEDULERS)
+CHOICES = config.CHOICES["scheduler"]
 """Values of ``--scheduler``; ``auto``: the first batch scheduler that answers, else this host."""
 COMMANDS = {"slurm": "sbatch", "pbs": "qsub"}
 """The command of each batch scheduler, in the order in which ``auto`` tries them."""

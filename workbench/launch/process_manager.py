@@ -20,7 +20,7 @@ from workbench.launch.mpi_library import MPI
 from workbench.launch.mpiexec import WorldCommand
 from workbench.launch.multinode import NodePlacement, interface_of, mpiexec_command, srun_command
 
-MANAGERS = ("auto", "srun", "mpiexec")
+MANAGERS = config.CHOICES["mpi.launcher"]
 
 
 def check(*, fault_tolerant: bool) -> str:

@@ -14,7 +14,7 @@ from workbench.mpi import context
 if TYPE_CHECKING:
     from distributed import Client
 
-ENGINES = ("auto", "mpi", "dask", "local")
+ENGINES = config.CHOICES["ml.engine"]
 """The values of ``engine``."""
 
 # By client, whose scheduler stays the same: each fit with "auto" needs this, and a request takes some of a short fit.
