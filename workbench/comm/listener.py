@@ -1,7 +1,8 @@
-"""Listeners that limit the time and the files of connections without the cluster's certificate.
+"""Listeners that limit the time, the files and the number of connections without the cluster's certificate.
 
 Any user of the node can connect to a port. A connection of distributed's own listener waits for the TLS handshake
-without a deadline, until the process has no files left for clients with the key, and each failure is logged.
+without a deadline, until the process has no files left for clients with the key, and each failure is logged. Each
+handshake takes time of the process, so other users of the host get few of them.
 """
 
 from __future__ import annotations
@@ -9,6 +10,8 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
+import os
+import struct
 import time
 from collections.abc import Callable
 from functools import partial
@@ -19,6 +22,7 @@ from tornado.ioloop import IOLoop
 from tornado.netutil import add_accept_handler
 
 from workbench.processes import open_files
+from workbench.processes.guard import owner
 
 if TYPE_CHECKING:
     from tornado.iostream import IOStream
@@ -29,6 +33,8 @@ logger = logging.getLogger("workbench.comm")
 _HANDSHAKE_TIMEOUT = 30.0
 # Connections without a complete handshake, at most: each takes 50 KiB of memory.
 _MAX_STRANGERS = 4096
+# Connections in a second that other users of the host get: someone may have received the certificate.
+_SHARE = 10
 # Seconds between two lines in the log.
 _LOG_INTERVAL = 60.0
 # Seconds until the next accept() if no file is free.
@@ -122,12 +128,13 @@ class _Accepting:
     def __init__(self, listening: Any, turn_away: Callable[[str], bool]) -> None:
         self._listening, self._turn_away = listening, turn_away
         self.fileno, self.close = listening.fileno, listening.close
+        self._second, self._accepted = 0, 0  # the connections of other users in the present second
 
     def accept(self) -> Any:
         """Return a connection and the peer's address; raise BlockingIOError if no connection waits."""
         while True:
             try:
-                return self._listening.accept()
+                connection, address = self._listening.accept()
             except OSError as error:
                 if error.errno not in _FULL:
                     raise
@@ -138,10 +145,33 @@ class _Accepting:
                     loop.update_handler(self.fileno(), 0)
                     loop.call_later(_PAUSE, self._resume)
                     raise BlockingIOError from error
+                continue
+            if _is_of_another_user(connection, address) and self._has_no_share():
+                connection.close()
+                raise ConnectionAbortedError  # tornado then accepts the next one
+            return connection, address
+
+    def _has_no_share(self) -> bool:
+        if self._second != (second := int(time.monotonic())):
+            self._second, self._accepted = second, 0
+        self._accepted += 1
+        if self._accepted > _SHARE:
+            _warnings.warn(f"other users of this host open more than {_SHARE} connections in a second")
+        return self._accepted > _SHARE
 
     def _resume(self) -> None:
         if self.fileno() >= 0:  # the socket is still open
             IOLoop.current().update_handler(self.fileno(), IOLoop.READ)
+
+
+def _is_of_another_user(connection: Any, address: Any) -> bool:
+    """Return whether a process of this host, but not of this user, has opened a connection."""
+    try:
+        own = connection.getsockname()
+        # Only on this host both ends have one address. A process without a socket has closed the connection.
+        return bool(address[0] == own[0] and owner(address, own) != os.geteuid())
+    except (OSError, ValueError, struct.error):
+        return False  # the kernel does not report the owner
 
 
 def guard() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import os
 
 import pytest
 from distributed.comm import connect, listen
@@ -129,3 +130,15 @@ async def test_who_has_the_key_is_served_when_files_have_run_out(security, monke
     assert _Full.attempts == 0
     assert len(caplog.records) == 1
     assert "one more connection cannot be accepted" in caplog.text
+
+
+async def test_other_users_of_the_host_get_their_share_of_connections_and_the_user_as_many_as_needed(
+    security, monkeypatch
+):
+    monkeypatch.setattr(listener, "_SHARE", 0)
+    async with _listening("tls", security) as listening:
+        await _is_served(listening, security)
+        monkeypatch.setattr(listener, "owner", lambda *_: os.geteuid() + 1)
+        await _ends(*[await _stranger(listening) for _ in range(5)])
+        monkeypatch.setattr(listener, "_SHARE", 1000)
+        await _is_served(listening, security)
