@@ -6,7 +6,6 @@ import re
 import time
 from collections.abc import Iterable
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,10 @@ from workbench.launch.launchers import launcher
 from workbench.text import clock
 
 _SEVERAL = " and job "
+
+
+PUBLISHED_S = 10.0
+"""Seconds after a submission in which a scheduler, or a site's cache of its answers, may not know the job yet."""
 
 
 def is_batch(record: Record) -> bool:
@@ -216,6 +219,8 @@ def describe(status: JobStatus) -> str:
 def cancel(record: Record, *, later: bool = False, world: int | None = None) -> None:
     """Cancel all jobs of a cluster, or only those of `later` worlds, or of one `world` of them, in any state.
 
+    The receipts of the jobs of one `world` that have ended are removed.
+
     Raises
     ------
     LaunchError
@@ -225,13 +230,19 @@ def cancel(record: Record, *, later: bool = False, world: int | None = None) -> 
     # Inside a job its id may be spelled differently from the one in the receipt.
     kept = {record.job, _read(record, _receipt(record))} if later else set()
     jobs = [job for job in all_jobs(record, certain=True) if job not in kept]
+    receipts: dict[str, Path] = {}
     if world is not None:
-        jobs = [job for job in map(partial(_read, record), record.folder.glob(f"world-{world}-*.job")) if job]
+        paths = record.folder.glob(f"world-{world}-*.job")
+        receipts = {job: path for path in paths if (job := _read(record, path))}
+        jobs = [*receipts]
     if not jobs:
         return
     _check_system(record)
     for job, status in scheduler.statuses(jobs).items():
         if status.finished:
+            # A job that was submitted a moment ago may not be known yet.
+            if job in receipts and (status.state.ended or time.time() > receipts[job].stat().st_mtime + PUBLISHED_S):
+                receipts[job].unlink(missing_ok=True)
             continue
         if status.state is JobState.UNKNOWN:
             reason = status.reason or "the scheduler does not report the owner of the job"

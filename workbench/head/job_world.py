@@ -17,12 +17,14 @@ from workbench.deploy.jobs import describe
 from workbench.deploy.record import Record
 from workbench.deploy.world import MPIWorld
 from workbench.errors import LaunchError, StartError
-from workbench.launch.interface import JobState, JobStatus
+from workbench.launch.interface import UNKNOWN, JobState, JobStatus
 from workbench.launch.launchers import launcher
 from workbench.launch.mpi_library import MPI
 
 # Seconds between two queries of the job: at the beginning or when its end is near, and the longest interval.
 _FIRST_INTERVAL, _MAX_INTERVAL = 0.3, 10.0
+# Seconds for the jobs of a removed world to end; the end of the cluster cancels them once more.
+_SETTLE_TIMEOUT = 600.0
 # Seconds for the requested end of a job before it is canceled, and for its end after that.
 _END_TIMEOUT = 8.0
 
@@ -37,6 +39,8 @@ class _Job:
     log: str
     no_rank_left: asyncio.Event
     """Set when the last rank has left, since the end of the job is near then."""
+    submitted: float
+    """Time of the monotonic clock after the submission."""
 
 
 class JobWorld(MPIWorld):
@@ -65,7 +69,7 @@ class JobWorld(MPIWorld):
         """
         self.begin()
         self.job = None
-        if any(self.record.folder.glob(f"world-{self.index}-*.job")):
+        if self._has_receipts():
             # An earlier start whose submission or end was not confirmed must not have ranks with the same names.
             await asyncio.to_thread(jobs.cancel, self.record, world=self.index)
         self._no_rank_left = asyncio.Event()
@@ -81,7 +85,8 @@ class JobWorld(MPIWorld):
     async def _submit(self, start: int, no_rank_left: asyncio.Event) -> _Job:
         spec = await asyncio.to_thread(world_job_spec, self.record, self.index, self.ranks, start)
         receipt = self.record.folder / f"world-{self.index}-{start}.job"
-        return _Job(await asyncio.to_thread(self._launcher.submit, spec), receipt, str(spec.log), no_rank_left)
+        job = await asyncio.to_thread(self._launcher.submit, spec)
+        return _Job(job, receipt, str(spec.log), no_rank_left, time.monotonic())
 
     async def _await_run(self, job: _Job) -> None:
         deadline = time.monotonic() + config.seconds("queue-timeout")
@@ -106,6 +111,8 @@ class JobWorld(MPIWorld):
 
     async def _status(self, job: _Job) -> JobStatus:
         status = (await asyncio.to_thread(self._launcher.statuses, [job.id]))[job.id]
+        if status.unknown_to_scheduler and time.monotonic() < job.submitted + jobs.PUBLISHED_S:
+            return UNKNOWN
         if status.finished:
             # The id is not needed any more. An error of the disk must not stop the end of a cluster.
             with suppress(OSError):
@@ -157,6 +164,19 @@ class JobWorld(MPIWorld):
         with suppress(TimeoutError):
             async with asyncio.timeout(_END_TIMEOUT):
                 await self._exited(job)
+
+    def _has_receipts(self) -> bool:
+        return any(self.record.folder.glob(f"world-{self.index}-*.job"))
+
+    async def settle(self) -> None:
+        """After `stop`: cancel jobs whose submission or end was not confirmed, until the scheduler confirms the end."""
+        deadline = time.monotonic() + _SETTLE_TIMEOUT
+        for interval in _intervals():
+            if not self._has_receipts() or time.monotonic() > deadline:
+                return
+            with suppress(LaunchError, OSError):
+                await asyncio.to_thread(jobs.cancel, self.record, world=self.index)
+            await asyncio.sleep(interval)
 
     async def _cancel(self, job: _Job) -> None:
         try:

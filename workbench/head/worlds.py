@@ -287,6 +287,8 @@ class Worlds:
                 given=self._record.resources.gpus_per_rank,
                 hint="Start another cluster with more ranks, if the host has GPUs for all its ranks.",
             )
+        if self._is_ending():
+            raise StartError(f"cluster {self._record.name!r} is ending, and starts no more worlds.")
         # An index is not used again, because the job of an abandoned world may still exist.
         index, mpi = next(self._indices), self._first.mpi
         world: MPIWorld = WorldProcess(self._record, mpi, index, ranks, sum(world.ranks for world in self))
@@ -342,6 +344,8 @@ class Worlds:
             del self._worlds[world.index]
         self._keepers.pop(world.index, None)
         self._changed()
+        if isinstance(world, JobWorld):
+            self._run(world.settle())
 
     async def restart(self, client: Connection | None = None) -> None:
         """Restart all worlds in the same job; results on ranks are lost.
