@@ -31,7 +31,7 @@ from workbench.launch import network
 from workbench.launch.mpi_library import MPI, check_choice, loaded_library, mpiexec_of
 from workbench.launch.mpiexec import available_cores
 from workbench.launch.probe import ProbeResult, say_hello
-from workbench.processes import guard
+from workbench.processes import guard, ports
 from workbench.text import count
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ _NODE_FOLDERS = (
     ("spilled data", node_dirs.spill),
     ("shared memory", node_dirs.shared_memory),
 )
-_NEED_TWO_RANKS = ("launcher", "thread level", "GPUs", "template")
+_NEED_TWO_RANKS = ("launcher", "ports of ranks", "thread level", "GPUs", "template")
 _DISTRIBUTION = "mpi-workbench"
 _PACKAGES = ("dask", "distributed", "mpi4py", "numpy")
 
@@ -172,6 +172,7 @@ def _world(choice: str) -> Generator[CheckResult, None, MPI | None]:
         yield from (skipped(check, "two ranks") for check in _NEED_TWO_RANKS)
     else:
         yield launcher(hello, guarded=bool(config.get("mpi.guard")))
+        yield ports_of_ranks(hello, mpi)
         yield thread_level(hello)
         yield gpus(nvml.visible_gpus(), hello.worlds[0]["gpu_aware"])
         yield template(say_hello(mpi, _TIMEOUT_S, forked=True) if config.get("template") else None)
@@ -253,7 +254,25 @@ def launcher(hello: ProbeResult, *, guarded: bool) -> CheckResult:
     if reason := next((line for line in hello.output.splitlines() if guard.UNGUARDED in line), ""):
         remedy = "Use a host with Linux 5.14 or later, outside of containers, or a host without other users."
         return CheckResult(check, "warning", reason.removeprefix("workbench: "), remedy)
-    return CheckResult(check, "ok", "no port answers other users of this host")
+    tried = [port for port in hello.worlds[0]["ports"] if port["accepted"] is not None]
+    if opened := [f"{port['host']}:{port['port']}" for port in tried if port["accepted"]]:
+        detail = f"mpiexec accepts connections of other users of this host (port {', '.join(opened)})"
+        return CheckResult(check, "warning", detail, "Use another MPI, or a host without other users.")
+    detail = "the guard refuses other users of this host at the ports of mpiexec"
+    if tried:
+        return CheckResult(check, "ok", f"{detail}, tried on {count(len(tried), 'port')} as user {ports.STRANGER}")
+    return CheckResult(check, "ok", f"{detail} (not tried, because only root can connect as another user)")
+
+
+def ports_of_ranks(hello: ProbeResult, mpi: MPI) -> CheckResult:
+    """Report the ports on which the MPI library of the ranks listens, of a world on one host."""
+    check = "ports of ranks"
+    found = [f"{port['host']}:{port['port']}" for port in hello.worlds[0]["ports"] if port["of_rank"]]
+    if not found:
+        return CheckResult(check, "ok", f"the ranks of {mpi} on one host have no port")
+    detail = f"the ranks of {mpi} listen on {', '.join(found)}, and no MPI authenticates the peers of its ranks"
+    remedy = "On a host with other users, use Open MPI, whose ranks have no port on one host."
+    return CheckResult(check, "warning", detail, remedy)
 
 
 def thread_level(hello: ProbeResult) -> CheckResult:

@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 from workbench.gpu.mpi_support import is_gpu_aware
+from workbench.processes import ports
 
 
 def main(daemon: int | None = None, **_: Any) -> None:
@@ -25,6 +26,8 @@ def main(daemon: int | None = None, **_: Any) -> None:
             "threads": next(name for name in dir(MPI) if name.startswith("THREAD_") and getattr(MPI, name) == level),
             "forked": daemon is not None,
             "gpu_aware": is_gpu_aware(MPI),
+            # A forked rank is not below its launcher.
+            "ports": [] if daemon else ports.tried(),
         }
         print(json.dumps(result), flush=True)  # noqa: T201  (the output is the purpose of the program)
     MPI.Finalize()

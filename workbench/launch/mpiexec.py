@@ -139,9 +139,12 @@ def ulfm() -> tuple[list[str], dict[str, str]]:
     return ["--with-ft", "ulfm"], {"PRTE_MCA_state_base_error_non_zero_exit": "0"}
 
 
-def _mpich(_: MPI, geometry: Geometry) -> _Options:
+def _mpich(mpi: MPI, geometry: Geometry) -> _Options:
+    # On one host shared memory is enough, and ranks have no TCP port, which would accept every user. An older UCX may
+    # not know how to exclude a transport.
+    defaults = {"UCX_TLS": "^tcp"} if mpi.version >= (4, 1) else {}
     # Without this option Hydra uses the hosts of an enclosing job.
-    return ["-launcher", "fork", "-n", str(geometry.ranks)], {}, {}
+    return ["-launcher", "fork", "-n", str(geometry.ranks)], {}, defaults
 
 
 def _intelmpi(_: MPI, geometry: Geometry) -> _Options:

@@ -35,7 +35,8 @@ class ProbeResult:
     """Exit code of ``mpiexec``; None: it had not ended at the deadline."""
     worlds: tuple[Mapping[str, Any], ...]
     """The report of every rank 0: ``hello``, the size of its world, ``total`` of the Allreduce, the name of the level
-    of ``threads``, whether it was ``forked``, and ``gpu_aware``, see `workbench.gpu.mpi_support.is_gpu_aware`."""
+    of ``threads``, whether it was ``forked``, ``gpu_aware``, see `workbench.gpu.mpi_support.is_gpu_aware`, and
+    ``ports``, see `workbench.processes.ports.tried`."""
     output: str
     """The complete output."""
 

@@ -290,7 +290,7 @@ class Guard:
 
     def _listening_socket(self, call: _Call) -> socket.socket | None:
         """Return a copy of the listening socket of a launcher, or None if the kernel can serve the call."""
-        if not _is_launcher(call.pid):
+        if not is_launcher(call.pid):
             return None
         try:
             copy = socket.socket(fileno=_copy_file(call.process(), call.arguments[0]))
@@ -417,7 +417,7 @@ class _Call:
             os.close(memory)
 
 
-def _is_launcher(process: int) -> bool:
+def is_launcher(process: int) -> bool:
     """Return whether a process below the tether is no rank, will not become one, and was not started by one."""
     program = os.path.basename(os.readlink(f"/proc/{process}/exe")).removesuffix(" (deleted)")
     if program in _AUTHENTICATING:

@@ -17,8 +17,8 @@ from workbench.launch.mpi_library import MPI
 from workbench.launch.probe import ProbeResult, parse_output
 
 FOUND = MPI("openmpi", (5, 0, 11), "/lib/libmpi.so", "/bin/mpiexec")
-ALONE = {"hello": 1, "total": 1, "threads": "THREAD_MULTIPLE"}
-TOGETHER = {"hello": 2, "total": 3, "threads": "THREAD_MULTIPLE"}
+ALONE = {"hello": 1, "total": 1, "threads": "THREAD_MULTIPLE", "ports": []}
+TOGETHER = {"hello": 2, "total": 3, "threads": "THREAD_MULTIPLE", "ports": []}
 
 
 def installed(folder, name, files, command=None):
@@ -97,7 +97,7 @@ def test_a_world_that_does_not_work_is_told_with_its_last_words(hello, words):
 
 
 def test_what_ranks_say_is_heard_among_warnings_of_the_library():
-    said = '{"hello": 2, "total": 3, "threads": "THREAD_MULTIPLE"}'
+    said = '{"hello": 2, "total": 3, "threads": "THREAD_MULTIPLE", "ports": []}'
     assert parse_output(f'PMIX ERROR\n{said}\n{{"other": 1}}\n') == (TOGETHER,)
 
 
@@ -116,7 +116,7 @@ def test_less_than_thread_multiple_falls_back_to_tcp_and_asks_for_one_thread(lev
 @pytest.mark.parametrize(
     ("output", "guarded", "verdict", "words"),
     [
-        ("", True, "ok", "no port answers other users of this host"),
+        ("", True, "ok", "(not tried, because only root can connect as another user)"),
         ("", False, "warning", "because workbench.mpi.guard is false"),
         (
             "workbench: mpiexec, which cannot be guarded here: why\n",
@@ -131,6 +131,37 @@ def test_a_launcher_that_answers_other_users_is_a_warning(output, guarded, verdi
 
     assert finding.verdict == verdict
     assert finding.detail.startswith(words) or finding.detail.endswith(words)
+
+
+def port(number, accepted, of_rank=False):
+    return {"host": "192.0.2.1", "port": number, "of_rank": of_rank, "accepted": accepted}
+
+
+@pytest.mark.parametrize(
+    ("ports", "verdict", "words"),
+    [
+        ([port(7, False), port(8, False), port(9, None, of_rank=True)], "ok", "tried on 2 ports as user 65534"),
+        ([port(7, False), port(8, True)], "warning", "other users of this host (port 192.0.2.1:8)"),
+        ([port(7, None)], "ok", "not tried"),
+    ],
+)
+def test_the_ports_of_a_launcher_are_closed_only_if_another_user_has_tried_them(ports, verdict, words):
+    finding = doctor.launcher(ProbeResult(0, ({**TOGETHER, "ports": ports},), ""), guarded=True)
+
+    assert finding.verdict == verdict
+    assert words in finding.detail
+
+
+def test_ports_of_the_ranks_are_named_because_no_mpi_authenticates_their_peers():
+    mpi = MPI("mpich", (3, 4, 3), "", "mpiexec")
+    ports = [port(7, False), port(9, None, of_rank=True)]
+    for seen, verdict, words in (
+        ([ports[0]], "ok", "have no port"),
+        (ports, "warning", "listen on 192.0.2.1:9, and"),
+    ):
+        finding = doctor.ports_of_ranks(ProbeResult(0, ({**TOGETHER, "ports": seen},), ""), mpi)
+        assert finding.verdict == verdict
+        assert words in finding.detail
 
 
 @pytest.mark.parametrize(
