@@ -14,8 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support import csh
 
+from workbench.deploy.start import preview
 from workbench.errors import InvalidRequest, JobRejected, LaunchError, SchedulerTimeout
 from workbench.launch.interface import UNKNOWN, JobSpec, JobState, JobStatus, Resources
+from workbench.launch.options import ClusterOptions
 from workbench.launch.slurm import SlurmLauncher, available
 from workbench.launch.slurm_parse import (
     ACCOUNT_FORMAT,
@@ -328,6 +330,17 @@ def test_every_directive_that_is_left_out_is_named_with_the_reason():
         ["not used: --nodes=1", "--nodes of the start sets --nodes"],
         ["not used: -C ib", "--constraint is given"],
         ["not used: -J dask", "--name of the start sets --job-name"],
+    ]
+
+
+def test_a_dry_run_names_the_settings_of_the_site_that_have_no_effect(answers):
+    answers("sbatch", "exit 1")
+    with settings(**{"job-extra": ["--comment=app"], "partition": "main", "python": "python3"}):
+        text = preview(ClusterOptions(2, scheduler="slurm"))
+    assert [line for line in text.splitlines() if "jobqueue" in line] == [
+        "# not used: --comment=app of jobqueue.slurm.job-extra-directives, because the workbench sets --comment",
+        "# jobqueue.slurm.partition is not read",
+        "# not used: python of jobqueue.slurm, because the ranks run the Python of this process",
     ]
 
 
