@@ -176,7 +176,7 @@ def test_arrays_that_ranks_make_become_one(client4, shape, dtype):
 
     assert isinstance(made, da.Array)
     assert made.chunks == ((0, 1, 2, 3), *((length,) for length in shape))
-    assert made.dtype == np.dtype(dtype)
+    assert made.dtype == np.dtype(dtype).newbyteorder("=")
     expected = np.concatenate([np.full((rank, *shape), rank).astype(dtype) for rank in range(4)])
     np.testing.assert_array_equal(made.compute(), expected)
     np.testing.assert_array_equal(da.flip(made, 0).compute(), expected[::-1])
