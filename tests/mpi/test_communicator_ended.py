@@ -478,6 +478,8 @@ async def what_mpi_may_write_to_yet_is_kept(end: End):
     }
     for serial, (name, operation) in enumerate(operations.items(), 1):
         comm = _ours(communicators, serial, range(end.size))
+        # MPI has the buffers only after the ranks have compared them.
+        comm.compared = tuple(operations)
         buffers = [np.zeros(8 * end.size), np.zeros(8 * end.size)]
         kept = [weakref.ref(buffer) for buffer in buffers]
         if end.rank:

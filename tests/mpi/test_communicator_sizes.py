@@ -6,8 +6,11 @@ from array import array
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pytest
 from support.two_ways import communicators
 from support.world import on_ranks
+
+from workbench.errors import InvalidRequest
 
 if TYPE_CHECKING:
     from support.ends import End
@@ -57,7 +60,7 @@ async def test_ranks_agree_on_a_blocking_call_only_where_all_of_them_are_sure(en
     numbers, other = np.ones(8), np.zeros(8)
 
     def agreed(send: Any, receive: Any, op: Any = MPI.SUM, root: int = 0, name: str = "Allreduce") -> bool:
-        return _all_agree(ours, _signature(name, send, receive, ours.size, op=op, root=root))
+        return _all_agree(ours, _signature(name, send, receive, ours.size, op=op, root=root), name, send, receive)
 
     first = ours.rank == 0
     own = MPI.Op.Create(lambda *_: None)
@@ -75,6 +78,7 @@ async def test_ranks_agree_on_a_blocking_call_only_where_all_of_them_are_sure(en
     assert not agreed(numbers, other, own)
     assert not agreed(numbers, other, root=ours.rank, name="Reduce")
     assert not agreed(numbers, other, root=-1, name="Reduce")
-    assert not agreed(numbers, other, name="Reduce" if first else "Allreduce")
+    with pytest.raises(InvalidRequest, match=r"Reduce of 8 float64 on rank 0; Allreduce of 8 float64 on rank"):
+        agreed(numbers, other, name="Reduce" if first else "Allreduce")
     own.Free()
     plain.Free()

@@ -15,11 +15,16 @@ from workbench.mpi.message_size import items, nbytes
 from workbench.mpi.node_reduction import on_one_node
 from workbench.mpi.operation import InterruptibleComm, operation, via_nonblocking
 from workbench.mpi.polling import wait
+from workbench.mpi.same_buffers import UNTIL, compare_first_use
 from workbench.mpi.traffic import reduce_scatter
 
 
 class Collectives(InterruptibleComm):
     """Blocking collective operations on buffers; large ones use `large_messages.run_large`."""
+
+    def _compare(self, name: str, sendbuf: Any, recvbuf: Any) -> None:
+        if self.collectives < UNTIL:
+            compare_first_use(self, name, sendbuf, recvbuf)
 
     @operation
     def Bcast(self, buf: Any, root: int = 0) -> None:
@@ -50,11 +55,13 @@ class Collectives(InterruptibleComm):
             sendbuf = MPI.IN_PLACE
         watch.enter("Allreduce")
         try:
+            if (number := self.collectives) < UNTIL:
+                compare_first_use(self, "Allreduce", sendbuf, recvbuf)
             if (size := nbytes(recvbuf)) >= LARGE_ON_NODE and (on_one_node(self) or size >= LARGE):
                 run_large(self, "Allreduce", (sendbuf, recvbuf, op), sendbuf, recvbuf, op=op)
             else:
                 wait(MPI.Comm.Iallreduce(self, sendbuf, recvbuf, op), watch.check, buffers=(sendbuf, recvbuf, op))
-            self.collectives += 1
+            self.collectives = number + 1
             if (counters := watch.counters) is not None:
                 counting = self._counting
                 if counting is None or counting.counters is not counters:
@@ -71,6 +78,7 @@ class Collectives(InterruptibleComm):
 
     @operation
     def Allgather(self, sendbuf: Any, recvbuf: Any) -> None:
+        self._compare("Allgather", sendbuf, recvbuf)
         if nbytes(recvbuf, self.size) < LARGE:
             self._run(MPI.Comm.Iallgather, sendbuf, recvbuf)
         else:
@@ -78,6 +86,7 @@ class Collectives(InterruptibleComm):
 
     @operation
     def Alltoall(self, sendbuf: Any, recvbuf: Any) -> None:
+        self._compare("Alltoall", sendbuf, recvbuf)
         if nbytes(recvbuf, self.size) < LARGE:
             self._run(MPI.Comm.Ialltoall, sendbuf, recvbuf)
         else:
@@ -85,6 +94,7 @@ class Collectives(InterruptibleComm):
 
     @operation
     def Reduce_scatter_block(self, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM) -> None:
+        self._compare("Reduce_scatter_block", sendbuf, recvbuf)
         sent = MPI.IN_PLACE if sendbuf is None else sendbuf
         # In place the buffer has the parts of all ranks.
         part = nbytes(recvbuf, self.size if sent is MPI.IN_PLACE else 1)
@@ -97,6 +107,7 @@ class Collectives(InterruptibleComm):
     def Reduce_scatter(
         self, sendbuf: Any, recvbuf: Any, recvcounts: Sequence[int] | None = None, op: MPI.Op = MPI.SUM
     ) -> None:
+        self._compare("Reduce_scatter", sendbuf, recvbuf)
         if recvcounts is None:
             recvcounts = lengths(self, sendbuf, recvbuf)
             self._run(MPI.Comm.Ireduce_scatter, sendbuf, recvbuf, recvcounts, op)

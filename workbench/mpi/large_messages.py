@@ -17,6 +17,7 @@ from mpi4py import MPI
 from workbench.mpi.node_reduction import on_one_node, reduce_in_parts
 from workbench.mpi.operation import InterruptibleComm
 from workbench.mpi.polling import wait
+from workbench.mpi.same_buffers import compare
 from workbench.mpi.shared_reduction import Allreduce, ReduceScatter, create
 
 # Bytes. With this size the agreement costs some percent of the operation, as much as the non-blocking counterpart.
@@ -56,7 +57,7 @@ def run_large(
             if comm.shared_reduction.run(signature, signature and _WORKS[name](comm, send, receive, op)):
                 return
         elif (name == "Allreduce" or comm.large_reductions < _UNTIL_SHARED) and _all_agree(
-            comm, signature, blocking=False
+            comm, signature, name, send, receive, blocking=False
         ):
             comm.large_reductions += 1
             if comm.size > 1 and comm.large_reductions == _UNTIL_SHARED:
@@ -64,7 +65,7 @@ def run_large(
             if name == "Allreduce":
                 reduce_in_parts(comm, send, receive, op)
                 return
-    elif _all_agree(comm, signature):
+    elif _all_agree(comm, signature, name, send, receive):
         comm.blocking(getattr(MPI.Intracomm, name), *arguments)
         return
     counterpart = getattr(MPI.Intracomm, f"I{name.lower()}")
@@ -103,8 +104,22 @@ def _signature(
     return length, kind << 32 | root
 
 
-def _all_agree(comm: InterruptibleComm, signature: tuple[int, int] | None, *, blocking: bool = True) -> bool:
-    """Return whether the signatures of all ranks are equal. If so, all ranks make the call, which may be blocking."""
+def _all_agree(
+    comm: InterruptibleComm,
+    signature: tuple[int, int] | None,
+    name: str,
+    send: Any,
+    receive: Any,
+    *,
+    blocking: bool = True,
+) -> bool:
+    """Return whether the signatures of all ranks are equal. If so, all ranks make the call, which may be blocking.
+
+    Raises
+    ------
+    InvalidRequest
+        If the arrays of the ranks have several types or sizes.
+    """
     length, kind = signature or (-1, -2 - comm.rank)
     extremes = np.array([length, kind, -length, -kind])
     request = MPI.Comm.Iallreduce(comm, MPI.IN_PLACE, extremes, MPI.MAX)
@@ -113,7 +128,13 @@ def _all_agree(comm: InterruptibleComm, signature: tuple[int, int] | None, *, bl
     else:
         wait(request, comm.watch.check, buffers=extremes)
     longest, max_kind, shortest, min_kind = extremes.tolist()
-    return signature is not None and longest == -shortest and max_kind == -min_kind
+    if longest == -shortest and max_kind == -min_kind:
+        return signature is not None
+    if shortest <= 0:  # each rank has a signature
+        in_place = send is MPI.IN_PLACE
+        sized = not in_place or name in {"Allreduce", "Reduce"}
+        compare(comm, name, receive if in_place or send is None else send, sized=sized)
+    return False
 
 
 def _is_defined(op: MPI.Op | None, code: str) -> bool:

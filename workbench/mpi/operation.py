@@ -29,6 +29,8 @@ class InterruptibleComm(MPI.Intracomm):
     """Identity of the communicator in synchronizations."""
     collectives: int = 0
     """Collective operations that this rank has begun on the communicator."""
+    compared: tuple[str, ...] = ()
+    """Operations whose first arrays the ranks have compared, see `same_buffers`."""
     one_node: bool | None = None
     """Whether all ranks share a node, once `node_reduction.on_one_node` has found out."""
     large_reductions: int = 0
