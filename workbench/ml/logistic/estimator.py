@@ -90,8 +90,9 @@ class LogisticRegression(Classifier, Estimator):
     Notes
     -----
     The loss is that of scikit-learn, with the same scale and, except for ``"newton-cg"``, the same solver, so that
-    coefficients agree to about `tol`, or to rounding for a small `tol`. If several models fit best, Newton's method
-    returns one of them.
+    coefficients agree to about `tol`, or to rounding for a small `tol`. With ``"lbfgs"`` this requires columns with
+    similar deviations: otherwise rounding changes the number of iterations, and the coefficients of other engines and
+    numbers of ranks agree less. If several models fit best, Newton's method returns one of them.
 
     Examples
     --------
