@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from pandas.api.types import is_bool_dtype, is_extension_array_dtype, is_numeric_dtype
+from pandas.api.types import is_bool_dtype, is_extension_array_dtype, is_numeric_dtype, is_object_dtype
 
 
 def plain(frame: Any) -> Any:
@@ -19,10 +19,11 @@ def plain(frame: Any) -> Any:
 
 def array_of(frame: Any) -> Any:
     """Return the array of a dataframe or series of pandas, in a series with NaN for missing values."""
-    if frame.ndim > 1 or not is_extension_array_dtype(frame.dtype):
+    if frame.ndim > 1:
         return plain(frame).to_numpy()
     if not isinstance(frame.dtype, pd.CategoricalDtype):
-        return frame.to_numpy(_plain(frame.dtype), na_value=np.nan)
+        may_miss = is_extension_array_dtype(frame.dtype) or is_object_dtype(frame.dtype)
+        return frame.to_numpy(_plain(frame.dtype), na_value=np.nan) if may_miss else frame.to_numpy()
     # Categories may be numbers. A block has these, and the metadata of a collection do not.
     values = np.asarray(frame)
     return values.astype(np.float64) if is_bool_dtype(frame.dtype) else values

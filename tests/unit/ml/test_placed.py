@@ -208,9 +208,11 @@ def test_labels_may_be_categories_of_any_type(client, labels):
     assert model.score(*placed) == here.score(X, target) > 0.7
 
 
-@pytest.mark.parametrize("kind", ["boolean", "bool[pyarrow]", "Int64", "string", "category"])
+@pytest.mark.parametrize("kind", ["boolean", "bool[pyarrow]", "Int64", "string", "object", "category"])
 def test_labels_are_those_of_arrays_and_may_not_be_missing(client, kind):
-    target = pd.Series(Y > 0).astype({"string": "str", "category": "str"}.get(kind, "int8")).astype(kind)
+    target = (
+        pd.Series(Y > 0).astype({"string": "str", "object": "str", "category": "str"}.get(kind, "int8")).astype(kind)
+    )
     rows = place(X)
     model, here = LogisticRegression().fit(rows, place(target)), LogisticRegression().fit(X, target)
 
