@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import time
 from collections.abc import Iterable
@@ -14,7 +15,7 @@ from workbench.deploy.lease import owns_lease
 from workbench.deploy.record import Record
 from workbench.errors import LaunchError, SchedulerTimeout
 from workbench.hints import Command
-from workbench.launch import command
+from workbench.launch import command, slurm_parse
 from workbench.launch.command import settled
 from workbench.launch.interface import UNKNOWN, JobState, JobStatus
 from workbench.launch.launchers import launcher
@@ -23,6 +24,8 @@ from workbench.text import clock
 _SEVERAL = " and job "
 
 
+# Bytes at the end of a head's log among which its scheduler's last message is.
+_REASON_BYTES = 8192
 PUBLISHED_S = 10.0
 """Seconds after a submission in which a scheduler, or a site's cache of its answers, may not know the job yet."""
 
@@ -189,6 +192,20 @@ def _alive_by_scheduler(record: Record, job_status: JobStatus | None) -> bool | 
     if job_status.finished:
         return False
     return None if job_status.state is JobState.UNKNOWN else True
+
+
+def end_reason(record: Record) -> str:
+    """Return why the scheduler ends the job of the head, or an empty string if it does not report a reason."""
+    if record.job is None:
+        return ""
+    # Slurm shows a job that is ending without its cause, and has written the cause to the output of the job.
+    with suppress(OSError), (record.logs / "head.log").open("rb") as log:
+        log.seek(max(0, log.seek(0, os.SEEK_END) - _REASON_BYTES))
+        if reason := slurm_parse.end_reason(log.read().decode(errors="replace"), record.job):
+            return reason
+    with command.answering_soon():
+        status = of(record, launcher(record.scheduler).statuses([record.job])[record.job])
+    return status.reason if status.state.ended or status.state is JobState.COMPLETING else ""
 
 
 def describe(status: JobStatus) -> str:

@@ -47,6 +47,8 @@ _CLOSE_TIMEOUT = 2.0
 _SAVE_TIMEOUT = 1.0
 # Seconds for each change of files at the end; a slower one ends before this process does.
 _DISK_TIMEOUT = 5.0
+# Seconds for the scheduler to report why it ends the job. Some leave a job only a few seconds for its end.
+_REASON_TIMEOUT = 3.0
 # Seconds for clients to fetch the last results before the ranks end.
 _FETCH_TIME = 5.0
 
@@ -90,6 +92,7 @@ class Head:
         )
         self._changed = asyncio.Event()
         self._saving = threading.Lock()
+        self._signaled = False
         self._end: asyncio.Future[tuple[str, str]] = asyncio.get_running_loop().create_future()
         self._tasks: set[asyncio.Task[None]] = set()
         self._idle_since = time.monotonic()
@@ -121,9 +124,9 @@ class Head:
         loop = asyncio.get_running_loop()
         cause = ", as when its job is cancelled or deleted" if jobs.is_batch(self.record) else ""
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            loop.add_signal_handler(number, self.end, f"{number.name} was received{cause}")
+            loop.add_signal_handler(number, self._on_signal, f"{number.name} was received{cause}")
         # Slurm's --signal announces the end.
-        loop.add_signal_handler(signal.SIGUSR1, self._on_sigusr1)
+        loop.add_signal_handler(signal.SIGUSR1, lambda: self._start(self._on_sigusr1()))
         await self._open_scheduler()
         for coroutine in (
             self._write_record(),
@@ -142,16 +145,32 @@ class Head:
         except StartError as error:
             self.record = self.record.replace(failure=error.fields())
             return await self._close(ended.FAILED, error.message, error.hint)
-        return await self._close(kind, reason)
+        return await self._close(kind, await self._scheduler_reason(reason) if self._signaled else reason)
 
     def end(self, reason: str, kind: str = ended.ENDED) -> None:
         """End the cluster in order; `kind` is one of `workbench.deploy.ended`."""
         if not self._end.done():
             self._end.set_result((kind, reason))
 
-    def _on_sigusr1(self) -> None:
-        # A preemption is possible at any time. For the end of the walltime the countdown leaves more time.
-        if self.walltime.expects_end(time.time()):
+    def _on_signal(self, reason: str) -> None:
+        self._signaled = jobs.is_batch(self.record) and not self._end.done()
+        self.end(reason)
+
+    async def _scheduler_reason(self, reason: str) -> str:
+        """Return the scheduler's reason for the end of the job after a signal; `reason` if it reports none soon."""
+        with contextlib.suppress(OSError):  # TimeoutError is one
+            async with asyncio.timeout(_REASON_TIMEOUT):
+                if known := await asyncio.to_thread(jobs.end_reason, self.record):
+                    return f"its scheduler has ended job {self.record.job}: {known}"
+        return reason
+
+    async def _on_sigusr1(self) -> None:
+        # A preemption is possible at any time, and the walltime may have been cut since the last query. For the end of
+        # the walltime the countdown leaves more time.
+        if not self.walltime.expects_end(time.time()):
+            await self.walltime.ask()
+        now = time.time()
+        if self.walltime.expects_end(now) and not self.walltime.countdown.should_drain(now):
             logger.info("SIGUSR1: the end of the walltime is near, as expected")
         else:
             self.drain("the scheduler has requested the end of the job (SIGUSR1)")

@@ -12,6 +12,7 @@ from contextlib import suppress
 
 from workbench.deploy.record import Record
 from workbench.launch.allocation import current_allocation
+from workbench.launch.command import answering_soon
 from workbench.launch.launchers import launcher
 from workbench.text import count
 
@@ -51,6 +52,11 @@ def job_end(record: Record) -> Callable[[], float | None] | None:
         return latest
 
     return query
+
+
+def _within(end: Callable[[], float | None]) -> float | None:
+    with answering_soon():
+        return end()
 
 
 class Countdown:
@@ -159,6 +165,12 @@ class Walltime:
                 self._report(warning)
             await asyncio.sleep(0.5)
         self._drain("its walltime is up")
+
+    async def ask(self) -> None:
+        """Ask the scheduler for the end of the job now."""
+        if self._end is not None:
+            with suppress(Exception):  # the next query of the thread reports it
+                self._learn(await asyncio.to_thread(_within, self._end))
 
     def _query_end(self, end: Callable[[], float | None], loop: asyncio.AbstractEventLoop) -> None:
         with suppress(RuntimeError):  # the loop is closed: the head has ended

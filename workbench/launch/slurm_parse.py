@@ -59,6 +59,17 @@ _STATE_MESSAGES = {
 }
 
 
+# Causes in the messages of Slurm's daemon.
+_CAUSES = {
+    "PREEMPTION": _STATE_MESSAGES["PREEMPTED"],
+    "NODE FAILURE": _STATE_MESSAGES["NODE_FAIL"],
+    "TIME LIMIT": "its walltime has ended",
+}
+# Slurm gives the reason JobLaunchFailure also for a job that has run for some seconds.
+_RAN = 3.0
+_ENDED_BY_NODE = "its node has ended it, as after the use of more memory than requested"
+
+
 def parse_queue(text: str) -> dict[str, JobStatus]:
     """Return the jobs in squeue's output in `QUEUE_FORMAT`, without lines that cannot be read."""
     return dict(_parse(line.split(SEPARATOR)) for line in text.splitlines() if line.count(SEPARATOR) == _SEPARATORS)
@@ -81,6 +92,8 @@ def _parse(fields: list[str]) -> tuple[str, JobStatus]:
     # The reason of a job that ended well or was cancelled is still that of its wait.
     if not message and (job_state is JobState.FAILED or not job_state.ended):
         message = _reason(reason)
+    if reason == "JobLaunchFailure" and (_time(end) or 0) - (_time(start) or 0) > _RAN:
+        message = _ENDED_BY_NODE
     return job, JobStatus(
         state=job_state,
         reason=message,
@@ -102,6 +115,19 @@ def _reason(code: str) -> str:
         detail = rest.strip(" _") if comma else code if message.endswith(NEVER) else ""
         return f"{message} ({detail})" if detail else message
     return f"{limit} ({code})" if (limit := limit_text(code)) else re.sub(r"_+", " ", code)
+
+
+def end_reason(log: str, job: str) -> str:
+    """Return why Slurm has ended a job, from the message of its daemon in the job's output; empty if it has none.
+
+    Examples
+    --------
+    >>> end_reason("slurmstepd: error: *** JOB 35 ON n1 CANCELLED AT 2026-11-27T15:24:21 DUE TO PREEMPTION ***", "35")
+    'ended for a job of higher priority'
+    """
+    message = rf"^slurmstepd: .*\*\*\* (?:JOB|STEP) {re.escape(job)}\b.* CANCELLED AT \S+ DUE TO ([A-Z ]+?) \*\*\*"
+    causes = re.findall(message, log, re.MULTILINE)
+    return _CAUSES.get(causes[-1], causes[-1].lower()) if causes else ""
 
 
 def _time(text: str) -> float | None:

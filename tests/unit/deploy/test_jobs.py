@@ -286,3 +286,30 @@ def test_status_and_list_do_not_show_a_suspended_job_as_ready(system):
     system.queue("SUSPENDED", "training", f"workbench:{record.id}:job")
     shown = [actions.status(record), *actions.listing().clusters]
     assert [(each.state, each.message) for each in shown] == [("suspended", "SUSPENDED by the scheduler")] * 2
+
+
+@pytest.mark.parametrize(
+    ("cause", "reason"),
+    [
+        (" DUE TO PREEMPTION", "ended for a job of higher priority"),
+        (" DUE TO NODE FAILURE", "a node failed"),
+        (" DUE TO TIME LIMIT", "its walltime has ended"),
+        ("", ""),
+    ],
+)
+def test_the_cause_of_the_end_of_a_job_is_the_one_that_slurm_has_written_to_its_output(system, cause, reason):
+    record = training(system=B, job="4711")
+    system.queue("COMPLETING", "training", f"workbench:{record.id}:job")
+    (record.logs / "head.log").write_text(
+        "slurmstepd: error: *** JOB 47 ON n1 CANCELLED AT 2026-11-27T15:24:20 DUE TO TIME LIMIT ***\n"
+        f"slurmstepd: error: *** JOB 4711 ON n1 CANCELLED AT 2026-11-27T15:24:21{cause} ***\n"
+    )
+    assert jobs.end_reason(record) == reason
+
+
+def test_without_a_message_in_its_output_the_scheduler_is_asked_why_a_job_ends(system):
+    record = training(system=B, job="4711")
+    system.queue("PREEMPTED", "training", f"workbench:{record.id}:job")
+    assert jobs.end_reason(record) == "ended for a job of higher priority"
+    system.queue("RUNNING", "training", f"workbench:{record.id}:job")
+    assert jobs.end_reason(record) == ""

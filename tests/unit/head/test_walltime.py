@@ -8,8 +8,10 @@ from collections.abc import Iterable
 
 import pytest
 
+from workbench.deploy import jobs
 from workbench.deploy.record import Record
 from workbench.head import walltime
+from workbench.head.head import Head
 from workbench.head.walltime import LAST, Countdown, Walltime, job_end
 from workbench.launch.interface import UNKNOWN, JobState, JobStatus, Resources
 from workbench.launch.local import LocalLauncher
@@ -194,3 +196,45 @@ def test_a_signal_announces_the_end_of_the_walltime_only_shortly_before_it(left,
     its = walltime.Walltime(None, grace=60, learned=print, report=print, drain=print)
     its.countdown.update_deadline(None if left is None else 1000.0 + left, 1000.0)
     assert its.expects_end(1000.0) is foreseen
+
+
+@pytest.mark.parametrize(
+    ("answer", "drains"), [(170.0, False), (20.0, True), (HOUR, True), (None, True), (OSError("no answer"), True)]
+)
+async def test_a_signal_before_another_end_than_expected_counts_after_the_scheduler_was_asked(answer, drains):
+    """The walltime was cut to 170 s from now; or the job is preempted, and has 20 s, or its scheduler is silent."""
+
+    def end() -> float | None:
+        if isinstance(answer, OSError):
+            raise answer
+        return None if answer is None else time.time() + answer
+
+    said: list[str] = []
+    head = object.__new__(Head)
+    head.walltime = follower(end, said, [])
+    head.walltime.countdown.update_deadline(time.time() + HOUR, time.time())
+    head.drain = said.append
+    await head._on_sigusr1()
+    assert said == (["the scheduler has requested the end of the job (SIGUSR1)"] if drains else [])
+
+
+@pytest.mark.parametrize(
+    ("known", "reason"),
+    [
+        ("ended for a job of higher priority", "its scheduler has ended job 7: ended for a job of higher priority"),
+        ("", "SIGTERM was received"),
+        (OSError("no answer"), "SIGTERM was received"),
+    ],
+)
+async def test_the_reason_of_an_end_by_a_signal_is_that_of_the_scheduler_if_it_reports_one(known, reason, monkeypatch):
+    def answer(*_: object) -> str:
+        if isinstance(known, OSError):
+            raise known
+        return known
+
+    monkeypatch.setattr(jobs, "end_reason", answer)
+    head = object.__new__(Head)
+    head.record, head._end = record(scheduler="slurm", job="7"), asyncio.get_running_loop().create_future()
+    head._on_signal("SIGTERM was received")
+    assert head._signaled
+    assert await head._scheduler_reason((await head._end)[1]) == reason

@@ -60,6 +60,8 @@ QUEUE = """\
 16|MOON|Reasonless|when|then|n1
 17|PENDING|JobHeldUser|N/A|N/A|
 18|REQUEUE_HOLD|JobHoldMaxRequeue|N/A|N/A|
+19|FAILED|JobLaunchFailure|2026-11-27T15:24:21|2026-11-27T15:24:30|n2
+20|FAILED|JobLaunchFailure|2026-11-27T15:24:21|2026-11-27T15:24:21|n2
 """
 
 
@@ -404,6 +406,11 @@ def test_states_and_reasons_are_told_in_words():
         "16": ("UNKNOWN", "Reasonless"),
         "17": ("HELD", "held by the user: scontrol release ends the hold"),
         "18": ("HELD", "was put back into the queue and is held"),
+        "19": ("FAILED", "its node has ended it, as after the use of more memory than requested"),
+        "20": (
+            "FAILED",
+            "the job could not be launched: its first node may have no access to the folder of the output",
+        ),
     }
 
 
