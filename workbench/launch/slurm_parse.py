@@ -125,7 +125,7 @@ def end_reason(log: str, job: str) -> str:
     >>> end_reason("slurmstepd: error: *** JOB 35 ON n1 CANCELLED AT 2026-11-27T15:24:21 DUE TO PREEMPTION ***", "35")
     'ended for a job of higher priority'
     """
-    message = rf"^slurmstepd: .*\*\*\* (?:JOB|STEP) {re.escape(job)}\b.* CANCELLED AT \S+ DUE TO ([A-Z ]+?) \*\*\*"
+    message = rf"^slurmstepd\S*: .*\*\*\* (?:JOB|STEP) {re.escape(job)}\b.* CANCELLED AT \S+ DUE TO ([A-Z ]+?) \*\*\*"
     causes = re.findall(message, log, re.MULTILINE)
     return _CAUSES.get(causes[-1], causes[-1].lower()) if causes else ""
 

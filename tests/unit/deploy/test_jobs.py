@@ -302,7 +302,7 @@ def test_the_cause_of_the_end_of_a_job_is_the_one_that_slurm_has_written_to_its_
     system.queue("COMPLETING", "training", f"workbench:{record.id}:job")
     (record.logs / "head.log").write_text(
         "slurmstepd: error: *** JOB 47 ON n1 CANCELLED AT 2026-11-27T15:24:20 DUE TO TIME LIMIT ***\n"
-        f"slurmstepd: error: *** JOB 4711 ON n1 CANCELLED AT 2026-11-27T15:24:21{cause} ***\n"
+        f"slurmstepd-n1: error: *** JOB 4711 ON n1 CANCELLED AT 2026-11-27T15:24:21{cause} ***\n"
     )
     assert jobs.end_reason(record) == reason
 
