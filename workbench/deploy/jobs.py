@@ -114,6 +114,7 @@ def status(record: Record) -> JobStatus:
     return UNKNOWN if job is None else of(record, launcher(record.scheduler).statuses([job]).get(job, UNKNOWN))
 
 
+@command.answering_soon()
 def ask_all(records: Iterable[Record]) -> dict[str, JobStatus]:
     """Return, by the ids of the clusters, the status of each job whose state only its scheduler knows.
 

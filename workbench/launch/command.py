@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import functools
-import math
 import os
 import shlex
 import signal
@@ -127,7 +126,7 @@ def _logged(run: Callable[Concatenate[Sequence[str], P], Answer]) -> Callable[Co
 
 
 @_logged
-def ask(argv: Sequence[str], *, environment: Mapping[str, str] | None = None, within: float | None = None) -> Answer:
+def ask(argv: Sequence[str], *, environment: Mapping[str, str] | None = None) -> Answer:
     """Run a command of a scheduler and return the answer.
 
     Parameters
@@ -136,8 +135,6 @@ def ask(argv: Sequence[str], *, environment: Mapping[str, str] | None = None, wi
         The command line.
     environment
         Variables of the command; None: those of this process.
-    within
-        Most seconds for the answer; None: ``workbench.scheduler-timeout``.
 
     Raises
     ------
@@ -151,7 +148,7 @@ def ask(argv: Sequence[str], *, environment: Mapping[str, str] | None = None, wi
     retry, silence = patience.silent.get(server, (0.0, None))
     if silence is not None and time.monotonic() < retry:
         raise silence.converted(SchedulerTimeout, silence.message)
-    timeout = min(silence_limit() if waiting else config.seconds("scheduler-timeout"), within or math.inf)
+    timeout = silence_limit() if waiting else config.seconds("scheduler-timeout")
     try:
         with subprocess.Popen(
             argv, env=_with_plain_output(environment), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,

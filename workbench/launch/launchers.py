@@ -8,6 +8,7 @@ from pathlib import Path
 from workbench import config
 from workbench.errors import InvalidRequest, LaunchError
 from workbench.hints import Option
+from workbench.launch import command
 from workbench.launch.interface import Launcher
 from workbench.launch.local import HereLauncher, LocalLauncher
 
@@ -113,4 +114,5 @@ def answers(name: str) -> bool:
         from workbench.launch.slurm import available
     else:
         from workbench.launch.pbs import available
-    return available()
+    with command.answering_soon():
+        return available()

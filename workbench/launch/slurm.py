@@ -38,8 +38,6 @@ from workbench.launch.slurm_script import comment, overriding, script
 
 # Seconds by which Slurm may send its signal early.
 _EARLY = 60
-# Seconds after which a scheduler counts as absent if the user has not named it.
-_AVAILABLE = 5.0
 # Prefixes of variables by which a query would omit jobs or ask another cluster, or scancel would ask first.
 _FILTERS = ("SQUEUE_", "SACCT_", "SINFO_", "SCANCEL_", "SLURM_CLUSTERS")
 
@@ -150,7 +148,7 @@ def available() -> bool:
         return False
     try:
         argv = ["sinfo", "--noheader", "--format=%P"]
-        return command.ask(argv, environment=_unfiltered(), within=_AVAILABLE).code == 0
+        return command.ask(argv, environment=_unfiltered()).code == 0
     except LaunchError:
         return False
 

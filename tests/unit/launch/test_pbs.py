@@ -12,6 +12,7 @@ from dataclasses import replace
 import dask
 import pytest
 from support.openpbs import Replay, recording, recordings
+from support.patience import DEADLINE
 from support.processes import until
 
 from workbench.deploy import jobs as deploy_jobs
@@ -20,8 +21,10 @@ from workbench.deploy import start as deploy_start
 from workbench.deploy.record import Record
 from workbench.deploy.start import ClusterStarter
 from workbench.errors import InvalidRequest, JobRejected, LaunchError, SchedulerTimeout, StartError
+from workbench.launch import command
 from workbench.launch import poller as room
 from workbench.launch.interface import UNKNOWN, JobSpec, JobState, JobStatus, Resources
+from workbench.launch.launchers import answers
 from workbench.launch.pbs import PBSLauncher, available
 
 GONE = JobStatus(JobState.UNKNOWN, unknown_to_scheduler=True)
@@ -451,6 +454,15 @@ def test_a_pbs_is_available_if_its_server_answers(pbs):
     down = recording("down-qstat")
     pbs.answer("qstat -Q", code=down.code, err=down.err)
     assert not available()
+
+
+def test_who_chooses_a_scheduler_waits_no_longer_than_a_subcommand(pbs, monkeypatch):
+    pbs.answer("qstat -Q", instead="exec sleep 600")
+    monkeypatch.setattr(command, "silence_limit", lambda: 0.1)
+    with dask.config.set({"workbench.scheduler-timeout": f"{2 * DEADLINE} s"}):
+        begin = time.monotonic()
+        assert not answers("pbs")
+    assert time.monotonic() - begin < DEADLINE
 
 
 # Resources
