@@ -22,6 +22,8 @@ from workbench.launch.launchers import launcher
 from workbench.text import clock
 
 _SEVERAL = " and job "
+# A user who waits longer for the end of a job is told so.
+_QUIET_S = 3.0
 
 
 # Bytes at the end of a head's log among which its scheduler's last message is.
@@ -305,7 +307,7 @@ def wait_finished(record: Record, timeout: float) -> list[str]:
         If the scheduler does not answer.
     """
     scheduler, answered = launcher(record.scheduler), time.monotonic()
-    left, pause, deadline = all_jobs(record), 0.1, answered + timeout
+    left, pause, deadline, told_at = all_jobs(record), 0.1, answered + timeout, answered + _QUIET_S
     if record.system and scheduler.system() not in (None, record.system):
         return []  # this system does not know the jobs; their head has ended them
     while left:
@@ -323,6 +325,9 @@ def wait_finished(record: Record, timeout: float) -> list[str]:
         if time.monotonic() > deadline:
             break
         if left:
+            if time.monotonic() > told_at:
+                command.say(f"waiting for the end of job {_SEVERAL.join(left)}, which the scheduler still shows")
+                told_at = deadline
             time.sleep(pause)
             pause = min(1.4 * pause, 2.0)
     return left

@@ -169,6 +169,8 @@ def end_jobs(record: Record) -> None:
         If the scheduler does not cancel the jobs, or does not confirm their end.
     """
     deadline = time.monotonic() + config.seconds("submit-timeout")
+    if jobs.is_being_submitted(record):
+        command.say("waiting for the command that submits a job of the cluster")
     while jobs.is_being_submitted(record):
         if time.monotonic() > deadline:
             raise SchedulerTimeout(

@@ -95,6 +95,12 @@ def answering_soon(say: Callable[[str], None] = lambda _: None) -> Iterator[None
         _patience.reset(token)
 
 
+def say(text: str) -> None:
+    """Show a text to the user who waits in the context of `answering_soon`, if any."""
+    if (patience := _patience.get()) is not None:
+        patience.say(text)
+
+
 def found_silence() -> bool:
     """Return whether a scheduler did not answer in the context of `answering_soon`, and is not asked again yet."""
     patience = _patience.get()

@@ -176,6 +176,16 @@ def test_a_stop_names_the_jobs_that_a_silent_scheduler_does_not_confirm(system, 
     assert record.logs.is_dir()
 
 
+def test_who_waits_for_the_end_of_a_job_is_told_once(system, monkeypatch):
+    record = training(system=B)
+    system.queue("COMPLETING", "training", f"workbench:{record.id}:job")
+    monkeypatch.setattr(jobs, "_QUIET_S", 0.0)
+    told: list[str] = []
+    with command.answering_soon(told.append):
+        assert jobs.wait_finished(record, 0.5) == ["4711"]
+    assert told == ["waiting for the end of job 4711, which the scheduler still shows"]
+
+
 def test_a_head_that_keeps_its_record_for_a_silent_scheduler_has_ended_when_its_port_is_closed(system, monkeypatch):
     with socket.create_server(("127.0.0.1", 0)) as closed:
         port = closed.getsockname()[1]
