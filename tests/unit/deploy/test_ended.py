@@ -98,7 +98,6 @@ def test_an_end_is_forgotten_after_some_days_and_the_oldest_where_there_are_many
         {"id": "f" * 32},
         {"reason": "\ud800"},
         {"hint": 5},
-        {"hint": ["\ud800"]},
         {"hint": [{"option": 5}]},
         {"hint": [{"verb": "start", "more": 1}]},
     ],
@@ -112,6 +111,14 @@ def test_what_cannot_be_read_is_left_out(change):
     (ended.folder() / "bad-00000000.json").write_text("{")
 
     assert [its.name for its in ended.known()] == ["good"]
+
+
+def test_a_hint_that_is_no_text_of_unicode_is_shown_with_its_escape():
+    ended.note(cluster(), ended.FAILED, "why")
+    (path,) = ended.folder().iterdir()
+    path.write_text(json.dumps({**json.loads(path.read_text()), "hint": ["\ud800"]}))
+    (end,) = ended.known()
+    assert end.words(NOTEBOOK) == r"why \ud800"
 
 
 def test_ends_in_a_folder_that_is_open_to_others_are_refused():
