@@ -147,7 +147,8 @@ def unread(scheduler: str, preset: str | None = None) -> list[str]:
                     f"jobqueue.{section}.{key} is not read" + (f": did you mean {close}?" if close else "")
                 )
     sentences += [f"not used: {', '.join(keys)} {reason}" for reason, keys in unused.items()]
-    if all(keys == defaults[scheduler] for keys in read.layers.values()):
+    # With presets the section of the scheduler is often not necessary.
+    if all(keys == defaults[scheduler] for keys in read.layers.values()) and not presets():
         files = [
             str(path) for path, content in _files() if content and ("jobqueue" in content or path.stem == "jobqueue")
         ]

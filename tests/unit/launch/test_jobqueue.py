@@ -192,6 +192,8 @@ def test_a_file_without_settings_for_the_scheduler_is_named(tmp_path, monkeypatc
     (tmp_path / "dask.yaml").write_text("temporary-directory: /a", encoding="utf-8")
     monkeypatch.setattr(dask.config, "paths", [str(tmp_path)])
     assert unread("slurm") == [f"no settings for slurm (jobqueue.slurm) are in {tmp_path}/jobqueue.yaml"]
+    with sections(bigmem={"queue": "big"}):
+        assert unread("slurm") == []
 
 
 def test_a_header_is_that_of_dask_jobqueue_without_its_geometry():
