@@ -180,7 +180,7 @@ def test_a_job_that_is_held_says_so_and_comes_when_it_is_released(slurm):
     start = starting(NAME, extra=HELD)
     job = one_job(slurm, "PENDING", start)
     status = actions.status(registry.read(NAME))
-    assert (status.state, status.jobs) == ("queued", [job])
+    assert (status.state, status.jobs) == ("held", [job])
     assert status.message == "HELD by the user: scontrol release ends the hold"
     slurm.run("scontrol", "release", job)
     cluster = start.result()

@@ -100,7 +100,8 @@ def note(record: Record, state: str, reason: str, when: float | None = None, hin
     A note that cannot be written, for example on a full disk, is omitted.
     """
     path = _path(record)
-    line = reason.strip().partition("\n")[0][:_MAX_REASON_LENGTH]
+    # The reason may have text of a scheduler, or of a library that a rank has loaded.
+    line = printable(reason.strip().partition("\n")[0][:_MAX_REASON_LENGTH])
     what = tuple(hints.to_json(hint))
     end = EndReason(record.name, record.id, state, line, when or time.time(), record.created, record.total, hint=what)
     with suppress(OSError):
@@ -160,12 +161,12 @@ def _read(path: Path) -> EndReason | None:
     try:
         values = json.loads(path.read_bytes())
         end = typed(EndReason, {**values, "hint": tuple(values.get("hint", ()))})
-        end.words(NOTEBOOK).encode()  # raises one of these errors for a hint that is damaged
+        end.words(NOTEBOOK)  # raises one of these errors for a hint that is damaged
     except _DAMAGED:
         return None
     if path.stem != _stem(end.name, end.id) or end.state not in (STOPPED, ENDED, FAILED):
         return None
-    # The reason may have text of a scheduler, or of a library that a rank has loaded.
+    # Another program may have written the file.
     return dataclasses.replace(end, reason=printable(end.reason))
 
 
