@@ -254,7 +254,10 @@ def launcher(hello: ProbeResult, *, guarded: bool) -> CheckResult:
     if reason := next((line for line in hello.output.splitlines() if guard.UNGUARDED in line), ""):
         remedy = "Use a host with Linux 5.14 or later, outside of containers, or a host without other users."
         return CheckResult(check, "warning", reason.removeprefix("workbench: "), remedy)
-    tried = [port for port in hello.worlds[0]["ports"] if port["accepted"] is not None]
+    of_launcher = [port for port in hello.worlds[0]["ports"] if not port["of_rank"]]
+    if not of_launcher:
+        return CheckResult(check, "ok", "mpiexec has no port")
+    tried = [port for port in of_launcher if port["accepted"] is not None]
     if opened := [f"{port['host']}:{port['port']}" for port in tried if port["accepted"]]:
         detail = f"mpiexec accepts connections of other users of this host (port {', '.join(opened)})"
         return CheckResult(check, "warning", detail, "Use another MPI, or a host without other users.")
