@@ -243,7 +243,7 @@ def _wait_in_a_call(comm: Any, begun: Path) -> None:
 
 def test_script_is_what_was_run_whichever_python_asks(cluster4: MPICluster, monkeypatch: pytest.MonkeyPatch) -> None:
     submitted = (cluster4.record.folder / "job.sh").read_text()
-    assert f"exec {sys.executable} -m workbench.head shared" in submitted
+    assert f"exec {sys.executable} -P -m workbench.head shared" in submitted
     assert "KEY" not in submitted
     monkeypatch.setattr(sys, "executable", "/another/python")
     assert cluster4.script() == submitted

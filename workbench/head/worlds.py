@@ -253,6 +253,9 @@ class Worlds:
             If a new world did not start, or was withdrawn. The others are not changed.
         """
         what = f"scale({n})"
+        # Two notebooks may request the same size: the second one waits for the first, and has nothing to do then.
+        while (current := self._changes.current) is not None and current.what == what:
+            await current.ended.wait()
         totals = list(itertools.accumulate(world.ranks for world in self))
         if n in totals[:-1] and all(world.ready for world in list(self)[: totals.index(n) + 1]):
             await self._changes.replace(what)
