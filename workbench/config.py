@@ -83,6 +83,7 @@ def check() -> None:
     """
     import dask
 
+    _check_sections()
     known = _flat(_register_defaults())
     for name, given in _flat(dask.config.config).items():
         if name not in known and given is not None:  # None is an empty section
@@ -92,11 +93,36 @@ def check() -> None:
                 hint=f"Did you mean workbench.{close}?" if close else "Remove this setting.",
             )
     for name, default in known.items():
-        _reader(default)(name)
+        _reader(name, default)(name)
 
 
-def _reader(default: Any) -> Callable[[str], Any]:
+def _check_sections() -> None:
+    """Check that no section is set to a value: the merge with the defaults removes this value without an error."""
+    import dask
+
+    with unreadable_file_in_words():
+        files = dask.config.collect_yaml(dask.config.paths, return_paths=True)
+        sources = [(f"the file {path}", settings) for path, settings in files]
+    sources += [("", dask.config.collect_env()), ("dask.config.set", dask.config.config)]
+    defaults = _register_defaults()
+    below = {f"workbench.{name}": value for name, value in defaults["workbench"].items() if isinstance(value, Mapping)}
+    for section, names in {"workbench": defaults["workbench"], **below}.items():
+        for origin, settings in sources:
+            given = dask.config.get(section, None, config=dict(settings))
+            if not isinstance(given, Mapping | None):
+                variable = f"the variable DASK_{section.replace('.', '__').upper()}"
+                raise InvalidRequest(
+                    f"{section} {given!r}, from {origin or variable}, is not valid: it is a section of settings.",
+                    option=section,
+                    given=given,
+                    hint=f"Remove this value, or set a setting of the section, e.g. {section}.{min(names)}.",
+                )
+
+
+def _reader(name: str, default: Any) -> Callable[[str], Any]:
     """Return the function that checks the values of a setting with this default."""
+    if name == "preload":
+        return modules
     kinds: dict[type, Callable[[str], Any]] = {bool: switch, int: whole, float: fraction, list: arguments}
     if isinstance(default, str) and any(map(str.isdigit, default)):
         return size if default.endswith("B") else seconds
@@ -193,8 +219,8 @@ def arguments(key: str) -> list[str]:
     return list(given)
 
 
-def switch(key: str) -> bool:
-    """Return the setting ``workbench.<key>``, true or false.
+def modules(key: str) -> tuple[str, ...]:
+    """Return the setting ``workbench.<key>``, the name of a module or several names.
 
     Raises
     ------
@@ -202,9 +228,29 @@ def switch(key: str) -> bool:
         If the user has set it to something else.
     """
     given = get(key)
-    if not isinstance(given, bool):
+    names = [given] if isinstance(given, str) else given
+    if not isinstance(names, list | tuple) or not all(isinstance(name, str) and _is_module(name) for name in names):
+        allowed = "the name of a module, or a list of names, e.g. [numpy, torch]"
+        raise InvalidRequest(option=f"workbench.{key}", given=given, allowed=allowed)
+    return tuple(names)
+
+
+def _is_module(name: str) -> bool:
+    return all(part.isidentifier() for part in name.split("."))
+
+
+def switch(key: str) -> bool:
+    """Return the setting ``workbench.<key>``, true or false, or 1 or 0 as in variables.
+
+    Raises
+    ------
+    InvalidRequest
+        If the user has set it to something else.
+    """
+    given = get(key)
+    if given not in (True, False):  # equal to 1 and 0
         raise InvalidRequest(option=f"workbench.{key}", given=given, allowed="true or false")
-    return given
+    return bool(given)
 
 
 def text(key: str) -> str | None:

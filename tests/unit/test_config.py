@@ -60,7 +60,10 @@ def test_the_defaults_and_every_form_of_a_name_pass_the_check():
             "workbench.mpi.gaurd, from dask.config.set, does not exist. Did you mean workbench.mpi.guard?",
         ),
         ("mpi.guard", "off", "workbench.mpi.guard 'off' is not valid. Choose true or false"),
-        ("template", 1, "workbench.template 1 is not valid. Choose true or false"),
+        ("template", 2, "workbench.template 2 is not valid. Choose true or false"),
+        ("metrics.enabled", [], "workbench.metrics.enabled [] is not valid. Choose true or false"),
+        ("preload", "numpy torch", "workbench.preload 'numpy torch' is not valid. Choose the name of a module, or a"),
+        ("preload", [1], "workbench.preload [1] is not valid. Choose the name of a module, or a list of names"),
         ("mpi.extra-args", "-v", "workbench.mpi.extra-args '-v' is not valid"),
         ("keep-logs", -1, "workbench.keep-logs -1 is not valid"),
         ("comm.pool", 2, "workbench.comm.pool 2 is not valid"),
@@ -75,6 +78,33 @@ def test_a_name_or_a_value_that_is_not_valid_is_named_by_the_check(name, given, 
     with dask.config.set({f"workbench.{name}": given}), pytest.raises(InvalidRequest) as error:
         config.check()
     assert words in str(error.value)
+
+
+def test_one_module_is_named_without_a_list_and_a_switch_may_be_a_number():
+    switches = dict.fromkeys(["template", "cancel-hopeless", "mpi.guard", "metrics.enabled"])
+    with dask.config.set({"workbench.preload": "scipy.linalg", **{f"workbench.{name}": 0 for name in switches}}):
+        config.check()
+        assert config.modules("preload") == ("scipy.linalg",)
+        assert [config.switch(name) for name in switches] == [False] * 4
+    with dask.config.set({"workbench.mpi.guard": 1}):
+        config.check()
+        assert config.switch("mpi.guard") is True
+
+
+@pytest.mark.parametrize(("variable", "section"), [("", "workbench"), ("__MPI", "workbench.mpi")])
+def test_a_section_that_is_set_to_a_value_is_named_with_its_origin(variable, section, tmp_path, monkeypatch):
+    words = rf"{section} 'x', from .*is not valid: it is a section of settings"
+    content = "workbench: x" if section == "workbench" else "workbench: {mpi: x}"
+    with dask.config.set({section: "x"}), pytest.raises(InvalidRequest, match=words.replace(".*", "dask.config.set, ")):
+        config.check()
+    (tmp_path / "site.yaml").write_text(content, encoding="utf-8")
+    monkeypatch.setattr(dask.config, "paths", [str(tmp_path)])
+    with pytest.raises(InvalidRequest, match=words.replace(".*", r".*site\.yaml, ")):
+        config.check()
+    monkeypatch.setattr(dask.config, "paths", [])
+    monkeypatch.setenv(f"DASK_WORKBENCH{variable}", "x")
+    with pytest.raises(InvalidRequest, match=words.replace(".*", f"the variable DASK_WORKBENCH{variable}, ")):
+        config.check()
 
 
 def test_the_check_names_the_file_or_the_variable(tmp_path, monkeypatch):

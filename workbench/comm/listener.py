@@ -168,8 +168,10 @@ def _is_of_another_user(connection: Any, address: Any) -> bool:
     """Return whether a process of this host, but not of this user, has opened a connection."""
     try:
         own = connection.getsockname()
-        # Only on this host both ends have one address. A process without a socket has closed the connection.
-        return bool(address[0] == own[0] and owner(address, own) != os.geteuid())
+        user = owner(address, own)
+        # If both ends have one address, the other is on this host too, and without an owner it was closed. Otherwise it
+        # has an owner only if it is on this host.
+        return user != os.geteuid() and (user is not None or bool(address[0] == own[0]))
     except (OSError, ValueError, struct.error):
         return False  # the kernel does not report the owner
 

@@ -257,7 +257,7 @@ def _world(found: MPI | None, scheduler: str, around: Allocation | None) -> Iter
     job = around or Allocation(scheduler, "", ("node",), (1,))
     try:
         by = remote_shell(scheduler)
-        guard = "hosts" if config.get("mpi.guard") else None
+        guard = "hosts" if config.switch("mpi.guard") else None
         spread = NodePlacement(ranks=1, threads=1, around=job, counts=(1,), agent=by, guard=guard)
         line = spread_command(found, spread, ["true"])
     except WorkbenchError as error:

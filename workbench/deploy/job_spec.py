@@ -115,8 +115,8 @@ def world_line(
     if allocation is None or not allocation.leaves_this_host:
         geometry = Geometry.here(ranks, record.threads, shared_memory)
         command = world_command(mpi, geometry, rank, config.arguments("mpi.extra-args"))
-        return dataclasses.replace(command, guard="" if config.get("mpi.guard") else None)
-    hosts = str(record.folder / f"hosts-{index}") if config.get("mpi.guard") else None
+        return dataclasses.replace(command, guard="" if config.switch("mpi.guard") else None)
+    hosts = str(record.folder / f"hosts-{index}") if config.switch("mpi.guard") else None
     placement = _spread(record, ranks, allocation, before=before, shared_memory=shared_memory, guard=hosts)
     return spread_command(mpi, placement, rank)
 

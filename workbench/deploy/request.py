@@ -19,7 +19,7 @@ from workbench.launch.interface import Launcher
 from workbench.launch.jobqueue import site
 from workbench.launch.launchers import choose, launcher, silent
 from workbench.launch.mpiexec import available_cores, has_ulfm
-from workbench.launch.options import ClusterOptions, RecordOptions, Resources, count, options, texts
+from workbench.launch.options import ClusterOptions, RecordOptions, Resources, count, options
 
 # Bytes per rank. A larger value is a typing error.
 MAX_MEMORY = 1e18
@@ -96,7 +96,7 @@ def is_spread(scheduler: str) -> bool:
 
 
 def _template(requested: bool | None) -> bool:
-    value = config.get("template") if requested is None else requested
+    value = config.switch("template") if requested is None else requested
     if not isinstance(value, bool):
         raise InvalidRequest(option="workbench.template", given=value, allowed="true or false")
     # On other systems a process that has loaded system libraries cannot be forked.
@@ -104,7 +104,7 @@ def _template(requested: bool | None) -> bool:
 
 
 def _modules(requested: Sequence[str]) -> tuple[str, ...]:
-    modules = [*texts("workbench.preload", config.get("preload")), *requested]
+    modules = [*config.modules("preload"), *requested]
     for name in modules:
         if not all(part.isidentifier() for part in name.split(".")):
             raise InvalidRequest(option="preload", given=name, allowed="the name of a module, e.g. torch")

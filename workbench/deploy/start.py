@@ -202,7 +202,7 @@ class ClusterStarter:
         self.status = jobs.of(self.record, poller.status(self.record.scheduler, self._id))
         if self.status.finished:
             return StartError(f"its job {self._id} has ended: {jobs.describe(self.status)}")
-        if self.status.hopeless and config.get("cancel-hopeless"):
+        if self.status.hopeless and config.switch("cancel-hopeless"):
             return StartError(
                 f"its job {self._id} {self.status.reason}.",
                 hint=(

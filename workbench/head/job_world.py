@@ -100,7 +100,7 @@ class JobWorld(MPIWorld):
                 self._report(message)
             if not (status.state.waits or status.state is JobState.UNKNOWN):
                 return
-            if status.hopeless and config.get("cancel-hopeless"):
+            if status.hopeless and config.switch("cancel-hopeless"):
                 raise StartError(
                     f"{message}. The job is cancelled.",
                     hint="Add fewer ranks. If nodes are created on demand, set workbench.cancel-hopeless to false.",

@@ -50,7 +50,6 @@ _JOB_NAMES = frozenset(
         "LSB_MCPU_HOSTS",
         "COBALT_NODEFILE",
         "COBALT_PARTNAME",
-        "JOB_ID",
         "PE_HOSTFILE",
         # ... of the task, which stay in a job: pbs_tmrsh and Open MPI start processes on other nodes by all of these
         "PBS_NODENUM",
@@ -164,7 +163,9 @@ def scrub(environment: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
     >>> scrub({"SLURM_JOB_ID": "7", "SLURM_CONF": "/etc/slurm.conf"})
     ({'SLURM_CONF': '/etc/slurm.conf'}, ['SLURM_JOB_ID'])
     """
-    return _without(environment, _JOB_PREFIXES + _RANK_PREFIXES, _JOB_NAMES | _RANK_NAMES)
+    # Of Grid Engine. Alone it is a variable of another program.
+    grid_engine = {"JOB_ID"} if any(name == "PE_HOSTFILE" or name.startswith("SGE_") for name in environment) else set()
+    return _without(environment, _JOB_PREFIXES + _RANK_PREFIXES, _JOB_NAMES | _RANK_NAMES | grid_engine)
 
 
 def scrub_rank(environment: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:

@@ -10,7 +10,7 @@ from typing import Any
 
 from workbench.errors import InvalidRequest
 from workbench.hints import Option
-from workbench.launch.jobqueue import Site, fill, scheduler_bytes
+from workbench.launch.jobqueue import Site, fill, invalid, scheduler_bytes
 from workbench.launch.options import Resources
 from workbench.launch.pbs_script import GEOMETRY, OURS, Flavor, directives, parts, skipped
 
@@ -97,7 +97,7 @@ def by_directives(site: Site, environment: Mapping[str, str]) -> Site:
     Raises
     ------
     InvalidRequest
-        If a directive would change the kind of job.
+        If a directive would change the kind of job, or the specification of resources cannot be read.
     """
     for line in site.extra:
         if breaking := directives(line) & _BREAKING:
@@ -109,8 +109,12 @@ def by_directives(site: Site, environment: Mapping[str, str]) -> Site:
                 hint="Remove this directive.",
             )
     known = OURS | set(_FIELDS.values())
-    lines = [part for part in parts(f"-l {site.resource_spec}") if not directives(part) & _CHUNKS]
-    lines = lines if site.resource_spec else []
+    try:
+        specified = parts(f"-l {site.resource_spec}") if site.resource_spec else []
+    except ValueError as error:
+        allowed = f"resources in the syntax of qsub -l; this text cannot be read: {error}"
+        raise invalid(site.section, "resource-spec", site.resource_spec, allowed) from None
+    lines = [part for part in specified if not directives(part) & _CHUNKS]
     for line in site.extra:
         # Other directives stay as they are written.
         lines += parts(line) if directives(line) & known else [line]

@@ -171,7 +171,7 @@ async def serve(
         # Each rank of a large world reports less.
         busy,
         Meter(SYNCHRONIZATIONS_KEPT if context.size <= BY_NODE else SYNCHRONIZATIONS_KEPT // 4),
-        enabled=bool(config.get("metrics.enabled")),
+        enabled=config.switch("metrics.enabled"),
     )
     calls = SpmdCalls(worker, context, communicators, activity)
     cells = Cells(worker, context, main_thread, record.id, activity)

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import errno
 import os
+import socket
 
 import pytest
 from distributed.comm import connect, listen
@@ -142,3 +143,17 @@ async def test_other_users_of_the_host_get_their_share_of_connections_and_the_us
         await _ends(*[await _stranger(listening) for _ in range(5)])
         monkeypatch.setattr(listener, "_SHARE", 1000)
         await _is_served(listening, security)
+
+
+@pytest.mark.parametrize("source", ["127.0.0.1", "127.0.0.2"])
+def test_an_own_address_is_of_its_user_and_that_of_another_host_is_of_no_user_here(source, monkeypatch):
+    with (
+        socket.create_server(("127.0.0.1", 0)) as listens,
+        socket.create_connection(listens.getsockname(), DEADLINE, (source, 0)),
+    ):
+        accepted, address = listens.accept()
+        with accepted:
+            assert not listener._is_of_another_user(accepted, address)
+            assert not listener._is_of_another_user(accepted, ("192.0.2.77", 4000))
+            monkeypatch.setattr(os, "geteuid", lambda: 12345)
+            assert listener._is_of_another_user(accepted, address)

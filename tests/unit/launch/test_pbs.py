@@ -488,6 +488,14 @@ def test_chunk_resources_of_the_site_are_kept(pbs):
         assert settle(nodes=1, preset="mine", constraint="model=has").constraint == "model=has"
 
 
+def test_a_specification_of_resources_that_cannot_be_read_is_named(pbs):
+    with (
+        dask.config.set({"jobqueue.mine": {"resource-spec": "select=1:model='bro"}}),
+        pytest.raises(InvalidRequest, match=r"jobqueue\.mine\.resource-spec .* is not valid.*No closing quotation"),
+    ):
+        settle(preset="mine")
+
+
 def test_the_specification_of_resources_is_kept_as_a_whole(pbs, spec):
     text = "select=1:ncpus=64:mem=100gb:model=abc:bigmem+2:ncpus=1,place=scatter:excl,fs=home:work,ncpus=4"
     with dask.config.set({"jobqueue.mine": {"resource-spec": text, "memory": "8GB", "cores": 2}}):
