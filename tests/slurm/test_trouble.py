@@ -134,7 +134,7 @@ def test_a_scheduler_that_is_frozen_may_take_a_job_that_nobody_hears_of(slurm):
     # Now it sees what was sent to it meanwhile, and the job is known by its comment.
     slurm.wait_up()
     until("the job to be taken", slurm.jobs)
-    assert [(cluster.name, cluster.state) for cluster in actions.listing().clusters] == [(NAME, "queued")]
+    assert [(cluster.name, cluster.state) for cluster in actions.listing().clusters] == [(NAME, "held")]
     assert actions.stop(actions.targets(NAME, everything=False)).stopped == [NAME]
 
 
