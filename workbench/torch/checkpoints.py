@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 
 from workbench.errors import InvalidRequest
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from mpi4py import MPI
 
 _NAME = "checkpoint"
+# Entries of a group of an optimizer that do not change the training.
+_NO_OPTIONS = ("params", "foreach", "fused", "capturable", "differentiable")
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
 
@@ -122,16 +125,34 @@ def described(kept: Mapping[str, Any], **options: Any) -> dict[str, str]:
     options
         Values of other options: plain values, functions or objects.
     """
-    found = {"module": kept["module"], **options}
+    found = {"module": kept["module"], "optimizer": type(kept["optimizer"]), **options}
     for number, group in enumerate(kept["optimizer"].param_groups):
         prefix = f"group {number} of the optimizer: " if number else ""
-        found |= {prefix + name: value for name, value in group.items() if name != "params"}
+        found |= {prefix + name: value for name, value in group.items() if name not in _NO_OPTIONS}
     if "schedule" in kept:
+        found["schedule"] = type(kept["schedule"])
         found |= {f"schedule {name}": value for name, value in kept["schedule"].state_dict().items()}
+    for name, value in options.items():
+        if isinstance(value, torch.nn.Module):
+            # The text of a module is that of its layers, and a loss has none.
+            plain = {key: own for key, own in vars(value).items() if key[0] != "_" and key != "training"}
+            found[name] = f"{value} of {plain} and { ({key: own.tolist() for key, own in value.state_dict().items()}) }"
+    return {name: _text(value) for name, value in found.items()}
+
+
+def _text(value: Any) -> str:
     # A function has no text but its name, which the text of an object may contain with an address.
-    return {
-        name: _ADDRESS.sub("", getattr(value, "__qualname__", None) or repr(value)) for name, value in found.items()
-    }
+    return _ADDRESS.sub("", getattr(value, "__qualname__", None) or str(_plain(value)))
+
+
+def _plain(value: Any) -> Any:
+    """Return a state with numbers of Python in place of those of NumPy, which PyTorch does not load from a file."""
+    if isinstance(value, np.generic):
+        return value.item()
+    if type(value) in {list, tuple}:
+        return type(value)(map(_plain, value))
+    # The state of a module is of another type, whose attributes PyTorch reads.
+    return {name: _plain(item) for name, item in value.items()} if type(value) is dict else value
 
 
 def save(
@@ -141,7 +162,7 @@ def save(
     if path is None:
         return
     content = io.BytesIO()
-    states = {name: thing.state_dict() for name, thing in kept.items()}
+    states = {name: _plain(thing.state_dict()) for name, thing in kept.items()}
     torch.save({**states, "history": history, "options": {**options}}, content)
     atomic_file.write(_NAME, Path(path).expanduser(), content.getbuffer())
 

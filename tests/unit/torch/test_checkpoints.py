@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from support import torched
@@ -61,13 +62,13 @@ def test_a_fit_that_is_killed_while_it_writes_goes_on_from_the_last_whole_checkp
         ({"size": 12}, "with size 24 and this fit has 12. Pass the options with which the file was written"),
         ({"seed": 7}, "with seed 0 and this fit has 7. Pass"),
         ({"loss": torch.nn.MSELoss()}, "with loss cross_entropy and this fit has MSELoss.*. Pass"),
+        ({"optimizer": torch.optim.RAdam}, "with optimizer Adam and this fit has RAdam. Pass"),
         (
             {"schedule": torched.shrinking},
             "has history, module, optimizer, options, and the fit needs .*schedule. Pass the opt",
         ),
-        ({"optimizer": torch.optim.SGD}, "written for another optimizer .*the file has no dampening, momentum"),
     ],
-    ids=["module", "layer", "rate", "size", "seed", "loss", "schedule", "optimizer"],
+    ids=["module", "layer", "rate", "size", "seed", "loss", "optimizer", "schedule"],
 )
 def test_a_checkpoint_of_another_fit_is_refused(tmp_path, change, said):
     path = str(tmp_path / "run.pt")
@@ -103,6 +104,21 @@ def test_a_schedule_with_other_options_is_refused_and_one_with_the_same_options_
     assert len(train(path, 3, schedule=torched.shrinking)) == 3
     with pytest.raises(InvalidRequest, match=r"written with schedule gamma 0\.1 and this fit has 0\.25\. Pass"):
         train(path, 4, schedule=lambda optimizer: torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.25))
+    with pytest.raises(InvalidRequest, match=r"written with schedule StepLR and this fit has ExponentialLR\. Pass"):
+        train(path, 4, schedule=lambda optimizer: torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.1))
+
+
+def test_a_loss_with_other_values_is_refused_and_the_same_values_in_another_form_are_accepted(tmp_path):
+    path = str(tmp_path / "run.pt")
+    loss = torch.nn.CrossEntropyLoss(torch.ones(3).double(), label_smoothing=0.2)
+    train(path, 1, loss=loss, optimizer=lambda weights: torch.optim.Adam(weights, lr=np.float64(0.1)))
+    with pytest.raises(InvalidRequest, match=r"with loss .*0\.2.* and this fit has .*0\.0"):
+        train(path, 2, loss=torch.nn.CrossEntropyLoss(torch.ones(3).double()))
+    with pytest.raises(InvalidRequest, match=r"with loss .*1\.0, 1\.0, 1\.0.* and this fit has .*0\.0, 0\.0, 0\.0"):
+        train(path, 2, loss=torch.nn.CrossEntropyLoss(torch.zeros(3).double(), label_smoothing=0.2))
+    assert (
+        len(train(path, 2, loss=loss, optimizer=lambda weights: torch.optim.Adam(weights, lr=0.1, foreach=True))) == 2
+    )
 
 
 def test_a_file_with_one_damaged_bit_is_refused_or_gives_the_same_model(tmp_path):
