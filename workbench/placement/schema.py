@@ -65,7 +65,7 @@ def types_of(value: Any) -> Types:
 def described(value: Any) -> bytes:
     """Return the pickled types of a frame or series, or a digest if these are long."""
     packed = pickle.dumps(types_of(value))
-    return packed if len(packed) <= _SHORT else hashlib.blake2b(packed, digest_size=_DIGEST).digest()
+    return packed if len(packed) <= _SHORT else hashlib.sha256(packed).digest()[:_DIGEST]
 
 
 def native(value: Any) -> Any:

@@ -49,6 +49,7 @@ _FILTER_FLAGS = 1 << 2 | 1 << 3
 _RECV, _SEND, _ID_VALID, _ADDFD = 0xC0502100, 0xC0182101, 0x40082102, 0x40182103
 _NOTIFICATION, _ANSWER, _FILE = struct.Struct("=QIIiIQ6Q"), struct.Struct("=QqiI"), struct.Struct("=QIIII")
 _CONTINUE = 1  # SECCOMP_USER_NOTIF_FLAG_CONTINUE
+_DECLARES_RANK = 0x57420000  # flags of `accept4` that the kernel refuses, and no other program uses
 _SEND_IT = 1 << 1  # SECCOMP_ADDFD_FLAG_SEND, of Linux 5.14
 _SOCK_DIAG, _SOCK_DIAG_BY_FAMILY, _ESTABLISHED = 4, 20, 1
 _NETLINK_HEADER, _REQUEST, _DIAG_MESSAGE = (
@@ -97,6 +98,13 @@ def install(channel: socket.socket) -> None:
     if not channel.recv(1):
         os._exit(1)  # the guard has failed or ended
     os.environ[VARIABLE] = ":".join(before)
+
+
+def declare_rank() -> None:
+    """Have the guard of this process remember that it is a rank, whatever its command line is, now or later."""
+    unused = socket.socket(socket.AF_UNIX)
+    _libc.accept4(unused.fileno(), None, None, _DECLARES_RANK)
+    unused.close()
 
 
 def privileges() -> list[str]:
@@ -170,6 +178,8 @@ class Guard:
         # Connections accepted for calls that a signal then interrupted, by the inode of the listening socket.
         self._leftover: dict[int, list[tuple[socket.socket, Any]]] = {}
         self._refused, self._quiet_until = 0, 0.0
+        # Whether a process is a launcher, by its pid and start time.
+        self._launchers: dict[tuple[int, bytes], bool] = {}
         # Shared with the process of `_start_successor`: the kernel reports a call only once, and the receiving process
         # may be killed.
         self._notification = mmap.mmap(-1, _NOTIFICATION.size)
@@ -290,7 +300,7 @@ class Guard:
 
     def _listening_socket(self, call: _Call) -> socket.socket | None:
         """Return a copy of the listening socket of a launcher, or None if the kernel can serve the call."""
-        if not is_launcher(call.pid):
+        if not self._is_launcher(call):
             return None
         try:
             copy = socket.socket(fileno=_copy_file(call.process(), call.arguments[0]))
@@ -303,6 +313,19 @@ class Guard:
             return copy
         copy.close()
         return None
+
+    def _is_launcher(self, call: _Call) -> bool:
+        """Decide once per process whether it is a launcher: a rank may change its command line, as by setproctitle."""
+        process = call.process()
+        with open(f"/proc/{process}/stat", "rb") as file:
+            key = process, file.read().rpartition(b")")[2].split()[19]
+        declares = call.flags == _DECLARES_RANK
+        if declares or key not in self._launchers:
+            launcher = not declares and is_launcher(call.pid)
+            if not call.is_pending():
+                return launcher  # the pid may now belong to another process
+            self._launchers[key] = launcher
+        return self._launchers[key]
 
     def _accept(self, call: _Call, listening: socket.socket, *, blocking: bool, polled: bool = False) -> bool:
         """Accept one connection in place of a call; return whether the call has an answer.

@@ -65,6 +65,7 @@ def main(daemon: int | None = None, began: float | None = None) -> NoReturn:
     user_folder.append()
     faulthandler.enable()
     if guard.VARIABLE in os.environ:
+        guard.declare_rank()
         os.environ[guard.VARIABLE] = guard.OF_RANK
     # A rank has a connection to each other rank. On nodes without the head no other process has raised the limit.
     open_files.allow_many()

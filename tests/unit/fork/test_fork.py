@@ -413,3 +413,14 @@ def _ended(pid: int) -> bool:
         return gone(psutil.Process(pid))
     except psutil.NoSuchProcess:
         return True
+
+
+def test_the_names_of_folders_need_no_module_of_hashes_that_builds_for_fips_lack():
+    modules = ["_blake2", "_hashlib", "_md5", "_sha1", "_sha2", "_sha256", "_sha3", "_sha512"]
+    program = (
+        f"import runpy, sys; sys.modules.update(dict.fromkeys({modules})); "
+        "print(runpy.run_path(sys.argv[1])['folder_name']('0123456789abcdef', 'data', 'a'))"
+    )
+    line = [sys.executable, "-I", "-S", "-c", program, stub.__file__]
+    done = subprocess.run(line, capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.strip() == stub.folder_name("0123456789abcdef", "data", "a")

@@ -214,6 +214,21 @@ def test_ranks_what_becomes_one_what_they_start_and_srun_accept_by_themselves(pr
         assert told(connected(("127.0.0.1", port), DEADLINE, nobody=True))
 
 
+@pytest.mark.parametrize("module", [True, False], ids=["a module", "under another program"])
+def test_a_rank_stays_one_whatever_its_command_line_becomes(module, tmp_path):
+    package = tmp_path / "workbench"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    load = f"import sys; sys.path.insert(0, {str(Path(guard.__file__).parent)!r}); import guard\n"
+    program = load + LISTENS.replace("    left -= 1", "    left -= 1; guard._rename(b'title')")
+    (package / "rank.py").write_text(program)
+    command = ["-P", "-m", "workbench.rank"] if module else ["-c", program.replace("\n", "; guard.declare_rank()\n", 1)]
+    env = os.environ | {"PYTHONPATH": str(tmp_path)}
+    with started(*SHELL, sys.executable, *command, "127.0.0.1", "blocking", env=env) as (_, port):
+        for _ in range(2):
+            assert told(connected(("127.0.0.1", port), DEADLINE, nobody=True))
+
+
 def test_a_unix_socket_is_not_the_guard_s_concern(tmp_path):
     path = str(tmp_path / "socket")
     with started(sys.executable, "-c", UNIX, path), socket.socket(socket.AF_UNIX) as connection:
