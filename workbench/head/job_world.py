@@ -69,7 +69,7 @@ class JobWorld(MPIWorld):
         """
         self.begin()
         self.job = None
-        if self._has_receipts():
+        if await asyncio.to_thread(self._has_receipts):
             # An earlier start whose submission or end was not confirmed must not have ranks with the same names.
             await asyncio.to_thread(jobs.cancel, self.record, world=self.index)
         self._no_rank_left = asyncio.Event()
@@ -172,9 +172,11 @@ class JobWorld(MPIWorld):
         """After `stop`: cancel jobs whose submission or end was not confirmed, until the scheduler confirms the end."""
         deadline = time.monotonic() + _SETTLE_TIMEOUT
         for interval in _intervals():
-            if not self._has_receipts() or time.monotonic() > deadline:
+            if time.monotonic() > deadline:
                 return
             with suppress(LaunchError, OSError):
+                if not await asyncio.to_thread(self._has_receipts):
+                    return
                 await asyncio.to_thread(jobs.cancel, self.record, world=self.index)
             await asyncio.sleep(interval)
 

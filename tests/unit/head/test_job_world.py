@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import threading
+from pathlib import Path
 
 import pytest
 from support.processes import until
@@ -118,3 +120,23 @@ async def test_a_restart_spares_the_job_that_it_has_started(world, scheduler):
     await world.stop(end_and_start_again)
     assert (scheduler.taken, scheduler.cancelled) == (["77", "78"], [])
     assert [path.name for path in world.record.folder.glob("*.job")] == ["world-1-2.job"]
+
+
+@pytest.mark.parametrize("method", ["settle", "start"])
+async def test_receipts_are_looked_for_in_a_thread_because_a_file_server_may_hang(world, monkeypatch, method):
+    threads = []
+
+    def look(_, pattern):
+        threads.append(threading.current_thread())
+        if len(threads) == 1:
+            raise OSError(errno.ESTALE, "Stale file handle")
+        return iter(())
+
+    monkeypatch.setattr(Path, "glob", look)
+    if method == "settle":
+        await world.settle()
+        assert len(threads) >= 2
+    else:
+        with pytest.raises(OSError, match="Stale"):
+            await world.start(10, "tls://x:1")
+    assert threading.main_thread() not in threads
