@@ -153,8 +153,9 @@ class Head:
             self._end.set_result((kind, reason))
 
     def _on_signal(self, reason: str) -> None:
-        self._signaled = jobs.is_batch(self.record) and not self._end.done()
-        self.end(reason)
+        if not self._end.done():
+            self._signaled = jobs.is_batch(self.record)
+            self.end(reason)
 
     async def _scheduler_reason(self, reason: str) -> str:
         """Return the scheduler's reason for the end of the job after a signal; `reason` if it reports none soon."""
