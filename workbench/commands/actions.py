@@ -390,6 +390,7 @@ def dashboard_url(record: Record) -> str:
     return path
 
 
+@command.insisting()
 def targets(name: str | None, *, everything: bool, bound: Record | None = None) -> Targets:
     """Return the clusters to stop: one as of `choose`, or with `everything` all of this user.
 

@@ -73,10 +73,10 @@ class HeadConnection(HeadClient):
 
     async def end_reason(self) -> ended.EndReason | None:
         """Return how the cluster has ended; None if that is not known, or its folder cannot be read now."""
-        if self._end is None:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_LOOK_TIMEOUT_S):
-                    self._end = await asyncio.to_thread(ended.of, self._job.record)
+        # A `stop` that has failed withdraws its note, so each call reads anew.
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_LOOK_TIMEOUT_S):
+                self._end = await asyncio.to_thread(ended.of, self._job.record)
         return self._end
 
     async def open(self) -> None:
@@ -174,13 +174,16 @@ class HeadConnection(HeadClient):
 
     async def close(self) -> None:
         """Close the connections that Dask's cluster has not closed already."""
-        await self.end_reason()  # for later calls
         closing, self.rpc = self.rpc, None
-        if closing is not None:
-            await closing.close_rpc()
-        if self._tunnel is not None:
-            forwarded, self._forwarded = self._forwarded, {}
-            await asyncio.gather(self._tunnel.close(), *(tunnel.close() for tunnel, *_ in forwarded.values()))
+        try:
+            if closing is not None:
+                await closing.close_rpc()
+            if self._tunnel is not None:
+                forwarded, self._forwarded = self._forwarded, {}
+                await asyncio.gather(self._tunnel.close(), *(tunnel.close() for tunnel, *_ in forwarded.values()))
+        finally:
+            with contextlib.suppress(RuntimeError):  # no thread starts while the interpreter ends
+                await self.end_reason()  # for later calls
 
     @property
     def head(self) -> Any:

@@ -111,6 +111,12 @@ def note(record: Record, state: str, reason: str, when: float | None = None, hin
             _prune()
 
 
+def withdraw(record: Record) -> None:
+    """Remove the note of the end of a cluster that goes on."""
+    with suppress(OSError):
+        _path(record).unlink(missing_ok=True)
+
+
 def is_noted(record: Record) -> bool:
     """Return whether a note of the end of a cluster exists."""
     return _path(record).exists()

@@ -29,7 +29,7 @@ from workbench.errors import (
 )
 from workbench.files import node_dirs
 from workbench.hints import Command, Hint, Option
-from workbench.launch import mpi_library
+from workbench.launch import command, mpi_library
 from workbench.launch.allocation import Allocation, allocation_hint
 from workbench.launch.interface import UNKNOWN, JobState, Launcher
 from workbench.launch.launchers import launcher
@@ -98,6 +98,7 @@ class ClusterStarter:
             return "with --fault-tolerant, messages between nodes use TCP, because ULFM supports no faster network"
         return allocation_hint(self._requested, self.record.scheduler)
 
+    @command.insisting()
     def submit(self) -> None:
         """Make the cluster's folder and key, and submit its job; once.
 
@@ -331,7 +332,7 @@ def preview(options: ClusterOptions) -> str:
     """Return the job script of `MPICluster` with these options, and in comments below the command line of the world."""
     record = record_of(options)
     mpi = mpi_library.find(record.mpi)
-    command = world_line(
+    line = world_line(
         record,
         mpi,
         index=0,
@@ -341,10 +342,10 @@ def preview(options: ClusterOptions) -> str:
         log=logs.of_world(record, 0),
         allocation=_expected_allocation(record),
     )
-    variables = {**command.defaults, **command.environment}
+    variables = {**line.defaults, **line.environment}
     lines = [f"# world 0, started by the head, {mpi}:"]
     lines += [f"#   {name}={value}" for name, value in sorted(variables.items())]
-    lines.append(f"#   {shlex.join(command.argv)}")
+    lines.append(f"#   {shlex.join(line.argv)}")
     scheduler, spec = launcher(record.scheduler), job_spec(record)
     lines += [f"# {notice}" for notice in scheduler.notices(record.resources, record.memory)]
     if verdict := scheduler.test_only(spec):

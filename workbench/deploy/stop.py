@@ -30,6 +30,7 @@ _CANCEL_TIMEOUT_S = 90.0
 
 
 @command.answering_soon()
+@command.insisting()
 def stop(record: Record) -> None:
     """Stop a cluster, in any state, and return when nothing of it is left.
 
@@ -45,6 +46,7 @@ def stop(record: Record) -> None:
     record = _wait_for_head(record)
     # A queued job has no head.
     accepted = not (batch and record.state == "submitted") and _ask(record)
+    noted = ended.of(record) is not None
     # Written before the jobs are cancelled or the lease is removed, which the head would take for the reason.
     ended.note(record, ended.STOPPED, STOPPED)
     if not accepted and not batch:
@@ -53,7 +55,13 @@ def stop(record: Record) -> None:
     if (accepted or not batch) and has_ended(record):
         return
     if batch:
-        end_jobs(record)
+        try:
+            _cancel_jobs(record)
+        except BaseException:
+            if not (accepted or noted):
+                ended.withdraw(record)  # the cluster goes on
+            raise
+        _await_jobs(record)
         tidy(record)
         return
     process = record.process
@@ -158,6 +166,7 @@ def _refuses(record: Record) -> bool:
     return False
 
 
+@command.insisting()
 def end_jobs(record: Record) -> None:
     """Cancel all jobs of a cluster and wait until they have ended.
 
@@ -168,6 +177,11 @@ def end_jobs(record: Record) -> None:
     LaunchError
         If the scheduler does not cancel the jobs, or does not confirm their end.
     """
+    _cancel_jobs(record)
+    _await_jobs(record)
+
+
+def _cancel_jobs(record: Record) -> None:
     deadline = time.monotonic() + config.seconds("submit-timeout")
     if jobs.is_being_submitted(record):
         command.say("waiting for the command that submits a job of the cluster")
@@ -179,6 +193,9 @@ def end_jobs(record: Record) -> None:
             )
         time.sleep(_POLL_INTERVAL_S)
     jobs.cancel(record)
+
+
+def _await_jobs(record: Record) -> None:
     if left := jobs.wait_finished(record, _CANCEL_TIMEOUT_S):
         raise HeadUnreachable(
             f"cluster {record.name!r}: its jobs {', '.join(left)} were cancelled, but have not ended after "

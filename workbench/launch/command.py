@@ -53,8 +53,9 @@ class _Patience:
 
     say: Callable[[str], None]
     """Shows a text."""
-    silent: dict[str, tuple[float, SchedulerTimeout]] = field(default_factory=dict)
-    """By the name of a server without an answer: when to ask it again, as of `time.monotonic`, and the error."""
+    silent: dict[str, tuple[float, float, SchedulerTimeout]] = field(default_factory=dict)
+    """By the name of a server without an answer: when to ask it again, as of `time.monotonic`, for how many seconds it
+    was asked, and the error."""
 
 
 def _server(program: str) -> str:
@@ -69,6 +70,7 @@ def silence_limit() -> float:
 
 
 _patience: ContextVar[_Patience | None] = ContextVar("patience", default=None)
+_insists: ContextVar[bool] = ContextVar("insists", default=False)
 
 
 @contextlib.contextmanager
@@ -83,7 +85,7 @@ def answering_soon(say: Callable[[str], None] = lambda _: None) -> Iterator[None
     Notes
     -----
     The limit of each command is a quarter of ``workbench.scheduler-timeout``. After a command without an answer `ask`
-    fails at once for half a minute. A context in another one is a part of that one.
+    fails at once for half a minute. A context in another one is a part of that one. See also `insisting`.
     """
     if _patience.get() is not None:
         yield
@@ -93,6 +95,22 @@ def answering_soon(say: Callable[[str], None] = lambda _: None) -> Iterator[None
         yield
     finally:
         _patience.reset(token)
+
+
+@contextlib.contextmanager
+def insisting() -> Iterator[None]:
+    """Give each command the whole ``workbench.scheduler-timeout``, in this thread and context.
+
+    Notes
+    -----
+    For commands by which a job is submitted or cancelled: a busy scheduler needs longer than `answering_soon` waits,
+    and obeys. Here `ask` fails at once only after a command that had as much time.
+    """
+    token = _insists.set(True)
+    try:
+        yield
+    finally:
+        _insists.reset(token)
 
 
 def say(text: str) -> None:
@@ -151,10 +169,10 @@ def ask(argv: Sequence[str], *, environment: Mapping[str, str] | None = None) ->
     """
     waiting, server = _patience.get(), _server(argv[0])
     patience = waiting or _Patience(lambda _: None)
-    retry, silence = patience.silent.get(server, (0.0, None))
-    if silence is not None and time.monotonic() < retry:
+    timeout = silence_limit() if waiting and not _insists.get() else config.seconds("scheduler-timeout")
+    retry, waited, silence = patience.silent.get(server, (0.0, 0.0, None))
+    if silence is not None and time.monotonic() < retry and timeout <= waited:
         raise silence.converted(SchedulerTimeout, silence.message)
-    timeout = silence_limit() if waiting else config.seconds("scheduler-timeout")
     try:
         with subprocess.Popen(
             argv, env=_with_plain_output(environment), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
@@ -167,7 +185,7 @@ def ask(argv: Sequence[str], *, environment: Mapping[str, str] | None = None) ->
                 raise
     except subprocess.TimeoutExpired as error:
         silence = _timed_out(argv, timeout)
-        patience.silent[server] = time.monotonic() + _RETRY_S, silence
+        patience.silent[server] = time.monotonic() + _RETRY_S, timeout, silence
         raise silence from error
     except OSError as error:
         raise LaunchError(f"cannot run {argv[0]}: {error}.", hint=_NO_COMMAND) from error
@@ -234,6 +252,8 @@ def submit(argv: Sequence[str], receipt: Path, *, environment: Mapping[str, str]
             os.killpg(process.pid, signal.SIGKILL)
             process.communicate()
             raise _timed_out(argv, timeout) from error
+        if (patience := _patience.get()) is not None and process.returncode == 0:
+            patience.silent.pop(_server(argv[0]), None)
         file.seek(0)
         return Answer(process.returncode, file.read().decode(errors="replace"), errors)
 

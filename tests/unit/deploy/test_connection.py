@@ -14,7 +14,7 @@ import dask
 import pytest
 from support.patience import DEADLINE
 
-from workbench.deploy import connection
+from workbench.deploy import connection, ended
 from workbench.deploy.connection import HeadConnection
 from workbench.deploy.record import Record
 from workbench.deploy.ssh_tunnel import Tunnel
@@ -143,3 +143,35 @@ async def test_a_change_has_the_time_that_the_head_gives_to_results_that_it_move
     with dask.config.set({"workbench.start-timeout": DEADLINE}):
         await connected.change("workbench_scale", "scaling to 2", quiet=True)
     assert moved.is_set()
+
+
+async def test_a_note_that_was_withdrawn_is_not_the_end_of_a_cluster_that_goes_on(listening, monkeypatch, tmp_path):
+    monkeypatch.setenv("JUPYTER_DATA_DIR", str(tmp_path))
+    its = record(listening, state="ready")
+    connected = connect(its, monkeypatch)
+    ended.note(its, ended.STOPPED, "the user has stopped it")
+    assert await connected.end_reason()
+    assert "has ended" in str(connected.lost())
+    ended.withdraw(its)
+    assert await connected.end_reason() is None
+    assert "no longer connected" in str(connected.lost())
+
+
+async def test_a_connection_closes_while_the_interpreter_ends(listening, monkeypatch):
+    connected = connect(record(listening, state="ready"), monkeypatch, answers=1)
+    await connected.open()
+    closed = []
+
+    async def close_rpc():
+        closed.append("rpc")
+
+    async def close():
+        closed.append("tunnel")
+
+    async def to_thread(*_):
+        raise RuntimeError("cannot schedule new futures after interpreter shutdown")
+
+    connected.rpc.close_rpc, connected._tunnel = close_rpc, SimpleNamespace(close=close)
+    monkeypatch.setattr(asyncio, "to_thread", to_thread)
+    await connected.close()
+    assert closed == ["rpc", "tunnel"]

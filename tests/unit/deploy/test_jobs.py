@@ -8,7 +8,7 @@ import dask
 import pytest
 
 from workbench.commands import actions
-from workbench.deploy import jobs, registry
+from workbench.deploy import ended, jobs, registry
 from workbench.deploy import stop as stop_module
 from workbench.deploy.record import Record, World
 from workbench.deploy.stop import stop
@@ -165,12 +165,12 @@ def test_a_stop_names_the_jobs_that_a_silent_scheduler_does_not_confirm(system, 
         return True
 
     monkeypatch.setattr(stop_module, "_ask", end)
-    with dask.config.set({"workbench.scheduler-timeout": "0.8 s"}):
+    with dask.config.set({"workbench.scheduler-timeout": "0.4 s"}):
         failed = actions.stop(actions.targets("training", everything=False)).failed[0].error
     program = "scontrol" if "scontrol" in silent else "squeue"
     assert failed["message"] == (
         f"the ranks have ended, but the end of {jobs_of_it} is not confirmed, because Slurm does not answer "
-        f"({program} did not answer within 0.2 s)."
+        f"({program} did not answer within 0.4 s)."
     )
     assert "remove" not in str(from_fields(failed))
     assert record.logs.is_dir()
@@ -213,7 +213,7 @@ def test_a_stop_keeps_the_record_of_a_queued_job_while_the_scheduler_is_silent(s
     training(system=B, state="submitted")
     system.answer("squeue", "exec sleep 600")
     system.answer("scontrol", "exec sleep 600")
-    with dask.config.set({"workbench.scheduler-timeout": "0.8 s"}):
+    with dask.config.set({"workbench.scheduler-timeout": "0.4 s"}):
         failed = from_fields(actions.stop(actions.targets("training", everything=False)).failed[0].error)
     assert str(failed) == (
         f"the end of job 4711 is not confirmed, because the scheduler {B} does not answer here. When the scheduler "
@@ -323,3 +323,44 @@ def test_without_a_message_in_its_output_the_scheduler_is_asked_why_a_job_ends(s
     assert jobs.end_reason(record) == "ended for a job of higher priority"
     system.queue("RUNNING", "training", f"workbench:{record.id}:job")
     assert jobs.end_reason(record) == ""
+
+
+def _is_slow(system, name, seconds=0.2):
+    """Have a command answer later than `list` waits, and earlier than the time limit."""
+    text = (system.folder / name).read_text()
+    system.answer(name, f"sleep {seconds}\n{text}")
+
+
+def test_a_queued_cluster_is_stopped_by_a_busy_scheduler_that_a_list_does_not_wait_for(system):
+    record = training(system=B, state="submitted")
+    comment = f"workbench:{record.id}:job"
+    system.queue("PENDING", "training", comment)
+    line = SEPARATOR.join(["4711", "CANCELLED", "None", "N/A", "N/A", "n1", "training", comment])
+    system.answer("scancel", f"printf '#!/bin/sh\necho \"{line}\"\n' > {system.folder}/squeue")
+    for name in ("squeue", "scontrol", "scancel"):
+        _is_slow(system, name)
+    with dask.config.set({"workbench.scheduler-timeout": "0.4 s"}), command.answering_soon():
+        assert "squeue did not answer within 0.1 s" in actions.listing().clusters[0].message
+        with dask.config.set({"workbench.scheduler-timeout": "60 s"}):
+            assert actions.stop(actions.targets("training", everything=False)).stopped == ["training"]
+    assert "scancel" in system.called
+    assert registry.names() == []
+
+
+def test_a_stop_waits_once_for_a_scheduler_that_is_silent(system):
+    training(system=B, state="submitted")
+    for name in ("squeue", "scontrol", "scancel"):
+        system.answer(name, "exec sleep 600")
+    with dask.config.set({"workbench.scheduler-timeout": "0.4 s"}), command.answering_soon():
+        assert actions.stop(actions.targets("training", everything=False)).failed
+    assert len(system.called) == 1
+
+
+def test_a_stop_that_cannot_cancel_leaves_no_note_that_the_cluster_has_ended(system, monkeypatch):
+    record = training(system=B)
+    system.queue("RUNNING", "training", f"workbench:{record.id}:job")
+    system.answer("scancel", "echo 'scancel: error: Kill job error on job id 4711: Access denied' >&2; exit 1")
+    monkeypatch.setattr(stop_module, "_ask", lambda _: False)
+    with pytest.raises(LaunchError, match="does not cancel job 4711"):
+        stop(record)
+    assert ended.of(record) is None

@@ -141,3 +141,25 @@ def test_a_user_who_waits_is_told_for_whom(tmp_path, monkeypatch):
         assert ask(["sh", "-c", late % 1]).out == "late\n"
         assert submit(tmp_path / "job.job", late % 2).out == "late\n"
     assert told == ["waiting for Slurm: sh has 5 s to answer", "waiting for PBS: /bin/sh has 60 s to answer"]
+
+
+def test_a_command_that_must_be_done_has_the_whole_time_and_a_submission_ends_the_memory_of_a_silence(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    for name, body in (("squeue", "exec sleep 600"), ("scancel", "sleep 0.2; echo done"), ("sbatch", "echo 17")):
+        (tmp_path / name).write_text(f"#!/bin/sh\n{body}\n")
+        (tmp_path / name).chmod(0o700)
+    with dask.config.set({"workbench.scheduler-timeout": "0.4 s"}), command.answering_soon():
+        with pytest.raises(SchedulerTimeout):
+            ask(["squeue"])
+        with dask.config.set({"workbench.scheduler-timeout": "60 s"}), command.insisting():
+            assert ask(["scancel"]).out == "done\n"
+        with pytest.raises(SchedulerTimeout):
+            ask(["squeue"])
+        command.submit(["sbatch"], tmp_path / "job.job", environment=os.environ, directory=tmp_path)
+        assert not command.found_silence()
+        with command.insisting():
+            for _ in range(2):
+                with pytest.raises(SchedulerTimeout, match=r"within 0\.4 s"):
+                    ask(["squeue"])
