@@ -40,15 +40,18 @@ class Types:
 
     labels: pd.Index
     dtypes: tuple[Any, ...]
+    is_series: bool = False
 
     def is_same(self, other: Types) -> bool:
         """Return whether labels, types and categories are those of another, in the same order."""
         return self.labels.equals(other.labels) and all(map(_same, self.dtypes, other.dtypes))
 
-    def in_order(self, labels: pd.Index) -> Types | None:
-        """Return the types for the same labels in another order; None if the labels are others."""
-        if self.labels.equals(labels):
-            return self
+    def in_order(self, other: Types) -> Types | None:
+        """Return the types in the order of the labels of another; None if the labels are others."""
+        labels = other.labels
+        # Dask does not enforce the name of a series.
+        if self.labels.equals(labels) or (self.is_series and other.is_series):
+            return Types(labels, self.dtypes, self.is_series)
         if len(labels) != len(self.labels) or not (labels.is_unique and self.labels.is_unique):
             return None
         positions = self.labels.get_indexer(labels)
@@ -58,7 +61,7 @@ class Types:
 def types_of(value: Any) -> Types:
     """Return the types of a frame or series of pandas."""
     if value.ndim == 1:
-        return Types(pd.Index([value.name], dtype=object, tupleize_cols=False), (value.dtype, value.index.dtype))
+        return Types(pd.Index([value.name], dtype=object, tupleize_cols=False), (value.dtype, value.index.dtype), True)
     return Types(value.columns, (*value.dtypes, value.index.dtype))
 
 
@@ -101,12 +104,13 @@ async def agree(
     Raises
     ------
     PlacementError
-        If a column has no type for the values of all chunks, or chunks have other columns.
+        If a column has no type for the values of all chunks, or chunks have other columns. An index without such a type
+        becomes one of objects, because ranks do not exchange it.
     """
     found = await _found(client, chunks, descriptions)
     wanted = types_of(declared)
     labels = wanted.labels
-    ordered = [types.in_order(labels) for types in found]
+    ordered = [types.in_order(wanted) for types in found]
     for number, types in enumerate(ordered):
         if types is None:
             raise PlacementError(
@@ -120,10 +124,9 @@ async def agree(
         columns = {position: (_specific(wanted.dtypes[position]), dtypes[position]) for position in unsettled}
         settled = await _settle(client, chunks, labels, columns)
         for position in unsettled:
-            if position not in settled:
-                where = f"the column {labels[position]!r}" if position < len(labels) else "the index"
-                raise PlacementError(f"{where} of {name} {_refusal(dtypes[position], owners)}")
-            agreed[position] = settled[position]
+            if position not in settled and position < len(labels):
+                raise PlacementError(f"the column {labels[position]!r} of {name} {_refusal(dtypes[position], owners)}")
+            agreed[position] = settled.get(position, np.dtype(object))
     result = Types(labels, tuple(agreed))
     return result, all(map(result.is_same, found))
 
@@ -133,13 +136,16 @@ def conform(value: Any, types: Types) -> Any:
     value = _in_order(value, types.labels)
     if value.ndim == 1:
         value = converted(value, types.dtypes[0])
+        if not types_of(value).labels.equals(types.labels):
+            value = value.rename(types.labels[0])
     elif changed := [number for number, dtype in enumerate(value.dtypes) if not _same(dtype, types.dtypes[number])]:
         value = value.copy(deep=False)
         for number in changed:
             value.isetitem(number, converted(value.iloc[:, number], types.dtypes[number]))
     if _same(value.index.dtype, types.dtypes[-1]):
         return value
-    return value.set_axis(pd.Index(converted(value.index.to_series(), types.dtypes[-1]), name=value.index.name))
+    values = converted(value.index.to_series(), types.dtypes[-1])
+    return value.set_axis(pd.Index(values, dtype=values.dtype, name=value.index.name))
 
 
 def converted(series: pd.Series[Any], dtype: Any) -> pd.Series[Any]:

@@ -136,7 +136,7 @@ def test_columns_without_a_common_type_are_refused_with_column_ranks_types_and_r
         place(lazy([*parts, *parts]))
 
 
-def test_other_columns_and_indexes_are_refused_and_another_order_is_not(client):
+def test_other_columns_are_refused_and_another_order_is_not(client):
     frames = [pd.DataFrame({"a": [1.0, 2.0], "b": [3, 4]})] * 2
 
     def table(other):
@@ -150,10 +150,6 @@ def test_other_columns_and_indexes_are_refused_and_another_order_is_not(client):
         PlacementError, match=r"X has the columns \['a', 'b'\], and the rows of rank.* 3 have .*\['a', 'd'\]"
     ):
         place(table(frames[0].rename(columns={"b": "d"})))
-    with pytest.raises(
-        PlacementError, match=r"the index of X has no common type: int64 on ranks 0, 1; str on ranks 2, 3\. "
-    ):
-        place(table(frames[0].set_axis(["x", "y"])))
 
 
 def test_the_type_does_not_depend_on_the_ranks_of_the_rows(client):
@@ -165,6 +161,39 @@ def test_the_type_does_not_depend_on_the_ranks_of_the_rows(client):
 def test_a_series_agrees_too(client):
     _, placed = place(lazy([[1, 2], [3.0, NAN]]), lazy([[1, 2], [3.0, NAN]])["c"])
     assert {str(block.result().dtype) for block in blocks(placed)} == {"float64"} == {str(placed.dtype)}
+
+
+@pytest.mark.parametrize(
+    ("declared", "names", "second"),
+    [("z", [None, None], [2, 3]), (None, ["a", "b"], [2.5, 3.5]), (("t", 1), [("t", 1), "b"], [2, 3])],
+)
+def test_the_parts_of_a_series_get_the_declared_name_because_dask_does_not_enforce_it(client, declared, names, second):
+    parts = [pd.Series(values, name=name) for values, name in zip([[1, 2], second], names, strict=True)]
+    meta = parts[0].iloc[:0].rename(declared)
+    placed = place(dd.from_map(lambda number: parts[number % 2], range(4), meta=meta, enforce_metadata=False))
+    assert [block.result().name for block in blocks(placed)] == [declared] * 4
+    assert placed.name == declared
+    assert list(placed.compute()) == [1, 2, *second] * 2
+
+
+INDEXES = {
+    "integers and text": [[1, 2], ["x", "y"]],
+    "time zones": [pd.to_datetime(["2024"] * 2).tz_localize(zone) for zone in ("UTC", "Europe/Berlin")],
+    "orders of categories": [pd.CategoricalIndex([*"ab"], [*order], ordered=True) for order in ("ab", "ba")],
+    "integers and several levels": [[1, 2], pd.MultiIndex.from_tuples([(1, 2), (3, 4)])],
+}
+
+
+@pytest.mark.parametrize("indexes", INDEXES.values(), ids=INDEXES.keys())
+def test_an_index_without_a_common_type_becomes_one_of_objects_on_all_ranks(client, indexes):
+    parts = [pd.DataFrame({"a": [1.0, 2.0]}, index=index) for index in indexes]
+    table = dd.from_map(lambda number: parts[number % 2], range(4), meta=parts[0].iloc[:0], enforce_metadata=False)
+    for placed in place(table, table["a"]):
+        frames = [block.result() for block in blocks(placed)]
+        assert {frame.index.dtype for frame in [*frames, placed._meta]} == {np.dtype(object)}
+        assert [label for frame in frames for label in frame.index] == [
+            label for part in parts * 2 for label in part.index
+        ]
 
 
 def test_chunks_that_agree_are_described_only_and_not_converted(client, monkeypatch):
@@ -225,6 +254,13 @@ def test_a_chunk_that_loses_values_in_the_declared_dtype_is_refused(client, arra
     )
     with pytest.raises(PlacementError, match=words):
         place(chunks(good, good, good, array, dtype=dtype)).compute()
+
+
+def test_a_table_with_a_file_without_values_becomes_an_array_of_numbers(client):
+    array = lazy([[1.0, 2.0], np.array([None, None], object)] * 2)[["c"]].to_dask_array()
+    placed = place(array.compute_chunk_sizes())
+    assert {block.result().dtype for block in blocks(placed)} == {np.dtype("f8")}
+    np.testing.assert_array_equal(placed.compute()[:, 0], [1, 2, NAN, NAN] * 2)
 
 
 def test_a_chunk_of_another_length_than_declared_is_refused(client):
