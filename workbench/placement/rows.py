@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 from dask.sizeof import sizeof
 from distributed.protocol.serialize import dask_deserialize, dask_serialize
 
@@ -121,9 +122,14 @@ def exact(array: Array, declared: Declared) -> Array:
     if array.dtype == dtype:
         return array
     if (found := _converted(array, dtype)) is None:
+        remedy = f"astype({str(array.dtype)!r})"
+        if array.dtype.hasobject:
+            target = "float64" if dtype.kind in "biu" else str(dtype)
+            # `X.astype` does nothing where Dask declares this dtype already.
+            remedy = f"X.map_blocks(lambda chunk: chunk.astype({target!r}))"
         raise PlacementError(
             f"{declared.block} has rows of dtype {array.dtype}, and the dtype {dtype} that Dask declares has not all "
-            f"their values. Blocks need one dtype on all ranks. Convert all chunks first: astype({str(array.dtype)!r})."
+            f"their values. Blocks need one dtype on all ranks. Convert all chunks first: {remedy}."
         )
     return found
 
@@ -139,11 +145,23 @@ def _converted(array: Array, dtype: np.dtype[Any]) -> Array | None:
         return None
     try:
         with np.errstate(invalid="ignore", over="ignore"):
+            if array.dtype.hasobject:
+                return _of_objects(array, dtype)
             found = array.astype(dtype)
             back = found.astype(array.dtype)
     except (TypeError, ValueError, OverflowError):
         return None
     return found if np.array_equal(back, array, equal_nan=array.dtype.kind in "fcmM") else None
+
+
+def _of_objects(array: Array, dtype: np.dtype[Any]) -> Array | None:
+    missing = pd.isna(array)
+    found = np.where(missing, np.array(np.nan if dtype.kind in "fc" else None, object), array).astype(dtype)
+    # None becomes NaN or NaT, which is no other value.
+    is_kept = np.array_equal(pd.isna(found), missing) and np.array_equal(
+        found.astype(object)[~missing], array[~missing]
+    )
+    return found if is_kept else None
 
 
 def require_shape(declared: Declared, shape: tuple[int, ...]) -> None:

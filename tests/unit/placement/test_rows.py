@@ -84,6 +84,39 @@ def test_a_chunk_of_another_type_than_its_collection_declares_is_refused(chunk, 
         rows.owned_array([chunk] * count)
 
 
+@pytest.mark.parametrize(
+    ("values", "dtype", "expected"),
+    [
+        ([None, None], "f8", [np.nan, np.nan]),
+        ([[None, 1], [np.nan, pd.NA]], "f4", [[np.nan, 1], [np.nan, np.nan]]),
+        ([None, 1j], "c16", [np.nan, 1j]),
+        ([None, pd.NaT], "M8[ns]", ["NaT", "NaT"]),
+        ([1, 2.0], "i8", [1, 2]),
+    ],
+)
+def test_objects_that_are_numbers_or_missing_get_the_declared_dtype(values, dtype, expected):
+    array = np.array(values, object)
+    found = rows.exact(array, rows.Declared("the block", array.shape, np.dtype(dtype)))
+    assert found.dtype == dtype
+    np.testing.assert_array_equal(found, np.array(expected, dtype))
+
+
+@pytest.mark.parametrize(
+    ("values", "dtype", "remedy"),
+    [
+        ([None, 1], "i8", "float64"),
+        ([None, True], "?", "float64"),
+        (["1", "2"], "f8", "float64"),
+        ([2**53 + 1, None], "f8", "float64"),
+        ([0.1, None], "f4", "float32"),
+        ([None, "a"], "<U2", "<U2"),
+    ],
+)
+def test_objects_that_lose_values_are_refused_and_the_remedy_is_no_dtype_of_objects(values, dtype, remedy):
+    with pytest.raises(PlacementError, match=rf"rows of dtype object.*X\.map_blocks\(.*astype\('{remedy}'\)\)\.$"):
+        rows.exact(np.array(values, object), rows.Declared("the block", (2,), np.dtype(dtype)))
+
+
 def test_python_objects_are_kept_contiguous():
     array = np.array([["a", 1], [None, 2.0]], dtype=object)
     owned = rows.owned_array([array.T])
