@@ -214,6 +214,25 @@ def test_equal_values_of_several_types_are_one_category_in_any_blocks(parts):
     np.testing.assert_array_equal(joined.rows, [3, 3, 3, 2, 1])
 
 
+@PARTS
+@pytest.mark.parametrize("dtype", ["Int64", "UInt64", "int64[pyarrow]", "int64", "category"])
+@pytest.mark.parametrize("missing", [0, 1])
+def test_integers_that_a_float_may_not_represent_are_categories_of_their_own(parts, dtype, missing):
+    ids = pd.array([2**53, 2**53 + 1, 2**53, 7, *[None] * missing], "Int64")
+    column = pd.Series(ids) if dtype == "category" else pd.Series(ids[:4] if dtype == "int64" else ids, dtype=dtype)
+    column = column.astype(dtype)
+    target, parts = [0.0, 10, 0, 5, 2][: len(column)], min(parts, len(column))
+
+    means = in_parts(Recipe([(TargetMean(smooth=0.0), "id")]), column.to_frame("id"), target, parts)
+    np.testing.assert_array_equal(means.transform(column.to_frame("id"))[:, 0], target)
+    shares = in_parts(Recipe([(OneHot(), "id")]), column.to_frame("id"), None, parts)
+    names = [name.removesuffix(".0") for name in shares.columns[0].names(["id"])]
+    if not missing:
+        of_sklearn = Recipe([(OneHot(), "id")]).fit(column.to_frame("id")).transformer_
+        assert [name.removesuffix(".0") for name in of_sklearn.get_feature_names_out()] == names
+    assert names == ["id_7", f"id_{2**53}", f"id_{2**53 + 1}", "id_nan"][: column.nunique(dropna=False)]
+
+
 def test_what_is_missing_is_a_category_whatever_it_is():
     column = pd.Series(["a", None, np.nan, pd.NA, "b"], dtype=object)
     recipe = Recipe([(OneHot(), "x")])

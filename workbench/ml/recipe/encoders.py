@@ -105,6 +105,9 @@ def _numbers(categories: Sequence[Any]) -> _Array:
 def _categorical(encoder: Any, categories: Sequence[Any]) -> Any:
     # scikit-learn looks up numbers in an array of numbers, and other values in an array of objects.
     types = set(map(type, categories))
+    if types == {int, float} and all(value % 1 == 0 for value in categories) and max(map(abs, categories)) >= 2**53:
+        # Of nullable integers only small ones are floats (`categories_of`).
+        categories, types = list(map(int, categories)), {int}
     is_uniform = types in ({int}, {float}, {np.float32}, {np.float32, float})
     dtype = np.float32 if np.float32 in types else None
     encoder.categories_ = [np.array(categories, dtype) if is_uniform else objects(categories)[:, 0]]

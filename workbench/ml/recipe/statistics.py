@@ -19,6 +19,9 @@ _Array = NDArray[Any]
 POINTS = 1 << 13
 """Maximum number of values with which a block describes its quantiles."""
 
+_INEXACT = 2.0**53
+"""The smallest number that is the float of several integers."""
+
 
 @dataclass(frozen=True)
 class Amounts:
@@ -120,13 +123,16 @@ def categories_of(column: pd.Series[Any]) -> tuple[_Array, _Array]:
     Notes
     -----
     The categories are those of scikit-learn, which names columns by their text: of dates and of single precision they
-    are scalars of NumPy, and nullable numbers are floats.
+    are scalars of NumPy, and nullable numbers are floats. Integers that a float may not represent stay integers.
     """
     codes, found = pd.factorize(column)
     values = array_of(pd.Series(found))
     categories = np.empty(len(values), dtype=object)
     is_plain = values.dtype.kind not in "mM" and values.dtype != np.float32
     categories[:] = values.tolist() if is_plain else list(values)
+    if values.dtype == np.float64 and len(large := np.flatnonzero(np.abs(values) >= _INEXACT)):
+        exact = found.tolist()
+        categories[large] = [exact[number] for number in large]
     return codes, categories
 
 
