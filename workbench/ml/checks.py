@@ -46,7 +46,7 @@ class Checks:
     """Whether parts take dataframes as they are."""
 
     def apply(self, X: Any, y: Any, weight: Any) -> tuple[Any, Any, Any]:
-        """Return rows, targets and weights as arrays; a conversion copies, nothing else does.
+        """Return rows, targets and weights as arrays; a conversion and `distinct` copy, nothing else does.
 
         Raises
         ------
@@ -73,7 +73,7 @@ class Checks:
                 check_classification_targets(y)
         else:
             X, y = check_array(X, input_name="X", **options), None
-        return X, y, weights(weight, X)
+        return distinct(X), y, weights(weight, X)
 
     def of_block(self, X: Any, y: Any, weight: Any) -> tuple[Any, Any, Any]:
         """Return the result of `apply` for a block, which may have no rows: a fit counts the rows of all blocks."""
@@ -150,6 +150,15 @@ def _is_finite(array: Any, ndim: int) -> bool:
         return False
     with np.errstate(over="ignore", invalid="ignore"):
         return array.dtype.kind != "f" or bool(np.isfinite(array.sum()))
+
+
+def distinct(X: Any) -> Any:
+    """Return rows in CSR format with one entry per element, in a copy if there are more; other rows unchanged."""
+    if sparse.issparse(X) and not X.has_canonical_format:
+        # Entries are squared, and several of one element add up.
+        X = X.copy()
+        X.sum_duplicates()
+    return X
 
 
 def weights(weight: Any, X: Any) -> Any:

@@ -57,6 +57,25 @@ def settings(X, number, solver, *, centered=True):
     )
 
 
+@pytest.mark.parametrize(
+    "model",
+    [
+        PCA(2, svd_solver="covariance_eigh", engine="local"),
+        PCA(2, svd_solver="randomized", random_state=0, engine="local"),
+        TruncatedSVD(2, random_state=0, engine="local"),
+    ],
+    ids=lambda model: str(getattr(model, "svd_solver", "svd")),
+)
+def test_repeated_entries_of_sparse_rows_add_up(model):
+    X = sparse_data()
+    X.data += 1
+    twice = sparse.csr_array((np.repeat(X.data / 2, 2), np.repeat(X.indices, 2), X.indptr * 2), X.shape)
+    found, wanted = clone(model).fit(twice), clone(model).fit(X)
+
+    np.testing.assert_allclose(found.explained_variance_ratio_, wanted.explained_variance_ratio_, rtol=1e-9)
+    assert twice.nnz == 2 * X.nnz
+
+
 def parts_of(number, X):
     cut = np.array_split(np.arange(X.shape[0]), number)
     return LocalParts([DecompositionPart(X[at], None, None, at[0]) for at in cut])

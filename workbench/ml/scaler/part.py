@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from workbench.ml.algebra.moments import Moments, join
-from workbench.ml.checks import FLOATS, Checks, FindsNonFinite, weights
+from workbench.ml.checks import FLOATS, Checks, FindsNonFinite, distinct, weights
 from workbench.ml.engine.parts import Parts
 from workbench.ml.engine.pass_counter import Passes
 
@@ -46,11 +46,7 @@ class ScalerChecks(Checks):
             input_name="X",
         )
         refuse_to_center(X, self.with_mean)
-        if sparse.issparse(X) and not X.has_canonical_format:
-            # Entries are squared, and several of one element add up.
-            X = X.copy()
-            X.sum_duplicates()
-        return X, None, weights(weight, X)
+        return distinct(X), None, weights(weight, X)
 
 
 def refuse_to_center(X: Any, with_mean: bool) -> None:
