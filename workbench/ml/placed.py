@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import chain
 from numbers import Number
 from typing import TYPE_CHECKING, Any
 
@@ -83,10 +84,27 @@ def computed(*collections: Any) -> list[Any]:
 
 def _client_of(collections: Sequence[Any]) -> Client | None:
     """Return the client of data on a cluster; None if all data of Dask collections are lazy."""
-    graphs = (collection.dask for collection in collections if is_dask_collection(collection))
-    futures = (value for graph in graphs for value in graph.values() if isinstance(value, Future))
-    future = next(futures, None)
+    values = (value for collection in collections if is_dask_collection(collection) for value in _stored(collection))
+    future = next((value for value in values if isinstance(value, Future)), None)
     return None if future is None else current_client(future.client)
+
+
+def _stored(collection: Any) -> Iterator[Any]:
+    """Yield the values that are stored in a collection; tasks that Dask makes on demand have no futures."""
+    from dask.delayed import Delayed
+    from dask.highlevelgraph import HighLevelGraph, MaterializedLayer
+
+    # The graph of a dataframe is made at each access.
+    is_frame = hasattr(collection, "to_dask_array")
+    nodes = [node.operands for node in collection.expr.walk()] if is_frame else [[collection.dask]]
+    for operand in chain.from_iterable(nodes):
+        value = operand.dask if isinstance(operand, Delayed) else operand
+        layers = value.layers.values() if isinstance(value, HighLevelGraph) else [value]
+        for layer in layers:
+            if isinstance(layer, MaterializedLayer | dict):
+                yield from layer.values()
+            else:
+                yield layer
 
 
 def _beside(first: Any, others: dict[int, Any]) -> dict[int, Any]:

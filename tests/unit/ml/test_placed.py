@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 import sklearn.utils
 from dask import bag
+from dask.blockwise import Blockwise
 
 from workbench import place
 from workbench.errors import InvalidRequest, PlacementError
@@ -24,6 +25,7 @@ from workbench.ml import (
     StandardScaler,
     frames,
 )
+from workbench.ml.placed import _client_of
 from workbench.placement import sources
 
 ROWS = 403
@@ -168,6 +170,34 @@ def test_a_score_of_a_table_needs_no_lengths(client, model, weighted):
     score = model.score(table[FEATURES], table["y"], weight[0])
 
     assert score == pytest.approx(model.score(TABLE[FEATURES], Y, weight[1]), rel=1e-12)
+
+
+@pytest.mark.parametrize("labels", ["label", "y"])
+def test_labels_for_a_score_may_be_a_table_with_one_column(labels):
+    model, y = LogisticRegression(engine="local").fit(X, TABLE[labels]), TABLE[[labels]]
+    wanted = model.score(X, TABLE[labels])
+
+    for column in (dd.from_pandas(y, npartitions=2), y.to_numpy().astype(object)):
+        assert model.score(X, column) == wanted
+
+
+def test_clients_of_lazy_data_are_found_without_their_graphs(client, monkeypatch):
+    frame = client.submit(TABLE.copy)
+    on_cluster = [
+        place(X) + 1,
+        place(TABLE)["a"] + 1,
+        place(TABLE)[["a"]].to_dask_array(),
+        dd.from_delayed([frame], meta=TABLE)["a"] + 1,
+        dd.from_delayed([dask.delayed(frame)], meta=TABLE),
+        da.from_delayed(frame, TABLE.shape, dtype=object)[:2],
+    ]
+    for module in (Blockwise, type(lazy_table().expr)):
+        monkeypatch.setattr(
+            module, "_dict" if module is Blockwise else "_layer", property(lambda _: pytest.fail("the graph was made"))
+        )
+    assert _client_of([da.ones((4, 2), chunks=2) + 1, lazy_table()]) is None
+    for collection in on_cluster:
+        assert _client_of([collection]) is client
 
 
 @pytest.mark.parametrize("X", [dask.delayed(X), bag.from_sequence(X)], ids=lambda value: type(value).__name__)
