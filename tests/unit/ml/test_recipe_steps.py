@@ -163,6 +163,11 @@ def test_a_number_alone_is_an_array_with_one_axis():
             r"of shape \(1, 1\)",
         ),
         (preprocessing.PolynomialFeatures(2), "hour", r"needs a table.*Pass \['hour'\] for a table"),
+        (
+            FrozenEstimator(preprocessing.StandardScaler().fit(TEXTS[["hour"]].to_numpy())),
+            "hour",
+            r"needs a table.*Pass \['hour'\] for a table",
+        ),
         (preprocessing.FunctionTransformer(np.sqrt), "hour", r"of shape \(1,\) .*Pass \['hour'\] for a table"),
     ],
 )

@@ -220,16 +220,15 @@ def _other_kind(chain: Chain) -> str:
 
 
 def _stateless(chain: Chain, row: Any) -> FittedColumn:
-    if isinstance(chain.encoder, FrozenEstimator):
-        return _fitted(chain, row, chain.encoder)
+    is_frozen = isinstance(chain.encoder, FrozenEstimator)
     try:
-        transformer = clone(chain.encoder).fit(row)
+        column = _fitted(chain, row, chain.encoder if is_frozen else clone(chain.encoder).fit(row))
     except ValueError as error:
         if chain.is_series and str(error).startswith("Expected"):
             raise ValueError(f"the step {chain.encoder!r} needs a table. {_other_kind(chain)}") from error
         raise
-    column = _fitted(chain, row, transformer)
-    if not hasattr(column.transformer, "get_feature_names_out") and column.empty.shape[1] == len(chain.positions):
+    has_names = is_frozen or hasattr(column.transformer, "get_feature_names_out")
+    if not has_names and column.empty.shape[1] == len(chain.positions):
         column.transformer.feature_names_out = "one-to-one"
     return column
 
