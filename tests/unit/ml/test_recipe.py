@@ -24,7 +24,7 @@ from support.recipes import DELAY, FLIGHTS, PARTS, ROWS, CountedParts, in_parts
 from support.sklearn_checks import accepted_by_scikit_learn
 
 from workbench.ml import LogisticRegression
-from workbench.ml.recipe.estimator import Recipe, _positions
+from workbench.ml.recipe.estimator import Recipe, _index, _positions
 from workbench.ml.recipe.folds import fold_of
 from workbench.ml.recipe.part import RecipePart, statistics
 from workbench.ml.recipe.statistics import POINTS, Groups, Spread
@@ -322,11 +322,21 @@ def test_a_number_is_a_label_where_labels_are_other_numbers(table, columns, posi
         ([0, 1, 2], [True, False, True], "X has no column True"),
         (["a", "b", "a"], ["a"], "X has 2 columns 'a'"),
         (["a", "b", "c"], [np.nan], "X has no column nan"),
+        (["a", "b", "a"], ["b", "c"], "X has no column 'c'"),
     ],
 )
 def test_columns_that_may_be_others_are_refused(labels, columns, sentence):
     with pytest.raises(ValueError, match=sentence):
         _positions(columns, labels)
+
+
+def test_many_columns_are_found_in_one_search(monkeypatch):
+    labels, indexed = [f"c{number}" for number in range(100)], []
+    monkeypatch.setattr(
+        "workbench.ml.recipe.estimator._index", lambda found, *, make=_index: indexed.append(found) or make(found)
+    )
+    assert _positions(labels[::-1], labels) == list(range(100))[::-1]
+    assert indexed == [labels, labels[::-1]]
 
 
 def test_missing_numbers_of_categories_are_filled_with_zero():

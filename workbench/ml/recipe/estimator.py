@@ -308,38 +308,50 @@ def _positions(columns: Any, labels: Sequence[Any]) -> list[int]:
         if not _takes_numbers(labels) and isinstance(start if stop is None else stop, int | np.integer):
             raise ValueError(
                 f"{columns!r} may be positions or labels, because labels of X are numbers. Pass a list of labels. The "
-                f"columns of X: {', '.join(map(repr, labels[:20]))}."
+                f"columns of X: {_listed(labels)}."
             )
         if isinstance(start, str):
-            start = _position(start, labels)
+            [start] = _found([start], labels)
         if isinstance(stop, str):
             # A slice of names includes the last one, as in pandas.
-            stop = _position(stop, labels) + 1
+            stop = _found([stop], labels)[0] + 1
         return list(range(len(labels))[start : stop : columns.step])
-    return [_position(column, labels) for column in ([columns] if _is_one(columns) else columns)]
+    return _found([columns] if _is_one(columns) else list(columns), labels)
 
 
-def _position(column: Any, labels: Sequence[Any]) -> int:
-    """Return the number of a column; raise ValueError if there is none, or several."""
+def _found(columns: Sequence[Any], labels: Sequence[Any]) -> list[int]:
+    """Return the numbers of columns; raise ValueError if there is none, or several."""
     # Labels may be NaN, which is not equal to itself.
-    found = pd.Index(labels, dtype=object, tupleize_cols=False).get_indexer_for(
-        pd.Index([column], dtype=object, tupleize_cols=False)
-    )
-    is_bool, known = isinstance(column, bool | np.bool_), ", ".join(map(repr, labels[:20]))
-    if len(found) > 1:
-        raise ValueError(
-            f"X has {len(found)} columns {column!r}. Give each column its own label. The columns: {known}."
-        )
-    if found[0] >= 0 and (not is_bool or isinstance(labels[found[0]], bool | np.bool_)):
-        return int(found[0])
-    if is_bool or not isinstance(column, int | np.integer) or not -len(labels) <= column < len(labels):
-        raise ValueError(f"X has no column {column!r}. The columns of X: {known}.")
-    if not _takes_numbers(labels):
-        raise ValueError(
-            f"X has no column {column!r}. Labels of X are numbers, so that a number is a label and not a position. The "
-            f"columns of X: {known}."
-        )
-    return int(column) % len(labels)
+    index = _index(labels)
+    different = np.flatnonzero(~index.duplicated())
+    is_repeated, takes_numbers = index.duplicated(keep=False), _takes_numbers(labels)
+    result = []
+    for column, place in zip(columns, index[different].get_indexer(_index(columns)), strict=True):
+        number, is_bool = int(different[place]), isinstance(column, bool | np.bool_)
+        if place >= 0 and is_repeated[number]:
+            times = len(index.get_indexer_for(_index([column])))
+            raise ValueError(
+                f"X has {times} columns {column!r}. Give each column its own label. The columns: {_listed(labels)}."
+            )
+        if place < 0 or (is_bool and not isinstance(labels[number], bool | np.bool_)):
+            if is_bool or not isinstance(column, int | np.integer) or not -len(labels) <= column < len(labels):
+                raise ValueError(f"X has no column {column!r}. The columns of X: {_listed(labels)}.")
+            if not takes_numbers:
+                raise ValueError(
+                    f"X has no column {column!r}. Labels of X are numbers, so that a number is a label and not a "
+                    f"position. The columns of X: {_listed(labels)}."
+                )
+            number = int(column) % len(labels)
+        result.append(number)
+    return result
+
+
+def _index(labels: Sequence[Any]) -> pd.Index[Any]:
+    return pd.Index(labels, dtype=object, tupleize_cols=False)
+
+
+def _listed(labels: Sequence[Any]) -> str:
+    return ", ".join(map(repr, labels[:20]))
 
 
 def _takes_numbers(labels: Sequence[Any]) -> bool:
