@@ -17,7 +17,7 @@
      │    └── StartTimeout     (TimeoutError)     ... or was not ready in time
      ├── HeadUnreachable       (ConnectionError)  the head does not answer this host
      ├── RankLost              (RuntimeError)     the operation needs a rank that was lost
-     ├── MemoryLimitReached    (MemoryError)      a task was ended before the system kills its rank
+     ├── MemoryLimitReached    (MemoryError)      a task was ended as it filled its rank's memory
      └── CollectiveFailed      (RuntimeError)     an SPMD call was refused or failed
           └── CollectiveTimeout (TimeoutError)    ... or missed its deadline
 
@@ -195,7 +195,7 @@ class RankLost(WorkbenchError, RuntimeError):
 
 
 class MemoryLimitReached(WorkbenchError, MemoryError):
-    """A task was ended, because the system would kill its rank for the use of memory.
+    """A task was ended, because it has filled the memory of its rank, and the system may kill the rank above the limit.
 
     Notes
     -----

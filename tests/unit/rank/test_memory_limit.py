@@ -25,25 +25,77 @@ def worker(limit: int, **threads: int) -> SimpleNamespace:
 
 @pytest.fixture
 def raised(monkeypatch):
-    """Return the threads in which an error was raised; the process is far above each limit."""
+    """Return the threads in which an error was raised."""
     threads: list[int] = []
-    monkeypatch.setattr(memory_limit, "own_memory", lambda: 1 << 40)
     monkeypatch.setattr(memory_limit, "_raise_in", lambda thread, _: threads.append(thread))
     return threads
 
 
-def test_the_task_that_has_run_longest_is_ended_once_and_one_that_waits_for_others_is_not(raised, monkeypatch):
+@pytest.fixture
+def use(monkeypatch):
+    """Return a function that measures while the process uses some percent of 1 GiB."""
+
+    def measure(limit: MemoryLimit, percent: int) -> None:
+        monkeypatch.setattr(memory_limit, "own_memory", lambda: (percent << 30) // 100)
+        limit._measure()
+
+    return measure
+
+
+def test_the_task_that_has_run_longest_is_ended_once_and_one_that_waits_for_others_is_not(raised, use, monkeypatch):
     guarded = worker(1 << 30, waits=1, first=2, second=3)
     guarded.state.tasks["waits"].state = "long-running"
     limit = MemoryLimit(guarded, "rank 1")
-    limit._end_task()
-    limit._end_task()
+    use(limit, 50)
+    use(limit, 96)
+    use(limit, 96)
     assert raised == [2], "it has some time to release its memory"
 
     monkeypatch.setattr(memory_limit, "_RELEASE_TIME", 0.0)
     limit._not_before = 0.0
-    limit._end_task()
+    use(limit, 96)
     assert raised == [2, 3]
+
+
+def test_tasks_are_not_ended_for_memory_that_was_in_use_before_they_began(raised, use):
+    guarded = worker(1 << 30)
+    limit = MemoryLimit(guarded, "rank 1")
+    use(limit, 96)
+    guarded.active_threads |= {1: "small", 2: "idle"}
+    guarded.state.tasks |= {key: SimpleNamespace(state="executing") for key in ("small", "idle")}
+    for percent in (97, 99, 105):
+        use(limit, percent)
+    assert raised == []
+
+
+def test_a_task_that_fills_memory_above_that_of_blocks_is_ended_and_the_next_in_its_thread_is_not(raised, use):
+    guarded = worker(1 << 30, fills=1)
+    limit = MemoryLimit(guarded, "rank 1")
+    use(limit, 90)
+    use(limit, 101)
+    assert raised == [1]
+    guarded.active_threads[1] = "next"
+    guarded.state.tasks["next"] = SimpleNamespace(state="executing")
+    limit._not_before = 0.0
+    use(limit, 102)
+    assert raised == [1]
+
+
+def test_memory_that_is_free_again_counts_for_a_task_that_began_above_the_threshold(raised, use):
+    limit = MemoryLimit(worker(1 << 30, f=1), "rank 1")
+    for percent in (97, 20, 96):
+        use(limit, percent)
+    assert raised == [1]
+
+
+def test_a_task_that_fills_memory_between_two_measurements_is_ended(raised, use):
+    guarded = worker(1 << 30)
+    limit = MemoryLimit(guarded, "rank 1")
+    use(limit, 20)
+    guarded.active_threads[1] = "f"
+    guarded.state.tasks["f"] = SimpleNamespace(state="executing")
+    use(limit, 97)
+    assert raised == [1]
 
 
 def test_no_thread_watches_a_rank_without_a_limit():
@@ -52,7 +104,7 @@ def test_no_thread_watches_a_rank_without_a_limit():
     assert threading.active_count() == before
 
 
-def test_the_error_in_the_thread_has_the_words_and_survives_the_way_to_the_notebook(monkeypatch):
+def test_the_error_in_the_thread_has_the_words_and_survives_the_way_to_the_notebook(use):
     stop, caught = threading.Event(), []
 
     def task():
@@ -64,13 +116,17 @@ def test_the_error_in_the_thread_has_the_words_and_survives_the_way_to_the_noteb
 
     thread = threading.Thread(target=task)
     thread.start()
-    monkeypatch.setattr(memory_limit, "own_memory", lambda: 1 << 30)
-    MemoryLimit(worker(1 << 30, f=thread.ident), "rank 1")._end_task()
+    limit = MemoryLimit(worker(1 << 30, f=thread.ident), "rank 1")
+    use(limit, 50)
+    use(limit, 100)
     thread.join(DEADLINE)
     stop.set()
     error = pickle.loads(pickle.dumps(caught[0]))  # noqa: S301  (made by this test)
     assert isinstance(error, MemoryLimitReached)
-    assert error.message.startswith("the task 'f' was ended because rank 1 uses 1.00 GiB of its limit of 1.00 GiB")
+    assert error.message.startswith(
+        "the task 'f' was ended because rank 1 uses 1.00 GiB of its limit of 1.00 GiB (--memory, or its share of the "
+        "node), 512.00 MiB of it since the task began."
+    )
     assert "--memory" in str(error)
 
 
