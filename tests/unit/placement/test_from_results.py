@@ -135,9 +135,9 @@ def test_frames_of_one_type_are_kept(client):
 
 def test_frames_without_a_common_type_name_the_ranks(client):
     with pytest.raises(
-        PlacementError, match=r"index of the result has no common type: int64 on ranks 0, 2; str on rank 1"
+        PlacementError, match=r"column 'a' of the result has no common type: int64 on ranks 0, 2; str on rank 1"
     ):
-        collection(client, FRAME["a"], FRAME["a"].set_axis(list("xyz")), FRAME["a"])
+        collection(client, FRAME["a"], FRAME["a"].map(str), FRAME["a"])
 
 
 @pytest.mark.parametrize(
