@@ -69,9 +69,8 @@ class JobWorld(MPIWorld):
         """
         self.begin()
         self.job = None
-        if await asyncio.to_thread(self._has_receipts):
-            # An earlier start whose submission or end was not confirmed must not have ranks with the same names.
-            await asyncio.to_thread(jobs.cancel, self.record, world=self.index)
+        # An earlier start whose submission or end was not confirmed must not have ranks with the same names.
+        await asyncio.to_thread(self._cancel_unconfirmed)
         self._no_rank_left = asyncio.Event()
         # The submission continues if this coroutine is canceled, because a job without a known id cannot be canceled.
         self._submitted = asyncio.ensure_future(self._submit(self.starts, self._no_rank_left))
@@ -165,8 +164,12 @@ class JobWorld(MPIWorld):
             async with asyncio.timeout(_END_TIMEOUT):
                 await self._exited(job)
 
-    def _has_receipts(self) -> bool:
-        return any(self.record.folder.glob(f"world-{self.index}-*.job"))
+    def _cancel_unconfirmed(self) -> bool:
+        """Cancel jobs that have a receipt; return whether there is one. A file server that hangs holds the thread."""
+        if not any(self.record.folder.glob(f"world-{self.index}-*.job")):
+            return False
+        jobs.cancel(self.record, world=self.index)
+        return True
 
     async def settle(self) -> None:
         """After `stop`: cancel jobs whose submission or end was not confirmed, until the scheduler confirms the end."""
@@ -175,9 +178,8 @@ class JobWorld(MPIWorld):
             if time.monotonic() > deadline:
                 return
             with suppress(LaunchError, OSError):
-                if not await asyncio.to_thread(self._has_receipts):
+                if not await asyncio.to_thread(self._cancel_unconfirmed):
                     return
-                await asyncio.to_thread(jobs.cancel, self.record, world=self.index)
             await asyncio.sleep(interval)
 
     async def _cancel(self, job: _Job) -> None:
