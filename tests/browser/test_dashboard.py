@@ -125,6 +125,13 @@ def test_cards_beside_each_other_end_at_one_height_and_no_page_is_wider_than_a_n
         viewer.sees(PAGES[title][0])
         viewer.painted()
         viewer.page.wait_for_function("() => document.documentElement.scrollWidth == 540")
+    viewer.turn_to("Waiting")
+    # In one task of the browser, since the page draws its table anew every second.
+    activity = """its => {
+        its.textContent = "in LogisticRegressionWithARatherLongNameOfItsOwn.fit_intercept_and_coefficients, outside MPI"
+        return document.documentElement.scrollWidth
+    }"""
+    assert viewer.page.locator("td.wide").first.evaluate(activity) == 540
     theme, name = (viewer.page.locator(f"header {what}").bounding_box() for what in ("#theme", ".name"))
     assert theme["y"] < name["y"] + name["height"], "both are in one line"
 

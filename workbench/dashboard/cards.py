@@ -34,7 +34,7 @@ h2 { font-size: 14px; font-weight: 600; margin: 0; }
 table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
 th { text-align: left; font-weight: 500; color: var(--muted); font-size: 12px; }
 th, td { padding: 5px 12px 5px 0; border-bottom: 1px solid var(--line); white-space: nowrap; }
-td.wide { white-space: normal; width: 99%; }
+td.wide { white-space: normal; overflow-wrap: anywhere; width: 99%; }
 tr:last-child td { border-bottom: none; }
 .right { text-align: right; }
 .bar { display: inline-block; width: 110px; height: 8px; border-radius: 4px; background: var(--line); }
@@ -86,7 +86,10 @@ def heading(title: str, note: str = "") -> str:
 
 
 def rows(heads: Sequence[str], cells: Sequence[Sequence[str]], right: Sequence[int] = (), wide: int = -1) -> str:
-    """Return a table whose cells are markup; columns may be aligned right, or take the remaining width."""
+    """Return a table of cells of markup that scrolls where it is wider than its card.
+
+    Columns may be aligned right, or take the remaining width.
+    """
 
     def kind(column: int) -> str:
         return " class=right" if column in right else " class=wide" if column == wide else ""
@@ -95,7 +98,7 @@ def rows(heads: Sequence[str], cells: Sequence[Sequence[str]], right: Sequence[i
     body = "".join(
         f"<tr>{''.join(f'<td{kind(column)}>{cell}</td>' for column, cell in enumerate(row))}</tr>" for row in cells
     )
-    return f"<table><tr>{head}</tr>{body}</table>"
+    return f"<div class=scroll><table><tr>{head}</tr>{body}</table></div>"
 
 
 def tile(value: str, label: str, *, bad: bool = False) -> str:

@@ -114,7 +114,7 @@ class Cores(Page):
         heads = ("Node", "Ranks", "CPU", "Memory", "Received", "Sent", "Read", "Written")
         more = len(layout.nodes) - len(rows)
         rest = f"<p class=note>and {count(more, 'node')} more</p>" if more > 0 else ""
-        return f"<div class=scroll>{cards.rows(heads, rows, right=(1, 4, 5, 6, 7))}{rest}</div>"
+        return f"{cards.rows(heads, rows, right=(1, 4, 5, 6, 7))}{rest}"
 
     def _draw_gpus(self) -> None:
         """Show the card of GPUs if a rank has one."""
@@ -130,7 +130,7 @@ class Cores(Page):
             ]
             for rank in busiest
         ]
-        self._gpus.object = f"<div class=scroll>{cards.rows(('Rank', 'Load', 'Memory'), rows)}</div>" if rows else ""
+        self._gpus.object = cards.rows(("Rank", "Load", "Memory"), rows) if rows else ""
 
     def _now_table(self) -> pd.DataFrame:
         layout, grid = self.snapshot.layout, self._grid()
