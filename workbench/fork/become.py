@@ -106,6 +106,14 @@ def _take_limits(order: dict[str, Any]) -> None:
     os.sched_setaffinity(0, order["cpus"])
 
 
+def append_directory() -> None:
+    """Let this process import modules of the working directory, the user's, unless a library has one of that name.
+
+    ``python -P`` leaves this folder out of the path, and ``python -m`` would search it first.
+    """
+    sys.path.append(os.getcwd())  # noqa: PTH109  (as the interpreter writes it)
+
+
 def _take_directory(directory: int) -> None:
     # The template has appended its folder for its own imports, and the rank appends its folder.
     if sys.path[-1:] == [os.getcwd()]:  # noqa: PTH109

@@ -22,9 +22,9 @@ from types import ModuleType
 from typing import Any
 
 from workbench.fork import stub
-from workbench.fork.become import TEMPLATE, Variables, become, rename
+from workbench.fork.become import TEMPLATE, Variables, append_directory, become, rename
 from workbench.log import debug_log
-from workbench.processes import parent_death, user_folder
+from workbench.processes import parent_death
 from workbench.text import exit_description
 
 # Seconds for a stub to send its order, and for the first stub to connect to a template without a head.
@@ -188,7 +188,7 @@ class Template:
     @classmethod
     def of(cls, listener: socket.socket, modules: str, *, lasting: bool = False) -> Template:
         """Import modules, as for `load`, and return the template."""
-        user_folder.append()
+        append_directory()
         before = dict(os.environb)
         refusal = load(modules)
         after = dict(os.environb)

@@ -24,13 +24,14 @@ from workbench.deploy.registry import await_record
 from workbench.errors import StartError, WorkbenchError
 from workbench.files import node_dirs
 from workbench.fork import stub
+from workbench.fork.become import append_directory
 from workbench.fork.template import fork_template
 from workbench.head.world_process import WorldProcess
 from workbench.launch import mpi_library, network
 from workbench.launch.allocation import current_allocation, peers
 from workbench.launch.launchers import launcher
 from workbench.log import debug_log, output
-from workbench.processes import open_files, user_folder
+from workbench.processes import open_files
 from workbench.processes.process_id import ProcessId
 
 
@@ -88,7 +89,7 @@ def main() -> int:
         # This process has no other thread yet.
         fork_template(socket.socket(fileno=listener.detach()), template_modules(record))
     _import("workbench.head.head")
-    user_folder.append()
+    append_directory()
     return _run(record, world, address, times)
 
 

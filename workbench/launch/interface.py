@@ -115,6 +115,11 @@ def scheduler_is_silent(scheduler: str, error: Exception) -> JobStatus:
     return JobStatus(JobState.UNKNOWN, f"{scheduler} does not answer ({str(error).partition('. ')[0]})")
 
 
+def limit_reached(amount: str, per: str | None, owner: str) -> str:
+    """Return why a job waits for a limit of an account, a queue or the like, also a limit per user or group."""
+    return f"the limit of {amount}{f' per {per.lower()}' if per else ''} of {owner} is reached"
+
+
 class Launcher(abc.ABC):
     """Starts jobs.
 

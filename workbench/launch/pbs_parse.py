@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from workbench.launch.interface import UNKNOWN, JobState, JobStatus
+from workbench.launch.interface import UNKNOWN, JobState, JobStatus, limit_reached
 
 _ID = re.compile(r"\d+(\[\d*\])?(\.[\w.-]+)?", re.ASCII)
 # An attribute begins with four blanks, and the continuation of a line with a tabulator.
@@ -320,7 +320,7 @@ def _limit(rest: str) -> str:
     person = re.search(r"\b(user|group|project)\b", rest, re.IGNORECASE)
     amount = _RESOURCES.get(resource[1], resource[1]) if resource else "running jobs"
     place = f"queue {queue[1]}" if queue else "the node" if rest.startswith("Node") else "the server"
-    return f"the limit of {amount}{f' per {person[1].lower()}' if person else ''} of {place} is reached"
+    return limit_reached(amount, person and person[1], place)
 
 
 def _shortage(rest: str, never: bool) -> str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from workbench.launch.interface import limit_reached
+
 NEVER = ": will never start"
 """The end of the texts of jobs that can never start."""
 MESSAGES = {
@@ -95,4 +97,4 @@ def limit_text(code: str) -> str:
         return f"requests less than the {owner} requires of {amount}"
     if match["kind"] == "Max" and (per in ("Job", "Node") or amount == "walltime"):
         return f"requests more {amount}{' per node' if per == 'Node' else ''} than the {owner} allows"
-    return f"the limit of {amount}{f' per {per.lower()}' if per else ''} of the {owner} is reached"
+    return limit_reached(amount, per, f"the {owner}")

@@ -23,10 +23,11 @@ from workbench.deploy import logs
 from workbench.deploy.record import Record
 from workbench.deploy.registry import await_record
 from workbench.files import node_dirs
+from workbench.fork.become import append_directory
 from workbench.log import output
 from workbench.mpi.abort import abort_world
 from workbench.mpi.context import current
-from workbench.processes import guard, open_files, parent_death, user_folder
+from workbench.processes import guard, open_files, parent_death
 from workbench.processes.process_id import ProcessId
 from workbench.rank import world
 
@@ -62,7 +63,7 @@ def main(daemon: int | None = None, began: float | None = None) -> NoReturn:
         parent_death.set_signal(daemon, signal.SIGKILL)
         parent_death.poll_parent(daemon)
     output.keep_on()
-    user_folder.append()
+    append_directory()
     faulthandler.enable()
     if guard.VARIABLE in os.environ:
         guard.declare_rank()

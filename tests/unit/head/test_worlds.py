@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from types import SimpleNamespace
 
 import pytest
@@ -290,22 +291,18 @@ async def growing(cluster, monkeypatch, client=None):
     return scaling, world
 
 
-async def test_a_world_is_withdrawn_with_the_client_that_has_requested_it(cluster, monkeypatch):
+@pytest.mark.parametrize("reason", ["its client has disconnected", "scale(2) was requested"])
+async def test_a_world_that_is_not_ready_is_withdrawn_by_the_loss_of_its_client_and_by_fewer_ranks(
+    cluster, monkeypatch, reason
+):
     client = Client()
     async with asyncio.timeout(DEADLINE):
         scaling, world = await growing(cluster, monkeypatch, client)
-        client.lost = True
-        with pytest.raises(StartError, match="world 1 was withdrawn before it was ready, because its client has disc"):
-            await scaling
-    assert not world.runs
-    assert [each.index for each in cluster.worlds] == [0]
-
-
-async def test_fewer_ranks_withdraw_a_world_that_is_not_ready(cluster, monkeypatch):
-    async with asyncio.timeout(DEADLINE):
-        scaling, world = await growing(cluster, monkeypatch)
-        await cluster.worlds.scale(2)
-        with pytest.raises(StartError, match=r"world 1 was withdrawn .*, because scale\(2\) was requested"):
+        if "client" in reason:
+            client.lost = True
+        else:
+            await cluster.worlds.scale(2)
+        with pytest.raises(StartError, match=rf"^world 1 was withdrawn .*, because {re.escape(reason)}"):
             await scaling
     assert not world.runs
     assert [each.index for each in cluster.worlds] == [0]
