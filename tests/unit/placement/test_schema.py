@@ -196,9 +196,9 @@ def test_an_index_without_a_common_type_becomes_one_of_objects_on_all_ranks(clie
         ]
 
 
-def test_chunks_that_agree_are_described_only_and_not_converted(client, monkeypatch):
+def test_chunks_that_agree_are_compared_only_and_not_converted(client, monkeypatch):
     table = dd.from_pandas(pd.DataFrame({"a": [1.0] * 9, "t": ["x"] * 9, "c": pd.Categorical(["p", "q", "p"] * 3)}), 3)
-    monkeypatch.setattr(schema, "_settle", None)
+    monkeypatch.setattr(schema, "kept_in", None)
     made = []
     submit = sources.submit
     monkeypatch.setattr(
