@@ -333,7 +333,7 @@ def test_views_of_ipyparallel_run_on_the_same_ranks_and_in_the_namespace_of_cell
         cluster4.ipyparallel(world=5)
 
 
-def test_engines_and_a_controller_that_have_ended_start_again_with_the_next_cell(cluster4, client4):
+def test_an_engine_that_has_ended_starts_again_with_the_next_cell(cluster4, client4):
     cells_client.run("kept = rank", client=client4).check()
     with cluster4.ipyparallel() as engines:
         # The loop of the engine stops in 0.1 s, before or after the answer to this request.
@@ -343,9 +343,19 @@ def test_engines_and_a_controller_that_have_ended_start_again_with_the_next_cell
         until("the engine that replaces it", lambda: engines.ids == [0, 1, 2, 3])
         assert engines[:].apply_sync(os.getpid) == [rank["pid"] for rank in cluster4.ranks]
 
-    process = controller(cluster4)
-    process.kill()
-    until("the end of the controller", lambda: gone(process))
+
+def test_the_end_of_the_controller_ends_its_cell_and_the_next_cell_starts_another(cluster4, client4, tmp_path):
+    cells_client.run("kept = rank", client=client4).check()
+    results = []
+    code = f"open({str(tmp_path / 'begun')!r}, 'a').close(); comm.recv(source=rank)"
+    cell = threading.Thread(target=lambda: results.append(cells_client.run(code, client=client4)))
+    cell.start()
+    until("the cell", (tmp_path / "begun").exists)
+    controller(cluster4).kill()
+    cell.join(DEADLINE)
+    with pytest.raises(CollectiveFailed, match="the controller of the cells of world 0 ended during this cell"):
+        results[0].check()
+
     result = cells_client.run("print(kept)\ncomm.allreduce(kept)", client=client4, values=True)
     assert result.values() == [6] * 4
     assert [[item.text for item in result.outputs[rank]] for rank in range(4)] == [["0\n"], ["1\n"], ["2\n"], ["3\n"]]

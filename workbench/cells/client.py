@@ -372,10 +372,12 @@ class CellRun:
     def _is_over(self) -> bool:
         if self._end_on_head.done():
             try:
-                self._result.lost = self._end_on_head.result()["lost"]
+                end = self._end_on_head.result()
             except CancelledError as error:
                 raise self._head.unreachable(error) from error
-            self._output_deadline = min(self._output_deadline, time.monotonic() + _GRACE)
+            self._result.lost, self._result.disconnected = end["lost"], end["disconnected"]
+            grace = 0.0 if end["disconnected"] else _GRACE
+            self._output_deadline = min(self._output_deadline, time.monotonic() + grace)
         alive = set(self._result.ranks) - set(self._result.lost)
         all_replied = all(promise.done() for rank in alive for promise in self._replies[rank])
         # The head answers when all readers get the blocks as the cell has written them.

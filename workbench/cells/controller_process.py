@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import sys
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from workbench.cells import protocol
@@ -39,10 +40,12 @@ class Engines:
         Address of the head. The controller listens on the same host.
     name
         Index of the world and number of its start, as ``"0-1"``.
+    ended
+        Called when the controller has ended.
     """
 
-    def __init__(self, address: str, record: Record, name: str) -> None:
-        self._address, self._record, self._name = address, record, name
+    def __init__(self, address: str, record: Record, name: str, ended: Callable[[], None]) -> None:
+        self._address, self._record, self._name, self._ended = address, record, name, ended
         self._process: asyncio.subprocess.Process | None = None
         self._connections: dict[str, dict[str, Any]] = {}
         self._ready: dict[str, str] = {}
@@ -114,6 +117,11 @@ class Engines:
         if not line:
             raise CollectiveFailed(f"the controller of the cells did not start. See {path}.")
         self._connections = json.loads(line)
+        self._watching = asyncio.ensure_future(self._watch())
+
+    async def _watch(self) -> None:
+        await self._process.wait()  # type: ignore[union-attr]
+        self._ended()
 
     async def close(self) -> None:
         """End the controller. The engines end with their ranks."""

@@ -7,6 +7,7 @@ on all ranks when one rank fails, when the notebook asks for the end, or when th
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Unpack
 
@@ -116,10 +117,10 @@ class Cells(SchedulerPlugin):
         """Return when a cell has ended on all its ranks, or the time of the ranks that do not end has passed."""
         operation = self._cells.get(cell)
         if operation is None:
-            return {"lost": []}
+            return {"lost": [], "disconnected": False}
         await asyncio.wait([operation.task])
         self._cells.pop(cell, None)
-        return {"lost": operation.lost}
+        return {"lost": operation.lost, "disconnected": operation.disconnected}
 
     async def interrupt(self, cell: str, reason: str) -> None:
         """End a cell, in any state."""
@@ -160,8 +161,17 @@ class Cells(SchedulerPlugin):
         """Return the engines of the present start of a world."""
         start = (world.index, world.starts)
         if start not in self._engines:
-            self._engines[start] = Engines(self.scheduler.address, self._record, f"{world.index}-{world.starts}")
+            name = f"{world.index}-{world.starts}"
+            ended = functools.partial(self._controller_ended, start)
+            self._engines[start] = Engines(self.scheduler.address, self._record, name, ended)
         return self._engines[start]
+
+    def _controller_ended(self, start: tuple[int, int]) -> None:
+        """End the cells of a start of a world: no code and no output passes any more."""
+        for cell in self._cells.values():
+            if cell.start == start:
+                cell.disconnected = True
+                cell.stop("the controller of the cells has ended")
 
     def ended(self, *, worker: str, **report: Unpack[protocol.Ended]) -> None:
         """Note that a rank has ended a cell, or is about to fail."""
@@ -197,6 +207,8 @@ class _Cell:
 
     turn: Turn
     task: asyncio.Task[None]  # keeps the turn
+    start: tuple[int, int] | None = None  # of the world, once the cell has its turn
+    disconnected = False  # whether the controller has ended in the cell
 
     def __init__(self, cells: Cells, world: MPIWorld, request: protocol.Begin) -> None:
         self._cells, self._world, self._request, self.id = cells, world, request, request["cell"]
@@ -238,6 +250,7 @@ class _Cell:
         everyone = RankRPC(self._cells.scheduler, world.index, self._cells.worlds.members(world), "a cell")
         self._members.ranks = {rank: everyone.ranks[rank] for rank in ranks}
         transfers = {rank: {name: self._transfer(name, rank) for name in names} for rank in ranks}
+        self.start = (world.index, world.starts)
         engines = self._engines = self._cells.engines(world)
         for transfer in names.values():
             if blocks := transfer.get("blocks"):

@@ -28,6 +28,8 @@ class CellResult:
     """Outputs by rank, in the order of arrival."""
     lost: Sequence[int] = ()
     """Ranks that died in the cell."""
+    disconnected: bool = False
+    """Whether the controller of the cells ended in the cell, which the ranks then ended."""
     interrupted: bool = False
     """Whether Ctrl-C in this process ended the cell."""
     timed_out: bool = False
@@ -84,6 +86,12 @@ class CellResult:
         if self.lost:
             noun, verb = ("rank", "was") if len(self.lost) == 1 else ("ranks", "were")
             raise RankLost(f"{noun} {ranges(self.lost)} of world {self.world} {verb} lost in this cell.")
+        if self.disconnected:
+            raise CollectiveFailed(
+                f"the controller of the cells of world {self.world} ended during this cell, and the cell was ended. "
+                "The next cell starts another controller, and finds the names of earlier cells.",
+                hint=("See controller.log among the logs: ", Command("logs")),
+            )
         if self.silent:
             raise CollectiveFailed(
                 f"{'rank' if len(self.silent) == 1 else 'ranks'} {ranges(self.silent)} of world {self.world} did not "
