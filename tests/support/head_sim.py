@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import heapq
+import os
 import random
 from collections import Counter
 from types import SimpleNamespace
@@ -74,6 +75,7 @@ class Scheduler:
             raise SchedulerTimeout("the scheduler does not answer.")
         job = self._accept(spec)
         spec.receipt.write_text(job.id)
+        os.utime(spec.receipt, (self.sim.loop.time(),) * 2)
         return job.id
 
     def _accept(self, spec):
@@ -385,10 +387,9 @@ def simulate(seed, folder, monkeypatch):
     monkeypatch.setenv("JUPYTER_DATA_DIR", str(folder))
     sim = Simulation(seed, loop, folder)
     clock = SimpleNamespace(monotonic=loop.time, time=loop.time)
-    for module in (worlds, job_world):
+    for module in (worlds, job_world, jobs):
         monkeypatch.setattr(module, "time", clock)
         monkeypatch.setattr(module, "launcher", lambda _: sim.scheduler)
-    monkeypatch.setattr(jobs, "launcher", lambda _: sim.scheduler)
     monkeypatch.setattr(worlds, "WorldProcess", FirstWorld)
     monkeypatch.setattr(asyncio, "to_thread", sim.to_thread)
     asyncio.set_event_loop(loop)

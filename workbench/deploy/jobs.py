@@ -28,8 +28,8 @@ _QUIET_S = 3.0
 
 # Bytes at the end of a head's log among which its scheduler's last message is.
 _REASON_BYTES = 8192
-PUBLISHED_S = 10.0
-"""Seconds after a submission in which a scheduler, or a site's cache of its answers, may not know the job yet."""
+# Seconds after a submission in which a scheduler, or a site's cache of its answers, may not know the job yet.
+_PUBLISHED_S = 10.0
 
 
 def is_batch(record: Record) -> bool:
@@ -133,17 +133,27 @@ def ask_all(records: Iterable[Record]) -> dict[str, JobStatus]:
 
 
 def of(record: Record, status: JobStatus) -> JobStatus:
-    """Return the status of a job, or UNKNOWN if the job is not one of the cluster's.
+    """Return the status of a job, or UNKNOWN if the job is new, or is not one of the cluster's.
 
     Notes
     -----
     Several systems may share a home. The scheduler of one does not know the jobs of another, or has given their
     numbers to other jobs.
     """
+    if status.unknown_to_scheduler and is_new(_receipt(record)):
+        return UNKNOWN
     if (status.state is JobState.UNKNOWN and not status.finished) or _is_job_of(record, status):
         return status
     system = f"{record.system}" if record.system else "another system"
     return JobStatus(JobState.UNKNOWN, f"its job is in the scheduler of {system}")
+
+
+def is_new(receipt: Path) -> bool:
+    """Return whether a scheduler that does not list the job of a receipt may list the job soon."""
+    try:
+        return abs(time.time() - receipt.stat().st_mtime) < _PUBLISHED_S
+    except OSError:
+        return False
 
 
 def _is_job_of(record: Record, status: JobStatus) -> bool:
@@ -250,18 +260,19 @@ def cancel(record: Record, *, later: bool = False, world: int | None = None) -> 
     # Inside a job its id may be spelled differently from the one in the receipt.
     kept = {record.job, _read(record, _receipt(record))} if later else set()
     jobs = [job for job in all_jobs(record, certain=True) if job not in kept]
-    receipts: dict[str, Path] = {}
+    paths = record.folder.glob("*.job" if world is None else f"world-{world}-*.job")
+    receipts = {job: path for path in paths if (job := _read(record, path))}
     if world is not None:
-        paths = record.folder.glob(f"world-{world}-*.job")
-        receipts = {job: path for path in paths if (job := _read(record, path))}
         jobs = [*receipts]
     if not jobs:
         return
     _check_system(record)
     for job, status in scheduler.statuses(jobs).items():
+        if status.unknown_to_scheduler and job in receipts and is_new(receipts[job]):
+            scheduler.cancel(job)
+            continue
         if status.finished:
-            # A job that was submitted a moment ago may not be known yet.
-            if job in receipts and (status.state.ended or time.time() > receipts[job].stat().st_mtime + PUBLISHED_S):
+            if world is not None:
                 receipts[job].unlink(missing_ok=True)
             continue
         if status.state is JobState.UNKNOWN:

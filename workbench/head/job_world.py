@@ -39,8 +39,6 @@ class _Job:
     log: str
     no_rank_left: asyncio.Event
     """Set when the last rank has left, since the end of the job is near then."""
-    submitted: float
-    """Time of the monotonic clock after the submission."""
 
 
 class JobWorld(MPIWorld):
@@ -85,7 +83,7 @@ class JobWorld(MPIWorld):
         spec = await asyncio.to_thread(world_job_spec, self.record, self.index, self.ranks, start)
         receipt = self.record.folder / f"world-{self.index}-{start}.job"
         job = await asyncio.to_thread(self._launcher.submit, spec)
-        return _Job(job, receipt, str(spec.log), no_rank_left, time.monotonic())
+        return _Job(job, receipt, str(spec.log), no_rank_left)
 
     async def _await_run(self, job: _Job) -> None:
         deadline = time.monotonic() + config.seconds("queue-timeout")
@@ -109,13 +107,16 @@ class JobWorld(MPIWorld):
             await asyncio.sleep(interval)
 
     async def _status(self, job: _Job) -> JobStatus:
-        status = (await asyncio.to_thread(self._launcher.statuses, [job.id]))[job.id]
-        if status.unknown_to_scheduler and time.monotonic() < job.submitted + jobs.PUBLISHED_S:
+        return await asyncio.to_thread(self._ask, job)
+
+    def _ask(self, job: _Job) -> JobStatus:
+        status = self._launcher.statuses([job.id])[job.id]
+        if status.unknown_to_scheduler and jobs.is_new(job.receipt):
             return UNKNOWN
         if status.finished:
             # The id is not needed any more. An error of the disk must not stop the end of a cluster.
             with suppress(OSError):
-                await asyncio.to_thread(job.receipt.unlink, missing_ok=True)
+                job.receipt.unlink(missing_ok=True)
         return status
 
     def left(self, rank: int) -> dict[str, Any]:

@@ -29,7 +29,8 @@ class Poller:
     Notes
     -----
     Thread-safe. A background thread queries all jobs of a scheduler at once, while `status` is called for them. A query
-    without an answer changes no status; the status of a job that has ended is final.
+    without an answer changes no status; the status of a job that has ended is final. A job that its scheduler does not
+    know may be a new one, so the scheduler is asked again.
     """
 
     def __init__(self) -> None:
@@ -61,7 +62,7 @@ class Poller:
             with self._changed:
                 now = time.monotonic()
                 self._jobs = {key: job for key, job in self._jobs.items() if now - job.requested < _FORGET}
-                waiting = {key: job for key, job in self._jobs.items() if not job.status.finished}
+                waiting = {key: job for key, job in self._jobs.items() if not job.status.state.ended}
                 if not self._jobs:
                     self._thread = None
                     return
@@ -87,7 +88,7 @@ class Poller:
                     polled.status = status  # the reason why the state is unknown
                 if known and status.state is not polled.status.state:
                     polled.interval = _FIRST
-                if known and not polled.status.finished:
+                if known and not polled.status.state.ended:
                     polled.status = status
                 polled.due = now + polled.interval
                 polled.interval = min(_GROWTH * polled.interval, _LONGEST)

@@ -87,6 +87,17 @@ def test_a_job_that_its_own_scheduler_does_not_know_is_gone(system):
     assert "scancel" not in system.called
 
 
+def test_a_job_that_its_own_scheduler_does_not_list_yet_is_kept_by_a_list_and_cancelled_by_a_stop(system):
+    record = training(system=B, state="submitted", job=None)
+    (record.folder / "job.job").write_text("4711\n")
+    system.answer("squeue", UNKNOWN_JOB)
+
+    assert registry.clean() == []
+    assert actions.status(record).state == "submitted"
+    jobs.cancel(record)
+    assert "scancel" in system.called
+
+
 @pytest.mark.parametrize("written", [A, B, ""])
 def test_a_job_that_has_ended_is_believed_if_it_is_the_clusters(system, written):
     record = training(system=written)

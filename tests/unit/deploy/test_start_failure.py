@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import errno
+import os
 import time
+from types import SimpleNamespace
 
 import pytest
 from support.patience import DEADLINE
+from support.processes import until
 
 from workbench.deploy import ended, jobs, logs, registry
 from workbench.deploy.record import Record
@@ -14,6 +17,7 @@ from workbench.deploy.start import ClusterStarter
 from workbench.errors import StartError, StartTimeout
 from workbench.files import atomic_file
 from workbench.hints import Option
+from workbench.launch import poller
 from workbench.launch.interface import JobState, JobStatus
 
 UNEXPECTED = r"its head ended unexpectedly\n.*head\.log:\n    the reason"
@@ -102,3 +106,45 @@ def test_of_a_job_its_scheduler_tells_how_it_has_ended(failed, monkeypatch):
 
     with pytest.raises(StartError, match=r"^cluster 'a' did not start: its job 17 has ended: CANCELLED"):
         job.look()
+
+
+@pytest.fixture
+def new_job(failed, monkeypatch):
+    """Return the starter of a queued cluster, and its receipt; the scheduler says twice that it knows no such job."""
+    starter = failed(scheduler="slurm")
+    starter.record = starter.record.replace(state="submitted", deadline=time.time() + DEADLINE)
+    registry.write(starter.record)
+    receipt = starter.record.folder / "job.job"
+    receipt.write_text("17")
+    answers = [JobStatus(JobState.UNKNOWN, unknown_to_scheduler=True)] * 2 + [JobStatus(JobState.QUEUED)]
+    scheduler = SimpleNamespace(
+        batch=True,
+        receipt=str,
+        system=str,
+        statuses=lambda ids: dict.fromkeys(ids, answers[0] if len(answers) == 1 else answers.pop(0)),
+    )
+    for module in (jobs, poller):
+        monkeypatch.setattr(module, "launcher", lambda _: scheduler)
+    poller.poller.forget("slurm", "17")
+    return starter, receipt
+
+
+def test_a_job_that_its_scheduler_does_not_list_yet_has_not_ended(new_job):
+    starter, _ = new_job
+
+    def is_queued():
+        starter.look()
+        return starter.status.state is JobState.QUEUED
+
+    until("the scheduler lists the job", is_queued)
+
+
+def test_a_job_that_its_scheduler_does_not_list_after_some_seconds_is_gone(new_job):
+    starter, receipt = new_job
+    os.utime(receipt, (time.time() - 60,) * 2)
+
+    def look():
+        starter.look()
+
+    with pytest.raises(StartError, match="its job 17 has ended: gone"):
+        until("the end", look)

@@ -87,6 +87,13 @@ async def test_a_stop_while_the_job_is_being_submitted_waits_for_its_number_and_
     assert not list(world.record.folder.glob("*.job"))
 
 
+async def test_a_job_that_its_scheduler_does_not_list_yet_has_not_ended(world, scheduler, monkeypatch):
+    answers = [JobStatus(JobState.UNKNOWN, unknown_to_scheduler=True)] * 2 + [JobStatus(JobState.RUNNING)]
+    monkeypatch.setattr(scheduler, "statuses", lambda jobs: dict.fromkeys(jobs, answers.pop(0)))
+    await world.start(10, "tls://x:1")
+    assert (answers, world.job) == ([], "77")
+
+
 async def test_a_job_that_cannot_be_cancelled_keeps_its_receipt(world, scheduler):
     starting = asyncio.ensure_future(world.start(10, "tls://x:1"))
     await asyncio.to_thread(until, "the job is taken", lambda: world.job)

@@ -66,15 +66,22 @@ def test_no_answer_changes_no_status(poller, scheduler):
     until("it was asked again", lambda: poller.status("slurm", "1") is RUNNING and len(scheduler.asked) > before + 2)
 
 
-@pytest.mark.parametrize("end", [DONE, JobStatus(JobState.UNKNOWN, unknown_to_scheduler=True)])
-def test_an_end_is_final_and_not_asked_for_again(end, poller, scheduler):
-    scheduler.answers |= {"1": end, "2": RUNNING}
-    until("its end", lambda: poller.status("slurm", "1") is end)
+def test_a_job_that_the_scheduler_does_not_know_is_asked_for_again(poller, scheduler):
+    unknown = JobStatus(JobState.UNKNOWN, unknown_to_scheduler=True)
+    scheduler.answers["1"] = unknown
+    until("the answer", lambda: poller.status("slurm", "1") is unknown)
+    scheduler.answers["1"] = QUEUED
+    until("it is known", lambda: poller.status("slurm", "1") is QUEUED)
+
+
+def test_an_end_is_final_and_not_asked_for_again(poller, scheduler):
+    scheduler.answers |= {"1": DONE, "2": RUNNING}
+    until("its end", lambda: poller.status("slurm", "1") is DONE)
     until("the other", lambda: poller.status("slurm", "2") is RUNNING)
     scheduler.answers["1"] = RUNNING
     before = len(scheduler.asked)
     until("more was asked", lambda: poller.status("slurm", "2") and len(scheduler.asked) > before + 2)
-    assert poller.status("slurm", "1") is end
+    assert poller.status("slurm", "1") is DONE
     assert scheduler.asked[-1] == ["2"]
 
 
