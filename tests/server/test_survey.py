@@ -75,8 +75,9 @@ def test_a_job_of_another_system_says_nothing_of_a_cluster(cluster, asked):
     assert set(survey._ended) == {record.id}
 
 
-def test_a_cluster_whose_job_is_suspended_is_not_shown_as_ready(cluster, asked):
-    record = cluster("training", scheduler="slurm", state="ready", process=ELSEWHERE, job="4711")
+@pytest.mark.parametrize("process", [ELSEWHERE, ProcessId.here()], ids=["elsewhere", "here"])
+def test_a_cluster_whose_job_is_suspended_is_not_shown_as_ready(cluster, asked, process):
+    record = cluster("training", scheduler="slurm", state="ready", process=process, job="4711")
     asked.status = JobStatus(JobState.SUSPENDED, "suspended by the scheduler", label=f"workbench:{record.id}:job")
     its = RegistryScanner(asked).scan().clusters["training"]
     assert (its["state"], its["message"]) == ("suspended", "SUSPENDED by the scheduler")
@@ -142,12 +143,17 @@ def test_while_a_scheduler_says_nothing_a_cluster_is_submitted(cluster, asked):
     assert (its["state"], its["message"], its["reason"]) == ("submitted", "submitted", None)
 
 
-def test_of_a_head_that_can_be_seen_nobody_asks_a_scheduler(cluster, asked):
-    cluster("here", scheduler="slurm", job="4711", worlds=(World(0, 2, "ready", 2),))
+def test_a_head_that_can_be_seen_has_not_ended_although_its_scheduler_has_forgotten_the_job(
+    cluster, asked, monkeypatch
+):
+    cluster("here", scheduler="slurm", job="4711", state="ready", worlds=(World(0, 2, "ready", 2),))
+    asked.status = JobStatus(JobState.UNKNOWN, unknown_to_scheduler=True)
+    monkeypatch.setattr(survey_module, "_READ", -1.0)
+    monkeypatch.setattr(registry, "clean", lambda: pytest.fail("a record is removed"))
 
     seen = RegistryScanner(asked).scan()
 
-    assert asked.questions == []
+    assert seen.clusters["here"]["state"] == "ready"
     assert seen.headed == {"here"}
     assert (seen.clusters["here"]["up"], seen.clusters["here"]["ranks"]) == (2, 2)
 

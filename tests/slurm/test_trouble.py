@@ -190,6 +190,18 @@ def test_a_job_that_is_held_says_so_and_comes_when_it_is_released(slurm):
 
 
 @pytest.mark.long
+def test_a_job_that_is_suspended_is_shown_so_until_it_is_resumed(slurm):
+    with MPICluster(2, name=NAME, scheduler="slurm", nodes=1, quiet=True):
+        record = registry.read(NAME)
+        slurm.run("scontrol", "suspend", record.job)
+        try:
+            until("it is suspended", lambda: actions.status(record).state == "suspended")
+            assert [cluster.state for cluster in actions.listing().clusters] == ["suspended"]
+        finally:
+            slurm.run("scontrol", "resume", record.job)
+        until("it runs again", lambda: actions.status(record).state == "ready")
+
+
 def test_a_job_whose_time_is_up_while_it_runs(slurm):
     cluster = MPICluster(2, name=NAME, scheduler="slurm", nodes=1, quiet=True)
     slurm.run("scontrol", "update", f"JobId={cluster.record.job}", "EndTime=now")

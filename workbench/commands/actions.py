@@ -317,7 +317,7 @@ def status(record: Record, bound: MPICluster | None = None) -> Status:
         with suppress(OSError):  # the head is busy or ending: the record has the same values
             record = bound.refresh()  # type: ignore[assignment]  # an awaitable only of asynchronous clusters
             return Status.of(record)
-    return Status.of(record, jobs.status(record) if jobs.decides(record) else None)
+    return Status.of(record, jobs.status(record) if jobs.shows_more(record) else None)
 
 
 def scale(record: Record, ranks: str, bound: MPICluster | None = None) -> Status:

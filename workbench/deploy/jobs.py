@@ -85,9 +85,9 @@ def plain(record: Record) -> dict[str, Any]:
     }
 
 
-def decides(record: Record) -> bool:
-    """Return whether only its job shows how a cluster is: no head runs yet, or none that this host can see."""
-    return is_batch(record) and (record.state == "submitted" or record.alive() is None)
+def shows_more(record: Record) -> bool:
+    """Return whether its job may show more than its record: no head runs yet, or the job may be suspended."""
+    return is_batch(record) and (record.state == "submitted" or record.alive() is not False)
 
 
 def shown(record: Record, status: JobStatus) -> tuple[str, str]:
@@ -118,13 +118,13 @@ def status(record: Record) -> JobStatus:
 
 @command.answering_soon()
 def ask_all(records: Iterable[Record]) -> dict[str, JobStatus]:
-    """Return, by the ids of the clusters, the status of each job whose state only its scheduler knows.
+    """Return, by the ids of the clusters, the status of each job that may show more than the record.
 
     Notes
     -----
     Each scheduler is asked once for all its jobs.
     """
-    pending = [(record, job) for record in records if decides(record) and (job := job_id(record))]
+    pending = [(record, job) for record in records if shows_more(record) and (job := job_id(record))]
     statuses = {
         scheduler: launcher(scheduler).statuses([job for record, job in pending if record.scheduler == scheduler])
         for scheduler in {record.scheduler for record, _ in pending}

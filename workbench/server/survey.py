@@ -98,7 +98,7 @@ class RegistryScanner:
             elif record is not None:
                 status = self._status(record)
                 alive = record.alive()
-                if alive is False or status.finished:
+                if _has_ended(record, status, alive):
                     over[record.id] = self._ended.get(record.id, now)
                 clusters[name] = self._describe(record, status, alive)
                 if record.state == "submitted" and record.process.is_local:
@@ -133,8 +133,7 @@ class RegistryScanner:
         return entry[2]
 
     def _status(self, record: Record) -> JobStatus:
-        # Only its job shows whether a head on another host runs.
-        if jobs.decides(record):
+        if jobs.shows_more(record):
             job = jobs.job_id(record)
             return UNKNOWN if job is None else jobs.of(record, self._job_status(record.scheduler, job))
         return UNKNOWN
@@ -160,6 +159,11 @@ def _stamp(path: str) -> tuple[int, ...]:
     return stat.st_ino, stat.st_ctime_ns
 
 
+def _has_ended(record: Record, status: JobStatus, alive: bool | None) -> bool:
+    # A scheduler may have forgotten the job of a head that runs on this host.
+    return alive is False or (status.finished and (alive is None or record.state == "submitted"))
+
+
 def described(record: Record, status: JobStatus, alive: bool | None = None) -> dict[str, Any]:
     """Return a cluster as plain values.
 
@@ -176,7 +180,7 @@ def described(record: Record, status: JobStatus, alive: bool | None = None) -> d
     up = record.up
     if record.failure:
         message = from_fields(record.failure).words(PANEL)
-    if record.state not in _FINAL_OR_EARLY and (alive is False or status.finished):
+    if record.state not in _FINAL_OR_EARLY and _has_ended(record, status, alive):
         # The record stays for a moment, but no process can update it.
         state, message, up = "failed", registry.why_gone(record, status), 0
     if state == "submitted" and status.reason:

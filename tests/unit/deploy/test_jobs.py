@@ -302,8 +302,9 @@ def test_half_an_answer_about_the_scheduler_is_no_answer(system):
     assert slurm.system() == B
 
 
-def test_status_and_list_do_not_show_a_suspended_job_as_ready(system):
-    record = training(system=B, state="ready")
+@pytest.mark.parametrize("process", [ELSEWHERE, ProcessId.here()], ids=["elsewhere", "here"])
+def test_status_and_list_do_not_show_a_suspended_job_as_ready(system, process):
+    record = training(system=B, state="ready", process=process)
     system.queue("SUSPENDED", "training", f"workbench:{record.id}:job")
     shown = [actions.status(record), *actions.listing().clusters]
     assert [(each.state, each.message) for each in shown] == [("suspended", "SUSPENDED by the scheduler")] * 2
