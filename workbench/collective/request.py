@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 from workbench import config
 from workbench.collective import serialize
-from workbench.collective.globals import taken_along, variables
 from workbench.collective.protocol import Call, Work
 from workbench.collective.serialize import Placeholder
 from workbench.errors import InvalidRequest, did_you_mean
 from workbench.log.printable import brief
-from workbench.placement import from_results, layout, pinning, rows, sources
+from workbench.placement import from_results, inside, layout, pinning, rows, sources
+from workbench.placement.globals import taken_along
 from workbench.session.current_client import current_client
 
 if TYPE_CHECKING:
@@ -31,10 +31,6 @@ LARGE = 1 << 20
 # Bytes above which a function is refused, since it uses a large object by mistake.
 _TOO_LARGE = 1 << 30
 
-# Types that are searched for collections and futures.
-_CONTAINERS = (list, tuple, dict, set, frozenset)
-# Types of items of long lists, which have no collection inside.
-_PLAIN = {bool, int, float, complex, str, bytes, type(None)}
 # Variables that the message about a function that is too large names.
 _NAMED = 4
 
@@ -126,8 +122,8 @@ def request(
         for value in large.values():
             serialize.check_for_ranks(value)
         contents, nbytes = serialize.dumps_for_ranks((ready, filled[: len(args)], named, to_blocks), _TOO_LARGE)
-    except serialize.ValueOnRanks as error:
-        raise InvalidRequest(_unreplaced(error.value, name, function, arguments)) from None
+    except inside.ValueOnRanks as error:
+        raise InvalidRequest(inside.unreplaced(error.value, name, function, arguments)) from None
     except Exception as error:
         raise InvalidRequest(
             f"{name} cannot be sent to the ranks with its arguments: {type(error).__name__}: {error}. The function, "
@@ -191,46 +187,11 @@ def _client_of(arguments: Sequence[Any]) -> Client:
 
 def _look_inside(argument: Any) -> None:
     """Raise if a list, tuple, dict or set contains a collection or a future, which is not replaced there."""
-    if isinstance(argument, _CONTAINERS) and (found := _on_ranks(argument)) is not None:
+    if isinstance(argument, inside.CONTAINERS) and (found := inside.first(argument)) is not None:
         raise InvalidRequest(
             f"{sources.type_name(found)} is inside a {type(argument).__name__}. Pass placed arrays and futures as "
             "separate arguments."
         )
-
-
-def _unreplaced(found: Any, name: str, function: Callable[..., Any], arguments: Sequence[Any]) -> str:
-    """Return the message about a placed collection or a future where no rank gets its block or its value."""
-    holders = [held for each in (function, *arguments) for held in variables(each)]
-    holders += [(type(argument).__name__, argument) for argument in arguments]
-    attributes = [
-        (f"{holder}.{attribute}", value)
-        for holder, owner in holders
-        for attribute, value in getattr(owner, "__dict__", {}).items()
-    ]
-    path = next((f", {path}," for path, value in (*holders, *attributes) if _on_ranks(value) is found), "")
-    return (
-        f"{name} uses {sources.type_name(found)}{path} inside of another object or as a variable. Pass placed "
-        "collections and futures as separate arguments: each rank then gets the block of a placed collection, or the "
-        "value of a future."
-    )
-
-
-def _on_ranks(value: Any) -> Any:
-    """Return the first collection or future in a value, also in lists, tuples, dicts and sets; None without one."""
-    from dask.base import is_dask_collection
-    from distributed import Future
-
-    pending, seen = [value], set()
-    while pending:
-        item = pending.pop()
-        if isinstance(item, _CONTAINERS):
-            if id(item) not in seen:
-                seen.add(id(item))
-                items = item.values() if isinstance(item, dict) else item
-                pending += [each for each in items if type(each) not in _PLAIN][::-1]
-        elif is_dask_collection(item) or isinstance(item, Future):
-            return item
-    return None
 
 
 def _slot(

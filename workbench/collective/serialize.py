@@ -38,22 +38,6 @@ class Placeholder:
     number: int
 
 
-class ValueOnRanks(TypeError):
-    """An object for the ranks contains a placed collection or a future.
-
-    A rank would get the whole collection in place of its block, and wrong numbers without an error.
-    """
-
-    def __init__(self, value: Any) -> None:
-        from workbench.placement import sources
-
-        self.value = value
-        super().__init__(
-            f"{sources.type_name(value)} is inside this object. Pass placed collections and futures as separate "
-            "arguments: each rank then gets the block of a placed collection, or the value of a future"
-        )
-
-
 def dumps(thing: Any) -> bytes:
     """Return a parcel, or raise any error of the pickler."""
     parcel = io.BytesIO()
@@ -121,15 +105,12 @@ class _WriterForRanks(_Writer):
     # Called for each object that is no plain number, text or container: also for attributes, and for variables of
     # functions at any depth.
     def reducer_override(self, obj: Any) -> Any:
-        if hasattr(type(obj), "__dask_graph__"):
-            from workbench.placement import sources
+        if hasattr(type(obj), "__dask_graph__") or _is_future(obj):
+            from workbench.placement import inside
 
-            if sources.placed_by(obj) is None:
-                # A lazy collection is computed on the rank, also one whose graph has the futures of placed blocks.
-                return loads, (dumps(obj),)
-            raise ValueOnRanks(obj)
-        if _is_future(obj):
-            raise ValueOnRanks(obj)
+            inside.refuse_on_ranks(obj)
+            # A lazy collection is computed on the rank, also one whose graph has the futures of placed blocks.
+            return loads, (dumps(obj),)
         return super().reducer_override(obj)
 
 

@@ -10,7 +10,7 @@ import uuid
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from workbench.placement import layout, pinning, rows, sources
+from workbench.placement import inside, layout, pinning, rows, sources
 from workbench.placement.layout import blocks
 from workbench.placement.pinning import Pin, PinnedTask
 from workbench.session.current_client import current_client
@@ -133,7 +133,8 @@ def map_blocks(
     Raises
     ------
     PlacementError
-        If ``X`` is not placed, or another Dask collection is not placed or has another layout.
+        If ``X`` is not placed, or another Dask collection is not placed or has another layout; or a placed collection
+        or a future is inside another object or a variable of the function: each block would get all rows.
 
     Examples
     --------
@@ -148,6 +149,7 @@ def map_blocks(
     pins = layout.block_locations(client, X, futures)
     columns = [futures, *(layout.block_arguments(client, value, pins) for value in others_or_values)]
     named = {name: layout.block_arguments(client, value, pins) for name, value in kwargs.items()}
+    inside.check(funcname(fn), fn, [column[0] for column in (*columns, *named.values())])
     name = f"{funcname(fn)}-{uuid.uuid4().hex}"
     calls = [
         PinnedTask(

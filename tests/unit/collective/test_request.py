@@ -19,9 +19,9 @@ from workbench.cells import client as cells_client
 from workbench.collective import rank_call, serialize
 from workbench.collective import request as requests
 from workbench.collective.broadcast import broadcast
-from workbench.collective.globals import taken_along
 from workbench.collective.rank_call import SpmdCall
 from workbench.errors import InvalidRequest
+from workbench.placement.globals import taken_along
 
 
 def request(function, *args, client):

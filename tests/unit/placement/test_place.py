@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import gc
+import re
+from dataclasses import dataclass
 
 import dask
 import dask.array as da
@@ -195,6 +198,39 @@ def test_functions_get_their_block_with_values_and_keywords(client):
 
     results = client.gather(map_blocks(check, X, y, scale, halves, weights=(1, 2), again=y))
     assert results == [(False, 2.0, [0.5, 1], (1, 2))] * 4
+
+
+@dataclass
+class Holder:
+    value: object
+
+    def __call__(self, block):
+        return len(self.value)
+
+
+WITHIN = {
+    "attribute": lambda given: ([lambda _, held: len(held.value)], [Holder(given)], ", Holder.value,"),
+    "partial": lambda given: ([functools.partial(lambda _, rows: len(rows), rows=given)], [], ""),
+    "variable": lambda given: ([lambda _: len(given)], [], ", given,"),
+    "object that is a function": lambda given: ([Holder(given)], [], ""),
+    "dict in a list": lambda given: ([lambda _, held: len(held)], [[{"rows": given}]], ", dict,"),
+    "list": lambda given: ([lambda _, held: len(held)], [(given,)], ", tuple,"),
+}
+
+
+@pytest.mark.parametrize("way", WITHIN)
+@pytest.mark.parametrize("kind", ["dask.Array", "distributed.Future"])
+def test_what_lies_on_the_ranks_is_refused_inside_of_other_objects_which_would_have_all_rows(client, kind, way):
+    X = place(TABLE)
+    (function,), values, path = WITHIN[way](X if kind == "dask.Array" else client.submit(len, "abc"))
+    words = rf"uses a {re.escape(kind)}{re.escape(path)} inside of another object or as a variable\. Pass placed"
+    with pytest.raises(PlacementError, match=words):
+        map_blocks(function, X, *values)
+
+
+def test_a_lazy_collection_may_be_inside_of_an_object(client):
+    X = place(TABLE)
+    assert client.gather(map_blocks(lambda _, held: held.value.shape, X, Holder(X + 1))) == [TABLE.shape] * 4
 
 
 def test_every_call_runs_anew(client):
