@@ -265,6 +265,14 @@ def test_what_cells_write_to_a_block_stays_in_it_when_it_is_spilled_and_deleted_
     assert X.compute()[:, 0].tolist() == [1, 2] * 4
 
 
+def test_buffers_are_compared_in_each_operation_if_the_user_asks_for_this(client4):
+    code = "import numpy as np; a = np.ones(1, 'i8' if rank else 'f8'); comm.Scan(a, a.copy())"
+    cells_client.run(code, client=client4).check()
+    with pytest.raises(CollectiveFailed, match=r"Scan\(op=SUM\) of 1 int64 on ranks 1, 2, 3"):
+        cells_client.run(code, client=client4, check=True).check()
+    cells_client.run(code, client=client4).check()
+
+
 def test_a_cell_may_be_given_a_time(client4):
     result = cells_client.run(FOR_EVER["in a collective"], client=client4, timeout="500 ms")
 

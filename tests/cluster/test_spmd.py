@@ -389,6 +389,17 @@ def test_a_large_argument_that_cannot_be_sent_is_refused_as_a_small_one_is(clien
     assert not caplog.records
 
 
+def test_buffers_are_compared_in_each_operation_if_the_user_asks_for_this(client4):
+    def scan(comm):
+        comm.Scan(np.ones(1), np.ones(1))
+        comm.Scan(np.ones(1, "i8" if comm.rank else "f8"), np.ones(1, "i8" if comm.rank else "f8"))
+
+    run_on_ranks(scan, client=client4)
+    words = r"Scan\(op=SUM\) of 1 int64 on ranks 1, 2, 3"
+    with dask.config.set({"workbench.spmd.check-buffers": True}), pytest.raises(ValueError, match=words):
+        run_on_ranks(scan, client=client4)
+
+
 def test_results_larger_than_allowed_are_refused_with_their_size(client4):
     def much(comm):
         return np.ones(100_000)

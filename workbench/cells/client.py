@@ -64,6 +64,7 @@ def run(
     client: Client | None = None,
     timeout: float | str | None = None,
     values: bool = False,
+    check: bool = False,
     show: Callable[[int, CellOutput], None] | None = None,
 ) -> CellResult:
     """Run a cell of code on all ranks of a world at the same time, and return the result.
@@ -86,6 +87,9 @@ def run(
         Seconds, or a time span such as ``"2 minutes"``, after which the cell is ended. Default: never.
     values
         Return the values of the last line of the cell.
+    check
+        Compare the buffers of all ranks in each collective operation. Default: the setting
+        ``workbench.spmd.check-buffers``.
     show
         Called with the rank and the output whenever an output arrives.
 
@@ -114,7 +118,7 @@ def run(
     transfers = {name: _transfer(client, name, value, sent) for name, value in (names or {}).items()}
     cell = uuid.uuid4().hex
     try:
-        granted = _granted(client, _begin(client, cell, world, ranks, transfers), patience)
+        granted = _granted(client, _begin(client, cell, world, ranks, transfers, check=check), patience)
         link = _link(client, world, granted)
         result = CellResult(world, list(granted["ranks"]))
         message = RunCell(cell, code, config.size("cells.result-limit") if values else None)
@@ -243,7 +247,13 @@ def _granted(client: Client, begin: Coroutine[Any, Any, protocol.Granted], patie
 
 
 async def _begin(
-    client: Client, cell: str, world: int, ranks: Sequence[int] | None, names: dict[str, protocol.Transfer]
+    client: Client,
+    cell: str,
+    world: int,
+    ranks: Sequence[int] | None,
+    names: dict[str, protocol.Transfer],
+    *,
+    check: bool,
 ) -> protocol.Granted:
     # The import of ipyparallel takes as long as the start of the engines.
     importing = asyncio.ensure_future(asyncio.to_thread(EngineClient.prepare))
@@ -254,7 +264,10 @@ async def _begin(
         "world": world,
         "ranks": None if ranks is None else list(ranks),
         "names": names,
-        "allowed": {"limit": config.size("cells.output-limit")},
+        "allowed": {
+            "limit": config.size("cells.output-limit"),
+            "compares": check or config.switch("spmd.check-buffers"),
+        },
         "timeout": config.seconds("cells.queue-timeout"),
     }
     granted: protocol.Granted = await ClientHead(client, _PURPOSE).begin(protocol.BEGIN, **message)

@@ -34,9 +34,10 @@ OPTIONS = {
     "--world": "index of the world; default: 0",
     "--stream": "show output immediately, each line with its rank",
     "--out": "variable for the values of the last line, a list in rank order",
+    "--check": "compare the buffers of all ranks in each collective operation",
     "--timeout": "end the cell after this time, as 30 or '2 minutes'",
 }
-_FLAGS = {"--stream"}
+_FLAGS = {"--stream", "--check"}
 
 
 @magics_class
@@ -111,6 +112,7 @@ class CellMagics(Magics):
             client=self._client(),
             timeout=given.get("--timeout"),
             values="--out" in given,
+            check="--check" in given,
             show=show if stream else None,
         )
         if stream:

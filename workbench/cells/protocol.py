@@ -43,10 +43,12 @@ class Id(TypedDict):
 
 
 class Allowed(TypedDict):
-    """Limits of a cell on a rank; the head forwards them unchanged."""
+    """Limits and checks of a cell on a rank; the head forwards them unchanged."""
 
     limit: int
     """Characters of output that may be sent to the notebook."""
+    compares: bool
+    """Whether the ranks compare the buffers of each collective operation."""
 
 
 class Transfer(TypedDict, total=False):

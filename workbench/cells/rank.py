@@ -166,6 +166,7 @@ class Cells:
             for serial in self._comms:
                 self._communicators.abandon(serial)
             self._comms.clear()
+        self._watch.compares = request["allowed"]["compares"]
         self._cell = Cell(request, values, self._watch, taken)
 
     async def _get(self, name: str, transfer: protocol.Transfer, taken: dict[Key, Any]) -> Any:

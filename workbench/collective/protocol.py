@@ -58,6 +58,8 @@ class Work(TypedDict):
     """Name of the function in messages for people."""
     contents: bytes | None
     """Parcel of the function, its arguments and the function that makes blocks; None: the last value is the parcel."""
+    compares: bool
+    """Whether the ranks compare the buffers of each collective operation."""
 
 
 class Wanted(TypedDict):

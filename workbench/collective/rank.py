@@ -60,6 +60,7 @@ class SpmdCalls:
             raise CollectiveFailed("the call was cancelled.")
         work = request["work"]
         call = self._calls[id] = SpmdCall(id, work["name"], request["serial"], tuple(request["ranks"]))
+        call.watch.compares = work["compares"]
         call.taken = {key: take(data, key) for key in keys}
         values = [call.taken[key] for key in keys]
         answer = await asyncio.wrap_future(self._context.spmd_thread.submit(call.unpack, work["contents"], values))

@@ -131,7 +131,7 @@ def request(
         ) from error
     if contents is None:
         raise InvalidRequest(_too_large(function, name, nbytes))
-    work: Work = {"name": name, "contents": contents}
+    work: Work = {"name": name, "contents": contents, "compares": config.switch("spmd.check-buffers")}
     if nbytes > LARGE:
         large[len(columns)] = contents
         work["contents"] = None

@@ -32,6 +32,8 @@ class CallState:
 
     Attributes
     ----------
+    compares : bool
+        Whether the ranks compare their buffers in each blocking collective operation, see `matching_buffers`.
     counters : Counters or None
         The argument; the next cell on a communicator may replace it, at the same point of the program on all ranks.
     operation : str or None
@@ -50,6 +52,7 @@ class CallState:
 
     __slots__ = (
         "_tidy_above",
+        "compares",
         "count",
         "counters",
         "doubtful",
@@ -63,6 +66,7 @@ class CallState:
 
     def __init__(self, counters: Counters | None = None) -> None:
         self.counters = counters
+        self.compares = False
         self.operation: str | None = None
         self.since = time.monotonic()
         self.count = 0

@@ -11,6 +11,7 @@ from mpi4py import MPI
 
 from workbench.mpi.counters import STEP
 from workbench.mpi.large_messages import LARGE, LARGE_ON_NODE, run_large
+from workbench.mpi.matching_buffers import compare_each_use
 from workbench.mpi.message_size import items, nbytes
 from workbench.mpi.node_reduction import on_one_node
 from workbench.mpi.operation import InterruptibleComm, operation, via_nonblocking
@@ -55,6 +56,8 @@ class Collectives(InterruptibleComm):
             sendbuf = MPI.IN_PLACE
         watch.enter("Allreduce")
         try:
+            if watch.compares:
+                compare_each_use(self, watch.check, "Allreduce", (sendbuf, recvbuf, op), {})
             if (number := self.collectives) < UNTIL:
                 compare_first_use(self, "Allreduce", sendbuf, recvbuf)
             if (size := nbytes(recvbuf)) >= LARGE_ON_NODE and (on_one_node(self) or size >= LARGE):

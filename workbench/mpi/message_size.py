@@ -8,6 +8,8 @@ from typing import Any, SupportsIndex
 import numpy as np
 from mpi4py import MPI
 
+ANY = -(2**62)
+"""In place of a number that is unknown, or that may differ between ranks."""
 # A global name is faster than an attribute of NumPy, for messages that take a few microseconds.
 _ARRAY = np.ndarray
 
@@ -41,6 +43,20 @@ def items(message: Any) -> int:
 def item_bytes(message: Any) -> int:
     """Return the bytes of one item of a message; 0 as for `nbytes`."""
     return _items_and_size(message, 1)[1]
+
+
+def kind_of(message: Any) -> int:
+    """Return a number for the type of the items of a message, on all ranks the same for all forms; `ANY` if unknown."""
+    try:
+        if type(message) is _ARRAY:
+            dtype = message.dtype
+        else:
+            buffer, _, _, kind = _parts(message, tuple)
+            name = getattr(buffer, "dtype", None) or memoryview(buffer).format
+            dtype = np.dtype(_datatype(kind).typestr if kind is not None else str(name).removeprefix("torch."))
+    except Exception:  # noqa: BLE001  (a type that NumPy does not have, or a message that is not valid)
+        return ANY
+    return ANY if dtype.kind == "V" else ord(dtype.kind) << 16 | dtype.itemsize
 
 
 def vector_nbytes(message: Any, blocks: int) -> list[int]:

@@ -13,6 +13,7 @@ from mpi4py import MPI
 
 from workbench.mpi.call_state import CallState
 from workbench.mpi.counters import STEP, Counters
+from workbench.mpi.matching_buffers import COMPARED, compare_each_use
 from workbench.mpi.pairs import Pairs
 from workbench.mpi.polling import barrier_or_cancel, keep_alive, poll, wait
 from workbench.mpi.traffic import Destinations, TrafficCounter, is_collective, traffic_rule
@@ -150,13 +151,15 @@ def _counting_of(name: str) -> Callable[[InterruptibleComm, Counters, tuple[Any,
 def operation(method: F) -> F:
     """Make a method a cancelable, counted operation. Operations do not nest."""
     name = method.__name__
-    count, collective = _counting_of(name), is_collective(name)
+    count, collective, compared = _counting_of(name), is_collective(name), name in COMPARED
 
     @functools.wraps(method)
     def run(self: InterruptibleComm, *args: Any, **options: Any) -> Any:
         watch = self.watch
         watch.enter(name)
         try:
+            if compared and watch.compares:
+                compare_each_use(self, watch.check, name, args, options)
             result = method(self, *args, **options)
             if collective:
                 self.collectives += 1
@@ -172,7 +175,7 @@ def operation(method: F) -> F:
 def via_nonblocking(blocking: F, counterpart: Callable[..., MPI.Request]) -> F:
     """Return a blocking collective operation that posts its non-blocking counterpart and waits for it."""
     name = blocking.__name__
-    count = _counting_of(name)
+    count, compared = _counting_of(name), name in COMPARED
 
     @functools.wraps(blocking)
     def run(self: InterruptibleComm, *args: Any, **options: Any) -> None:
@@ -180,6 +183,8 @@ def via_nonblocking(blocking: F, counterpart: Callable[..., MPI.Request]) -> F:
         watch = self.watch
         watch.enter(name)
         try:
+            if compared and watch.compares:
+                compare_each_use(self, watch.check, name, args, options)
             wait(counterpart(self, *args, **options), watch.check, buffers=(args, options))
             self.collectives += 1
             if (counters := watch.counters) is not None:

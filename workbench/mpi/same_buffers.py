@@ -3,6 +3,7 @@
 MPI adds the bytes of an integer to those of a real number without an error. The ranks compare their arrays in the first
 use of each operation on a communicator of a call, and where they agree on a blocking call (`large_messages`). Small
 arrays of Bcast, Reduce and others in which a rank need not wait for all others are left out: ranks would wait longer.
+`matching_buffers` compares all uses, for users who ask for this.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ import numpy as np
 from mpi4py import MPI
 
 from workbench.errors import InvalidRequest
+from workbench.mpi.matching_buffers import different, dtype_of
+from workbench.mpi.message_size import ANY, kind_of
 from workbench.mpi.polling import wait
 
 if TYPE_CHECKING:
@@ -21,8 +24,6 @@ if TYPE_CHECKING:
 UNTIL = 64
 """Collective operations on a communicator after which first uses are not looked for, so that loops lose no time."""
 _NAMES = ("Bcast", "Reduce", "Allreduce", "Allgather", "Alltoall", "Reduce_scatter_block", "Reduce_scatter")
-# In place of a property that is unknown or may differ.
-_ANY = -(2**62)
 
 
 def compare_first_use(comm: InterruptibleComm, name: str, sendbuf: Any, recvbuf: Any) -> None:
@@ -44,29 +45,21 @@ def compare(comm: InterruptibleComm, name: str, array: Any, *, sized: bool = Tru
     """
     if comm.size == 1:
         return
-    own = [_NAMES.index(name), _ANY, _ANY]
+    own = [_NAMES.index(name), ANY, ANY]
     if type(array) is np.ndarray:
-        own[1] = ord(array.dtype.kind) << 16 | array.dtype.itemsize
-        own[2] = array.size if sized else _ANY
-    extremes = np.array([[number, _ANY if number == _ANY else -number] for number in own])
+        own[1] = kind_of(array)
+        own[2] = array.size if sized else ANY
+    extremes = np.array([[number, ANY if number == ANY else -number] for number in own])
     wait(MPI.Comm.Iallreduce(comm, MPI.IN_PLACE, extremes, MPI.MAX), comm.watch.check, buffers=extremes)
-    if any(greatest != -least for greatest, least in extremes.tolist() if greatest != _ANY):
+    if any(greatest != -least for greatest, least in extremes.tolist() if greatest != ANY):
         raise InvalidRequest(_words(comm, own))
 
 
 def _words(comm: InterruptibleComm, own: list[int]) -> str:
     mine, of_ranks = np.array(own), np.zeros((comm.size, len(own)), np.int64)
     wait(MPI.Comm.Iallgather(comm, mine, of_ranks), comm.watch.check, buffers=(mine, of_ranks))
-    ranks: dict[str, list[str]] = {}
+    ranks: dict[str, list[int]] = {}
     for rank, (name, kind, size) in enumerate(of_ranks.tolist()):
-        dtype = "unknown type" if kind == _ANY else str(np.dtype(f"{chr(kind >> 16)}{kind & 0xFFFF}"))
-        text = f"{_NAMES[name]} of {'' if size == _ANY else f'{size} '}{dtype}"
-        ranks.setdefault(text, []).append(str(rank))
-    found = "; ".join(
-        f"{text} on rank{'s' * (len(those) > 1)} {', '.join(those[:8])}{', ...' * (len(those) > 8)}"
-        for text, those in ranks.items()
-    )
-    return (
-        f"the ranks pass different arrays to a collective operation: {found}. Pass the same type and number of "
-        "elements on all ranks, for example by astype(float)."
-    )
+        text = f"{_NAMES[name]} of {'' if size == ANY else f'{size} '}{dtype_of(kind) or 'unknown type'}"
+        ranks.setdefault(text, []).append(rank)
+    return different(ranks, "Pass the same type and number of elements on all ranks, for example by astype(float).")

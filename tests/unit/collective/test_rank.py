@@ -55,7 +55,8 @@ async def test_a_call_that_is_ended_while_it_is_unpacked_does_not_keep_its_block
     monkeypatch.setattr(SpmdCall, "_revoke", lambda *_: None)  # without MPI
     worker: Any = SimpleNamespace(data={"x": Block()}, handlers={}, stream_handlers={})
     block = weakref.ref(worker.data["x"])
-    work = {"name": "f", "contents": serialize.dumps((print, [Slow(), serialize.Placeholder(0)], {}, None))}
+    contents = serialize.dumps((print, [Slow(), serialize.Placeholder(0)], {}, None))
+    work = {"name": "f", "contents": contents, "compares": False}
     with ThreadPoolExecutor(1) as thread:
         context: Any = SimpleNamespace(spmd_thread=thread)
         SpmdCalls(worker, context, NOTHING, NOTHING)
