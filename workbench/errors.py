@@ -256,8 +256,12 @@ def _valid_values(given: object, allowed: str | tuple[str, ...]) -> str:
 
 
 def closest(given: object, allowed: Iterable[str]) -> str | None:
-    """Return the valid value that is most similar to the given one, or None."""
-    return next(iter(difflib.get_close_matches(str(given), list(allowed), n=1)), None)
+    """Return the only valid value that begins with the given one, otherwise the most similar one, or None."""
+    # The hyphens of options would make any two of them similar.
+    word, names = str(given).lstrip("-"), {name.lstrip("-"): name for name in allowed}
+    begun = [name for name in names if word and name.startswith(word)]
+    close = begun if len(begun) == 1 else difflib.get_close_matches(word, names, n=1)
+    return names[close[0]] if close else None
 
 
 def did_you_mean(given: object, allowed: Iterable[str]) -> str:

@@ -160,6 +160,15 @@ def test_the_closest_match_comes_first():
     assert did_you_mean("strat", ["stop", "start"]) == "did you mean 'start'? (allowed: stop, start)"
 
 
+def test_a_beginning_is_closer_than_similar_letters():
+    assert did_you_mean("stat", ["start", "status"]) == "did you mean 'status'? (allowed: start, status)"
+
+
+def test_the_hyphens_of_options_are_no_similarity():
+    assert did_you_mean("--fooo", ["--protocol"]) == "allowed: --protocol"
+    assert did_you_mean("--al", ["--all"]) == "did you mean '--all'? (allowed: --all)"
+
+
 def test_without_a_close_match_everything_allowed_is_listed():
     assert did_you_mean("xyz", ["start", "stop"]) == "allowed: start, stop"
 
