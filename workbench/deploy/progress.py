@@ -120,6 +120,5 @@ class Progress:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if kind is not None:
-            self._state = "failed"
-            self._draw()
+            self.show("failed", self._up)
         self._screen.close()

@@ -6,6 +6,8 @@ import os
 import re
 import select
 
+import pytest
+
 from workbench.deploy.progress import Progress
 
 
@@ -51,15 +53,17 @@ def test_a_terminal_gets_one_line_that_is_replaced(monkeypatch):
     assert re.fullmatch(r"ready · 3 of 3 ranks \|█{20}\| [\d.]+ s", drawn[3])
 
 
-def test_a_start_that_fails_says_so(monkeypatch):
+@pytest.mark.parametrize("shown", ["world starting", "failed"])
+def test_a_start_that_fails_says_so_once(shown, monkeypatch):
     file = io.StringIO()
     monkeypatch.setattr("sys.stderr", file)
 
     with contextlib.suppress(RuntimeError), Progress(3, quiet=False) as progress:
-        progress.show("world starting", 1)
+        progress.show(shown, 1)
         raise RuntimeError
 
     assert file.getvalue().splitlines()[-1].startswith("failed · 1 of 3 ranks")
+    assert file.getvalue().count("failed") == 1
 
 
 def test_a_quiet_start_shows_nothing(capfd):
