@@ -88,6 +88,13 @@ def test_a_rank_that_fails_while_starting_shows_its_traceback() -> None:
     assert "ModuleNotFoundError: No module named 'no_such_module'" in said
 
 
+def test_a_rank_that_fails_with_an_error_for_the_user_shows_no_traceback() -> None:
+    with pytest.raises(StartError) as caught:
+        MPICluster(2, name=NAME, memory="10MB", quiet=True)
+    assert "failed while starting: --memory 9.54 MiB is too small" in str(caught.value)
+    assert "Traceback" not in str(caught.value)
+
+
 @pytest.fixture
 def preload(tmp_path: Path) -> Callable[[str], dask.config.set]:
     """Have rank 1 do something just before its worker registers."""

@@ -22,6 +22,7 @@ from workbench import comm
 from workbench.deploy import logs
 from workbench.deploy.record import Record
 from workbench.deploy.registry import await_record
+from workbench.errors import WorkbenchError
 from workbench.files import node_dirs
 from workbench.fork.become import append_directory
 from workbench.log import output
@@ -108,6 +109,8 @@ def _abort(error: BaseException, stderr_fd: int, record: Record, index: int, dae
     while error.__cause__ is not None:
         error = error.__cause__  # the cause is more specific than "failed to start"
     cause = traceback.format_exception_only(error)[-1].strip()
+    if isinstance(error, WorkbenchError):
+        lines, cause = "", str(error)  # these sentences are for the user, who would search them below a traceback
     reason = f"{lines}{logs.FAILURE}{name} failed while starting: {cause}\n".encode()
     sys.stderr.write(lines)
     try:
