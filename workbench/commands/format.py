@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from workbench.commands.doctor import CheckResult
 
 _COLUMNS = ("name", "state", "ranks", "MPI", "job", "age", "last event")
-_ENDED = ("name", "state", "ended", "after", "ranks", "reason", "logs")
+_ENDED = ("name", "state", "ended", "after", "ranks", "logs", "reason")
 
 
 def status_line(status: Status) -> str:
@@ -95,7 +95,7 @@ def listing_html(listing: Listing) -> str:
 
 def _gone(gone: Gone, place: str) -> tuple[str, ...]:
     ran = duration(max(0.0, gone.when - gone.created))
-    return gone.name, gone.state, clock(gone.when), ran, str(gone.ranks), gone.words(place), gone.logs or "removed"
+    return gone.name, gone.state, clock(gone.when), ran, str(gone.ranks), gone.logs or "removed", gone.words(place)
 
 
 def _row(status: Status) -> tuple[str, ...]:
@@ -137,7 +137,9 @@ def dashboard_html(url: str) -> str:
 
 def stopped_text(stopped: Stopped) -> str:
     """Return which clusters have ended."""
-    return "\n".join(f"cluster {name!r} has ended" for name in stopped.stopped) or "no cluster has ended"
+    return "\n".join(f"cluster {name!r} has ended" for name in stopped.stopped) or (
+        "no cluster has ended" if stopped.failed else "no cluster runs"
+    )
 
 
 def failed_text(stopped: Stopped, place: str) -> str:

@@ -210,6 +210,12 @@ def test_stopping_all_tells_which_records_it_could_not_use():
     assert commands_format.stopped_text(stopped) == "no cluster has ended"
 
 
+def test_stopping_all_of_no_clusters_says_that_none_runs():
+    stopped = actions.stop(actions.targets(None, everything=True))
+
+    assert commands_format.stopped_text(stopped) == "no cluster runs"
+
+
 def test_clusters_are_stopped_at_the_same_time_and_each_failure_is_told(monkeypatch):
     records = [running(name) for name in ("a", "b", "c")]
     together = threading.Barrier(3)
