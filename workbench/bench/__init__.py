@@ -56,7 +56,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("options", nargs=argparse.REMAINDER, help="options of this bench, --json and --plot")
     chosen = parser.parse_args(argv)
     if chosen.bench not in BENCHES:
-        parser.error(f"bench {chosen.bench!r}: {did_you_mean(chosen.bench, BENCHES)}")
+        parser.error(f"no such bench {chosen.bench!r}, {did_you_mean(chosen.bench, BENCHES)}")
     # Whoever is told to end has worlds and clusters to end first, as after Ctrl-C.
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:

@@ -88,7 +88,7 @@ def schedulers(present: Mapping[str, bool], taken: str) -> CheckResult:
     if not silent:
         return CheckResult("schedulers", "ok", detail)
     commands = " and ".join(f"`{_ASK[name]}`" for name in silent)
-    return CheckResult("schedulers", "warning", detail, f"To use this scheduler, run {commands} to see the reason.")
+    return CheckResult("schedulers", "warning", detail, f"Run {commands} to see the reason.")
 
 
 def allocation(around: Allocation | None, identity: Sequence[str]) -> CheckResult:

@@ -265,7 +265,7 @@ VERBS = (
         "set up",
         _doctor,
         _findings,
-        (_NAME, _OPTIONS["mpi"]),
+        (Argument("name", "name of a running cluster to check too", "NAME", registry.names), _OPTIONS["mpi"]),
     ),
     Verb(
         "demo",
@@ -278,7 +278,7 @@ VERBS = (
     ),
     Verb(
         "completion",
-        "print the script that has a shell complete this command",
+        "print a script with which a shell completes this command",
         "set up",
         lambda _, shell: completion.script(shell),
         _text("completion"),
