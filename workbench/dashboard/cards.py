@@ -37,7 +37,7 @@ th, td { padding: 5px 12px 5px 0; border-bottom: 1px solid var(--line); white-sp
 td.wide { white-space: normal; overflow-wrap: anywhere; width: 99%; }
 tr:last-child td { border-bottom: none; }
 .right { text-align: right; }
-.bar { display: inline-block; width: 110px; height: 8px; border-radius: 4px; background: var(--line); }
+.bar { display: inline-block; width: min(110px, 8vw); height: 8px; border-radius: 4px; background: var(--line); }
 .bar i { display: block; height: 8px; border-radius: 4px; background: var(--accent); }
 .tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(140px, 1fr)); gap: 8px 24px; margin-top: 8px; }
 .tile b { display: block; font-size: 22px; font-weight: 600; letter-spacing: -0.01em; line-height: 1.25; }
