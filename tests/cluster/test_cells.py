@@ -241,6 +241,13 @@ def test_objects_that_cannot_be_made_on_a_rank_are_told_and_the_ranks_go_on(clie
     assert is_usable(client4)
 
 
+def test_a_cell_that_one_rank_cannot_begin_leaves_the_next_cell_alone(client4):
+    for _ in range(2):
+        with pytest.raises(CollectiveFailed, match=r"rank 1 .*cannot unpickle 'thing'"):
+            cells_client.run("1", {"thing": unpacked.Does(unpacked.on_rank_1, unpacked.leave)}, client=client4)
+        assert cells_client.run("comm.allreduce(1)", client=client4, values=True, timeout=DEADLINE).values() == [4] * 4
+
+
 def test_names_are_found_by_the_client_that_was_given(cluster4):
     with Client(cluster4, set_as_default=False) as client:
         X = place(da.ones(8, chunks=2), client=client)

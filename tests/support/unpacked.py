@@ -6,6 +6,8 @@ import sys
 import time
 from pathlib import Path
 
+import workbench.rank
+
 
 class Does:
     """Calls a function of this module when it is unpickled."""
@@ -15,6 +17,10 @@ class Does:
 
     def __reduce__(self):
         return self._call
+
+
+def on_rank_1(function, *args):
+    return function(*args) if workbench.rank.current().rank == 1 else None
 
 
 def leave():

@@ -112,8 +112,8 @@ class Engines:
                     line = await self._process.stdout.readline()  # type: ignore[union-attr]
         finally:
             if not line:  # also if a rank has failed meanwhile: the next cell starts another controller
-                await self.close()
-                self._process = None
+                process, self._process = self._process, None
+                await self._end(process)
         if not line:
             raise CollectiveFailed(f"the controller of the cells did not start. See {path}.")
         self._connections = json.loads(line)
@@ -125,7 +125,8 @@ class Engines:
 
     async def close(self) -> None:
         """End the controller. The engines end with their ranks."""
-        process = self._process
-        if process is None:
-            return
+        if self._process is not None:
+            await self._end(self._process)
+
+    async def _end(self, process: asyncio.subprocess.Process) -> None:
         await end(process, _END, f"the controller of the cells of world {self._name}")

@@ -218,6 +218,7 @@ class _Cell:
         self._stop: asyncio.Future[None] = loop.create_future()
         self._reason = "the cell was cancelled"
         self._ends: dict[int, asyncio.Future[str]] = {}
+        self._engines: Engines | None = None  # once the cell has its turn
 
     @property
     def running(self) -> dict[int, str]:
@@ -241,6 +242,7 @@ class _Cell:
             await self._prepare()
         except BaseException:
             self._end("the head has cancelled the cell", self._members.ranks)
+            self._renew_communicators()
             raise
         await run_to_end(self._run_all(), self._stop)
 
@@ -251,7 +253,7 @@ class _Cell:
         self._members.ranks = {rank: everyone.ranks[rank] for rank in ranks}
         transfers = {rank: {name: self._transfer(name, rank) for name in names} for rank in ranks}
         self.start = (world.index, world.starts)
-        engines = self._engines = self._cells.engines(world)
+        self._engines = engines = self._cells.engines(world)
         for transfer in names.values():
             if blocks := transfer.get("blocks"):
                 engines.given |= {blocks[address]: address for address in self._members.ranks.values()}
@@ -277,7 +279,7 @@ class _Cell:
 
     async def _run_all(self) -> None:
         """Wait for the end of the cell on all ranks, and end the cell if the notebook asks for the end."""
-        outcomes = Outcomes(self._ends)
+        outcomes, engines = Outcomes(self._ends), self._cells.engines(self._world)
         try:
             completed = await outcomes.wait(stop=self._stop)
             if not completed:
@@ -286,13 +288,17 @@ class _Cell:
                     lambda reason: self._end(reason, self.running), self._world.index, self._reason, self.grace
                 )
             if not completed or {end.result() for end in self._ends.values()} != {"ok"}:
-                # Messages may be left on the communicators.
-                self._engines.generation += 1
-                self._cells.queue.retire_communicator(self._world)
+                self._renew_communicators()
         finally:
-            given = {key: address for key, address in self._engines.given.items() if key in self._cells.scheduler.tasks}
+            given = {key: address for key, address in engines.given.items() if key in self._cells.scheduler.tasks}
             drop_copies(self._cells.scheduler, given.items(), f"cell-{self.id}")
-            self._engines.given = given
+            engines.given = given
+
+    def _renew_communicators(self) -> None:
+        """Have the next cell get new communicators: the ranks have ended these, and messages may be left on them."""
+        if self._engines is not None:
+            self._engines.generation += 1
+        self._cells.queue.retire_communicator(self._world)
 
     def ended(self, rank: int, status: str, summary: str) -> None:
         """Note that a rank has ended the cell, or is about to fail: the others must not wait for this rank in MPI."""
@@ -300,10 +306,11 @@ class _Cell:
             self._ends[rank].set_result(status)
         reasons = {
             protocol.CANCELLED: summary,
+            "ended": summary,
             "exit": f"rank {rank} left the cell by exit()",
             _LOST: f"rank {rank} was lost",
         }
-        reasons |= dict.fromkeys(("ok", "ended", "interrupted"), "")
+        reasons |= dict.fromkeys(("ok", "interrupted"), "")
         if reason := reasons.get(status, f"rank {rank} raised {summary}"):
             self._end(reason, self.running, interrupt=False)
 

@@ -115,7 +115,9 @@ async def gather_or_cancel(calls: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
         return await asyncio.gather(*tasks)
     except BaseException:
         for task in tasks:
-            task.cancel()
+            # A second cancellation would skip what a call awaits in a `finally`.
+            if not task.cancelling():
+                task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         raise
 

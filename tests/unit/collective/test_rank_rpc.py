@@ -12,7 +12,7 @@ from distributed.comm import CommClosedError
 
 from workbench.collective import rank_rpc
 from workbench.collective.broadcast_head import Broadcasts
-from workbench.collective.rank_rpc import RankRPC, room
+from workbench.collective.rank_rpc import RankRPC, gather_or_cancel, room
 from workbench.errors import CollectiveFailed, RankLost
 
 ADDRESS = "mpi://127.0.0.1:40001"
@@ -73,3 +73,23 @@ async def test_a_head_without_a_core_has_the_time_to_see_a_rank_leave(monkeypatc
 @pytest.mark.parametrize(("nbytes", "at_once"), [(0, 64 << 20), (1 << 20, 64), (1 << 30, 1)])
 def test_requests_under_way_have_64_mib_together_or_are_one(nbytes, at_once):
     assert room(nbytes)._value == at_once
+
+
+async def test_a_cancellation_does_not_skip_what_calls_await_at_their_end():
+    left = []
+
+    async def call(steps: int) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            for _ in range(steps):
+                await asyncio.sleep(0)
+            left.append(steps)
+
+    both = asyncio.ensure_future(gather_or_cancel([call(0), call(9)]))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    both.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await both
+    assert left == [0, 9]
