@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import doctest
 import os
 import re
 import time
@@ -416,12 +415,6 @@ def test_a_fit_ends_when_the_loss_does_not_fall_or_the_callback_says_so(client4)
     )
     with pytest.raises(InvalidRequest, match="epochs=0, patience=None is not valid"):
         fit(torched.net(), torched.cross_entropy, X, y, epochs=0)
-
-
-def test_the_examples_of_the_documentation_run(client4):
-    page = Path(__file__).parents[2] / "docs" / "training.md"
-    outcome = doctest.testfile(str(page), module_relative=False, optionflags=doctest.ELLIPSIS)
-    assert (outcome.failed, outcome.attempted >= 15) == (0, True)
 
 
 def test_a_rank_that_is_killed_in_backward_ends_the_training_and_the_others_are_told(tmp_path):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import doctest
 import re
 import time
 from concurrent.futures import CancelledError
@@ -157,12 +156,6 @@ def test_the_layouts_of_the_bench_have_the_losses_of_one_process(client4, monkey
     assert sorted(row["arm"] for row in rows if row["measure"] == "ms") == ["2x2_bidirectional", "4x1", "one"]
     assert [(row["arm"], row["measure"]) for row in rows[-1:]] == [("4x1", "MB")]
     assert min(row["value"] for row in rows) > 0
-
-
-def test_the_examples_of_the_documentation_run(client4):
-    page = Path(__file__).parents[2] / "docs" / "large-models.md"
-    outcome = doctest.testfile(str(page), module_relative=False, optionflags=doctest.ELLIPSIS)
-    assert (outcome.failed, outcome.attempted >= 5) == (0, True)
 
 
 def test_a_rank_that_is_killed_in_a_stage_ends_the_training(tmp_path):

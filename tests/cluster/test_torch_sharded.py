@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import doctest
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -99,10 +97,3 @@ def test_a_rank_that_is_killed_while_it_writes_leaves_the_former_checkpoint(tmp_
     model = torched.net(5)
     assert load_sharded(tmp_path / "run", model) == {"epoch": 1}
     assert all(map(torch.equal, model.parameters(), torched.net(1).parameters()))
-
-
-def test_the_examples_of_the_documentation_run(client4, tmp_path, monkeypatch):
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    page = Path(__file__).parents[2] / "docs" / "large-models.md"
-    outcome = doctest.testfile(str(page), module_relative=False, optionflags=doctest.ELLIPSIS)
-    assert (outcome.failed, outcome.attempted >= 6) == (0, True)
