@@ -18,7 +18,7 @@ from workbench.errors import WorkbenchError
 from workbench.launch.allocation import Allocation, current_allocation
 from workbench.launch.environment import scrub_rank
 from workbench.launch.jobqueue import Site, presets, site
-from workbench.launch.launchers import COMMANDS, TITLES, answers, choose, installed, launcher
+from workbench.launch.launchers import COMMANDS, TITLES, absence, answers, choose, installed, launcher
 from workbench.launch.mpi_library import MPI
 from workbench.launch.mpiexec import WorldCommand
 from workbench.launch.multinode import NodePlacement
@@ -77,10 +77,7 @@ def schedulers(present: Mapping[str, bool], taken: str) -> CheckResult:
     """
     default = f"a start without --scheduler uses {taken}"
     if not present:
-        qsub = shutil.which(COMMANDS["pbs"])
-        detail = "no batch scheduler is on this host"
-        if qsub:
-            detail = f"{qsub} belongs to Grid Engine, which is not supported"
+        detail = absence("pbs") if shutil.which(COMMANDS["pbs"]) else "no batch scheduler is on this host"
         return CheckResult("schedulers", "ok", f"{detail}; {default}")
     words = [f"{TITLES[name]} {'answers' if good else 'does not answer'}" for name, good in present.items()]
     detail = f"{', '.join(words)}; {default}"

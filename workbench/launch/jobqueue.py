@@ -326,6 +326,14 @@ def invalid(section: str, key: str, value: Any, allowed: str | Sequence[str]) ->
     return InvalidRequest(option=f"jobqueue.{section}.{key}", given=value, allowed=allowed, hint=where)
 
 
+def breaking(section: str, line: str, why: str) -> InvalidRequest:
+    """Return the error for a directive of a site that would change the kind of job."""
+    option = f"jobqueue.{section}.job-extra-directives"
+    return InvalidRequest(
+        f"the setting {option} {line!r} is not valid: {why}.", option=option, given=line, hint="Remove this directive."
+    )
+
+
 def _has(content: Mapping[str, Any], *path: str) -> bool:
     """Return whether a file has a setting; in Dask's settings a-b and a_b are the same key."""
     import dask

@@ -66,14 +66,8 @@ def choose(scheduler: str | None = None) -> str:
     if wanted == "auto":
         return next((name for name in COMMANDS if answers(name)), "local")
     if wanted in COMMANDS and not installed(wanted):
-        command = COMMANDS[wanted]
-        reason = (
-            f"{qsub} belongs to Grid Engine, which is not supported"
-            if (qsub := shutil.which(command))
-            else f"the command {command} does not exist on this host"
-        )
         raise LaunchError(
-            f"scheduler {wanted!r} cannot be used: {reason}.",
+            f"scheduler {wanted!r} cannot be used: {absence(wanted)}.",
             option="scheduler",
             given=wanted,
             hint=(
@@ -104,6 +98,13 @@ def installed(name: str) -> bool:
     """Return whether this host has the command of a batch scheduler; ``qsub`` may be that of Grid Engine."""
     path = shutil.which(COMMANDS[name])
     return path is not None and not (name == "pbs" and Path(path).with_name("qconf").exists())
+
+
+def absence(name: str) -> str:
+    """Return why a scheduler is not `installed`."""
+    if path := shutil.which(COMMANDS[name]):
+        return f"{path} belongs to Grid Engine, which is not supported"
+    return f"the command {COMMANDS[name]} does not exist on this host"
 
 
 def answers(name: str) -> bool:

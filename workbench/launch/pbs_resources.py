@@ -10,7 +10,7 @@ from typing import Any
 
 from workbench.errors import InvalidRequest
 from workbench.hints import Option
-from workbench.launch.jobqueue import Site, fill, invalid, scheduler_bytes
+from workbench.launch.jobqueue import Site, breaking, fill, invalid, scheduler_bytes
 from workbench.launch.options import Resources
 from workbench.launch.pbs_script import GEOMETRY, OURS, Flavor, directives, parts, skipped
 
@@ -100,14 +100,9 @@ def by_directives(site: Site, environment: Mapping[str, str]) -> Site:
         If a directive would change the kind of job, or the specification of resources cannot be read.
     """
     for line in site.extra:
-        if breaking := directives(line) & _BREAKING:
-            raise InvalidRequest(
-                f"the setting jobqueue.{site.section}.job-extra-directives {line!r} is not valid: {min(breaking)} "
-                "changes the kind of job, and a cluster is one job that runs in the background.",
-                option=f"jobqueue.{site.section}.job-extra-directives",
-                given=line,
-                hint="Remove this directive.",
-            )
+        if kinds := directives(line) & _BREAKING:
+            why = f"{min(kinds)} changes the kind of job, and a cluster is one job that runs in the background"
+            raise breaking(site.section, line, why)
     known = OURS | set(_FIELDS.values())
     try:
         specified = parts(f"-l {site.resource_spec}") if site.resource_spec else []

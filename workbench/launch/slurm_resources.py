@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from workbench.errors import InvalidRequest, named
-from workbench.launch.jobqueue import Site, fill, invalid
+from workbench.launch.jobqueue import Site, breaking, fill, invalid
 from workbench.launch.options import Resources
 from workbench.launch.slurm_script import MEMORY, OPTIONS, OURS, option, quoted, same
 from workbench.launch.walltime import UNLIMITED
@@ -86,13 +86,8 @@ def by_directives(site: Site) -> Site:
     lines = [part for line in site.extra for part in _parts(line, site.section)]
     for line in lines:
         if option(line) in _BREAKING:
-            raise InvalidRequest(
-                f"the setting jobqueue.{site.section}.job-extra-directives {line!r} is not valid: a cluster is one "
-                "job of the cluster on which it is submitted.",
-                option=f"jobqueue.{site.section}.job-extra-directives",
-                given=line,
-                hint="Remove this directive.",
-            )
+            why = "a cluster is one job of the system on which the job is submitted"
+            raise breaking(site.section, line, why)
     site = replace(site, extra=tuple(lines))
     fields = {name: field for name, field in OPTIONS.items() if field in ("walltime", "queue", "account")}
     for name, field in (*fields.items(), (MEMORY, "memory")):
