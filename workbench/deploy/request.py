@@ -133,7 +133,7 @@ def _check_fault_tolerance(choice: str) -> None:
     if not has_ulfm(mpi):
         raise InvalidRequest(
             f"--fault-tolerant is not possible: ranks of {mpi} cannot continue after the loss of a rank. Ranks of Open "
-            "MPI 5 or newer can.",
+            "MPI 5 or newer can, if it was built with fault tolerance.",
             option="fault_tolerant",
             given=True,
             hint="Omit the option: then a lost world is started again in the same job.",

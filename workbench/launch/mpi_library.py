@@ -28,7 +28,7 @@ _TIMEOUT = 60.0
 
 # The program loads the library without initializing MPI, which would start daemons and open ports.
 _PROBE = """
-import json, mpi4py
+import ctypes, json, mpi4py
 mpi4py.rc.initialize = False
 from mpi4py import MPI
 library = ""
@@ -39,7 +39,10 @@ except OSError:
     pass
 vendor, version = MPI.get_vendor()
 abi = MPI.Get_abi_version()[0] > 0
-print(json.dumps({"vendor": vendor, "version": version, "library": library, "mpi4py": mpi4py.__version__, "abi": abi}))
+# A build of Open MPI without fault tolerance has no functions of ULFM.
+ulfm = hasattr(ctypes.CDLL(library or MPI.__file__), "MPIX_Comm_revoke")
+answer = {"vendor": vendor, "version": version, "library": library, "mpi4py": mpi4py.__version__}
+print(json.dumps(answer | {"abi": abi, "ulfm": ulfm}))
 """
 
 
@@ -57,6 +60,8 @@ class Library:
     """Version of mpi4py."""
     standard_abi: bool = False
     """Whether mpi4py uses the ABI of MPI 5, which all MPIs share, in place of the library's own."""
+    ulfm: bool = True
+    """Whether the library has the functions of ULFM."""
 
     def __str__(self) -> str:
         name = f"{_TITLES[self.flavor]} {_dotted(self.version)}{' with the ABI of MPI 5' if self.standard_abi else ''}"
@@ -75,6 +80,8 @@ class MPI:
     """Path of the library that mpi4py loads; empty where the system does not report it."""
     mpiexec: str
     """Path of the ``mpiexec`` that belongs to it."""
+    ulfm: bool = True
+    """Whether the library has the functions of ULFM."""
 
     @property
     def is_openmpi_5(self) -> bool:
@@ -128,7 +135,7 @@ def mpiexec_of(library: Library, choice: str = "auto") -> MPI:
             continue
         flavor, version = reported
         if flavor == library.flavor and version[:1] == library.version[:1]:
-            return MPI(library.flavor, library.version, library.path, mpiexec)
+            return MPI(library.flavor, library.version, library.path, mpiexec, library.ulfm)
         others.append(f"{mpiexec} ({_TITLES[flavor]} {_dotted(version)})")
     hint = "Install the mpiexec of the MPI that mpi4py loads, or set workbench.mpi.mpiexec to the path of that mpiexec."
     if others:
@@ -186,7 +193,7 @@ def loaded_library() -> Library:
             hint="Install mpi4py with one of these MPIs.",
         )
     flavor, version = _VENDORS[values["vendor"]], tuple(values["version"])
-    return Library(flavor, version, values["library"], values["mpi4py"], values["abi"])
+    return Library(flavor, version, values["library"], values["mpi4py"], values["abi"], values["ulfm"])
 
 
 def _candidates(flavor: str, library: str) -> Iterator[str]:

@@ -75,7 +75,7 @@ def available_cores() -> int:
 
 def has_ulfm(mpi: MPI) -> bool:
     """Return whether the ranks of this MPI can continue when one of them dies."""
-    return mpi.is_openmpi_5
+    return mpi.is_openmpi_5 and mpi.ulfm
 
 
 def world_command(mpi: MPI, geometry: Geometry, command: Sequence[str], extra: Sequence[str] = ()) -> WorldCommand:

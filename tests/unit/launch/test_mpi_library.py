@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from workbench.errors import InvalidRequest, LaunchError, MPIMismatch, MPINotFound
 from workbench.launch import mpi_library as room
 from workbench.launch.mpi_library import MPI, check_choice, find, mpiexec_version, parse_mpiexec_version
+from workbench.launch.mpiexec import has_ulfm
 
 # What `mpiexec --version` says.
 OPENMPI_5 = "mpiexec (Open MPI) 5.0.11\n\nReport bugs to https://www.open-mpi.org/community/help/\n"
@@ -69,13 +70,14 @@ def installed(tmp_path, monkeypatch):
     """Return a function that puts an interpreter in place whose mpi4py loads a given MPI."""
     monkeypatch.setenv("PATH", str(tmp_path / "path"))
 
-    def install(vendor="Open MPI", version=(5, 0, 11), *, library="mpi/lib/libmpi.so.40"):
+    def install(vendor="Open MPI", version=(5, 0, 11), *, library="mpi/lib/libmpi.so.40", ulfm=True):
         told = {
             "vendor": vendor,
             "version": version,
             "library": library and str(tmp_path / library),
             "mpi4py": "4.1.2",
             "abi": "_abi" in library,
+            "ulfm": ulfm,
         }
         monkeypatch.setattr(sys, "executable", program(tmp_path / "env/bin/python", json.dumps(told)))
 
@@ -128,6 +130,14 @@ def test_the_mpi_of_this_environment_is_found():
     assert found == find(found.flavor)
     assert mpiexec_version(found.mpiexec)[0] == found.flavor
     assert Path(found.library).is_file()
+    assert found.ulfm, "the wheels have the functions of ULFM"
+
+
+def test_a_library_without_the_functions_of_ulfm_is_told(installed, tmp_path):
+    installed(ulfm=False)
+    program(tmp_path / "mpi/bin/mpiexec", OPENMPI_5)
+    assert find().is_openmpi_5
+    assert not has_ulfm(find())
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import shlex
 
@@ -118,6 +119,8 @@ def test_nothing_of_the_command_is_read_as_an_option_or_by_a_shell(mpi):
 
 def test_only_open_mpi_from_5_on_survives_a_lost_rank():
     assert [mpi for mpi in ALL if has_ulfm(mpi)] == [OPENMPI_5]
+    without = dataclasses.replace(OPENMPI_5, ulfm=False)
+    assert "--with-ft" not in world_command(without, CROWD, RANK).argv
     spectrum = MPI("openmpi", (10, 3, 1), "", "/opt/mpi/bin/mpiexec")
     assert world_command(spectrum, CROWD, RANK) == world_command(OPENMPI_4, CROWD, RANK), "IBM's is an Open MPI 4"
 
