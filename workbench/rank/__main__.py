@@ -36,8 +36,12 @@ from workbench.rank import world
 _FINALIZE_TIMEOUT_S = 3.0
 # Seconds before that, for frames that MPI still transports.
 _DRAIN_TIMEOUT_S = 1.0
-# Prefixes of the names of launcher daemons on other nodes: of Open MPI 5 and 4, MPICH and Intel MPI, Slurm.
-_DAEMONS = ("prte", "orte", "mpirun", "mpiexec", "hydra_", "slurmstepd")
+# Prefixes of the names of launcher daemons on other nodes, where no descent from the head shows them: of Open MPI 5 and
+# 4, MPICH and Intel MPI, MVAPICH, Slurm, Flux, PALS, ParaStation, JSM, Fujitsu's MPI.
+_DAEMONS = (
+    *("prte", "orte", "mpirun", "mpiexec", "hydra_", "mpispawn"),
+    *("slurmstepd", "flux-shell", "palsd", "psid", "jsmd", "plexec"),
+)
 
 
 def main(daemon: int | None = None, began: float | None = None) -> NoReturn:

@@ -31,7 +31,13 @@ def test_an_orphan_leaves_its_new_parent_alone() -> None:
     assert not _is_launcher(daemon, ProcessId.here()), "a head that is not among the parents"
 
 
-@pytest.mark.parametrize("name", ["prted", "hydra_pmi_proxy", "hydra_bstrap_proxy", "slurmstepd"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("prted", "hydra_pmi_proxy", "hydra_bstrap_proxy", "slurmstepd"),
+        *("mpispawn", "flux-shell", "palsd", "psidforwarder", "jsmd", "plexec"),
+    ],
+)
 def test_on_other_nodes_a_rank_ends_the_daemon_of_its_launcher_and_nobody_else(name, tmp_path) -> None:
     elsewhere = dataclasses.replace(ProcessId.here(), host="node2", pid=0)
     program = tmp_path / name
