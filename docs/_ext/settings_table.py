@@ -16,8 +16,6 @@ import yaml
 from workbench import config
 
 _LINE = re.compile(r"^(?P<indent> *)(?P<name>[\w-]+):(?: +(?P<value>[^#]*?))? *(?:# *(?P<comment>.*))?$")
-# A description ends with the valid values, if they are names.
-_CHOICES = re.compile(r": ((?:[\w-]+, )+[\w-]+ or [\w-]+)$")
 _TIME = re.compile(r"\d+ (?:s|(?:minute|hour|day)s?)$")
 _SIZE = re.compile(r"\d+ [KMG]iB$")
 
@@ -41,9 +39,8 @@ class Setting:
     def schema(self) -> dict[str, Any]:
         """Return the JSON schema of the value."""
         described = {"description": f"{self.help[:1].upper()}{self.help[1:]}.", "default": self.default}
-        choices = _CHOICES.search(self.help)
-        if choices and self.text in (names := re.split(", | or ", choices[1])):
-            return described | {"enum": names}
+        if self.name in config.CHOICES:
+            return described | {"enum": [*config.CHOICES[self.name]]}
         if _TIME.match(self.text):
             return described | {"type": ["string", "number"], "examples": ["90 s", "5 minutes", "2 hours"]}
         if _SIZE.match(self.text):

@@ -55,6 +55,7 @@ def test_a_file_of_settings_is_valid(text):
         "workbench: {idle-timout: 90 s}",
         "workbench: {world: {restart: 1}}",
         "workbench: {scheduler: lsf}",
+        "workbench: {mpi: {launcher: prun}}",
         "workbench: {world: {restarts: often}}",
         "workbench: {preload: torch}",
         "workbench: {mpi: {guard: 1}}",
