@@ -93,6 +93,18 @@ def test_a_fitted_recipe_is_a_transformer_that_loads_without_workbench(kind, wan
     np.testing.assert_array_equal(dense(found), dense(recipe.transform(table)))
 
 
+@pytest.mark.parametrize("step", [OneHot(), TargetMean(smooth=0.0), [Impute("most_frequent"), OneHot()]], ids=str)
+@pytest.mark.parametrize("dtype", ["Int64", "UInt64", "int64[pyarrow]", "int64", "category"])
+@pytest.mark.parametrize("missing", [0, 1])
+def test_the_transformer_keeps_integers_that_a_float_may_not_represent(step, dtype, missing):
+    ids = pd.array([2**53, 2**53 + 1, 2**53, 7, *[None] * (missing and dtype != "int64")], "Int64")
+    table = pd.DataFrame({"id": pd.Series(ids).astype(dtype)})
+    recipe = Recipe([(step, "id")]).fit(table, [0.0, 10, 0, 5, 2][: len(table)])
+    found = pickle.loads(pickle.dumps(recipe.transformer_))  # noqa: S301  (made here)
+    np.testing.assert_array_equal(dense(found.transform(table)), dense(recipe.transform(table)))
+    assert list(found.get_feature_names_out()) == list(recipe.transformer_.get_feature_names_out())
+
+
 def test_names_of_the_transformer_are_those_of_the_recipe():
     recipe = Recipe([([Impute(), Scale()], "distance"), (OneHot(), "carrier")]).fit(FLIGHTS)
     assert list(recipe.transformer_.get_feature_names_out()) == list(recipe.get_feature_names_out())

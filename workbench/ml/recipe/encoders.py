@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pandas as pd
 from sklearn.base import clone
 from sklearn.impute import SimpleImputer
-from sklearn.preprocessing import FunctionTransformer
+from sklearn.preprocessing import FunctionTransformer, OneHotEncoder, TargetEncoder
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-    from sklearn.preprocessing import KBinsDiscretizer, OneHotEncoder, StandardScaler, TargetEncoder
+    from sklearn.preprocessing import KBinsDiscretizer, StandardScaler
 
     _Array = NDArray[Any]
 
@@ -28,7 +29,21 @@ def imputer(step: SimpleImputer, fill: Any, *, is_numeric: bool) -> SimpleImpute
 
 def without_names() -> FunctionTransformer:
     """Return a step that converts the output of an imputer to arrays for an encoder that was fitted without names."""
-    step = FunctionTransformer(np.asarray, feature_names_out="one-to-one").fit(np.zeros((1, 1)))
+    return _to_array(np.asarray)
+
+
+def exact(encoder: Any) -> FunctionTransformer | None:
+    """Return a step that keeps integers of a dataframe exact; None for an encoder without large integers.
+
+    scikit-learn converts nullable integers to floats, which would merge categories.
+    """
+    categories = encoder.categories_[0].tolist() if isinstance(encoder, OneHotEncoder | TargetEncoder) else []
+    is_large = any(isinstance(value, int) and abs(value) >= 2**53 for value in categories)
+    return _to_array(pd.DataFrame.to_numpy, dtype=object, na_value=np.nan) if is_large else None
+
+
+def _to_array(function: Callable[..., Any], **options: Any) -> FunctionTransformer:
+    step = FunctionTransformer(function, kw_args=options, feature_names_out="one-to-one").fit(np.zeros((1, 1)))
     # Without this `set_output` of the pipeline would wrap the array again.
     step._sklearn_auto_wrap_output_keys = set()
     return step

@@ -150,6 +150,9 @@ class Columns:
             transformer = copy.deepcopy(column.transformer)
             if isinstance(transformer, Pipeline):
                 transformer.steps.insert(1, ("array", encoders.without_names()))
+            last = transformer[-1] if isinstance(transformer, Pipeline) else transformer
+            if names is not None and (step := encoders.exact(last)) is not None:
+                transformer = make_pipeline(step, transformer)
             if names is not None and not column.chain.positions:
                 first = transformer[0] if isinstance(transformer, Pipeline) else transformer
                 first.feature_names_in_ = np.array([names[position] for position in positions], dtype=object)
