@@ -93,7 +93,11 @@ def check() -> None:
                 hint=f"Did you mean workbench.{close}?" if close else "Remove this setting.",
             )
     for name, default in known.items():
-        _reader(name, default)(name)
+        try:
+            _reader(name, default)(name)
+        except InvalidRequest as error:
+            where = f"The value is from {_origin(name)}."
+            raise error.converted(InvalidRequest, error.message, hint=where) from None
 
 
 def _check_sections() -> None:

@@ -118,6 +118,14 @@ def test_the_check_names_the_file_or_the_variable(tmp_path, monkeypatch):
         monkeypatch.setenv("DASK_WORKBENCH__MPI__LANCHER", "srun")
         with pytest.raises(InvalidRequest, match=r"from the variable DASK_WORKBENCH__MPI__LANCHER, does not exist"):
             config.check()
+    (tmp_path / "site.yaml").write_text("workbench: {keep-logs: -1}\n", encoding="utf-8")
+    with (
+        dask.config.set({"workbench.keep-logs": -1}),
+        pytest.raises(
+            InvalidRequest, match=r"keep-logs -1 is not valid\. .* The value is from the file .*site\.yaml\."
+        ),
+    ):
+        config.check()
 
 
 @pytest.mark.parametrize("key", TIMES)
