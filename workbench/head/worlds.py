@@ -17,7 +17,7 @@ from workbench.head.changes import Change, Changes, Connection
 from workbench.head.job_world import JobWorld
 from workbench.head.scheduler import HeadScheduler
 from workbench.head.world_process import WorldProcess
-from workbench.hints import Option
+from workbench.hints import Command, Option
 from workbench.launch.launchers import launcher
 from workbench.log import debug_log
 from workbench.processes import open_files
@@ -279,7 +279,7 @@ class Worlds:
                 option="ranks",
                 given=n,
                 allowed=f"{valid} or more",
-                hint=f"Valid numbers: {valid} or more. Only close() removes world 0.",
+                hint=(f"Valid numbers: {valid} or more. To end world 0 too: ", Command("stop"), "."),
             )
 
     async def _add_world(self, ranks: int, change: Change) -> None:
