@@ -111,10 +111,12 @@ def note(record: Record, state: str, reason: str, when: float | None = None, hin
             _prune()
 
 
-def withdraw(record: Record) -> None:
-    """Remove the note of the end of a cluster that goes on."""
+def withdraw(record: Record, *, age: float = 0.0) -> None:
+    """Remove the note of the end of a cluster that goes on, if the note is at least `age` seconds old."""
+    end = of(record)
     with suppress(OSError):
-        _path(record).unlink(missing_ok=True)
+        if end is None or time.time() - end.when >= age:
+            _path(record).unlink(missing_ok=True)
 
 
 def is_noted(record: Record) -> bool:

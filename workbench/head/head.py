@@ -49,6 +49,8 @@ _SAVE_TIMEOUT = 1.0
 _DISK_TIMEOUT = 5.0
 # Seconds for the scheduler to report why it ends the job. Some leave a job only a few seconds for its end.
 _REASON_TIMEOUT = 3.0
+# Seconds between two looks for the note of a `stop` that was killed, and the age from which the note is of one.
+_NOTE_INTERVAL, _NOTE_AGE = 60.0, 300.0
 # Seconds for clients to fetch the last results before the ranks end.
 _FETCH_TIME = 5.0
 
@@ -131,6 +133,7 @@ class Head:
         for coroutine in (
             self._write_record(),
             self._watch_lease(),
+            self._watch_note(),
             self._watch_idle(),
             self._watch_orphans(),
             Pauses(self.scheduler, self._report).watch(),
@@ -316,6 +319,12 @@ class Head:
     async def _watch_lease(self) -> None:
         await lease.wait_until_lost(self.record)
         self.end("its record was removed or belongs to another cluster", ended.STOPPED)
+
+    async def _watch_note(self) -> None:
+        # A `stop` notes the end before the end, and may be killed between: the note would be the reason of a later end.
+        while True:
+            await self._on_disk(functools.partial(ended.withdraw, self.record, age=_NOTE_AGE))
+            await asyncio.sleep(_NOTE_INTERVAL)
 
     async def _watch_orphans(self) -> None:
         while True:

@@ -6,13 +6,15 @@ import asyncio
 import signal
 import sys
 import threading
+import time
 from functools import partial
 from types import SimpleNamespace
 
 import pytest
 from support.patience import DEADLINE
+from support.processes import until
 
-from workbench.deploy import certificates, registry
+from workbench.deploy import certificates, ended, registry
 from workbench.deploy.record import Record
 from workbench.errors import MPINotFound, RecordError, StartError
 from workbench.files import node_dirs
@@ -59,6 +61,21 @@ async def test_a_head_whose_disk_is_full_answers_and_writes_its_record_when_ther
         await over.wait()
     writing.cancel()
     assert told[1:] == [(f"{head.record.folder} has room again", "disk")], "each is reported once"
+
+
+async def test_a_head_that_lives_withdraws_the_note_of_a_stop_that_was_killed_and_not_of_one_that_runs(monkeypatch):
+    monkeypatch.setattr(head_module, "_NOTE_INTERVAL", 0.01)
+    head = object.__new__(Head)
+    stopping = Record(name="stopping", ranks=2)
+    head.record = Record(name="a", ranks=2)
+    for record, age in ((head.record, 3600), (stopping, 5)):
+        ended.note(record, ended.STOPPED, "the user has stopped it", time.time() - age)
+    watching = asyncio.ensure_future(head._watch_note())
+    await asyncio.to_thread(until, "the note is withdrawn", lambda: ended.of(head.record) is None)
+    head.record = stopping
+    await asyncio.sleep(0.05)  # several looks
+    watching.cancel()
+    assert ended.of(stopping) is not None
 
 
 async def test_a_head_whose_file_server_hangs_answers_without_its_record_on_disk(monkeypatch):
