@@ -99,7 +99,9 @@ class RankRPC:
 
     def lost(self, rank: int) -> RankLost:
         """Return the error of a rank that has ended."""
-        return RankLost(f"rank {rank} of world {self._world} was lost during {self._purpose}.", hint=AGAIN)
+        causes: Mapping[str, str] = getattr(self._scheduler, "causes", {})
+        cause = causes.get(self.ranks[rank], "")
+        return RankLost(f"rank {rank} of world {self._world} was lost during {self._purpose}{cause}.", hint=AGAIN)
 
     def tell(self, operation: str, **message: Any) -> None:
         """Send a message to all ranks by the stream, which does not wait for an answer: a rank may be stuck."""

@@ -27,7 +27,8 @@ from workbench.head import request_log
 from workbench.hints import Command
 from workbench.placement.head import disown, fail_processing, protect_pinned
 from workbench.processes.memory_kills import MemoryKills
-from workbench.text import rank_and_process
+from workbench.processes.process_id import exit_code
+from workbench.text import exit_description, rank_and_process
 
 if TYPE_CHECKING:
     from dask.typing import Key
@@ -120,6 +121,7 @@ class HeadScheduler(UnixHTTP, Scheduler):
         facts = worker.extra.get("workbench") if worker is not None else None
         if worker is not None and facts is not None and not expected:
             expected = self.is_expected(facts)
+            self.causes.pop(worker.address, None)  # of an earlier rank with this address
             if not expected:
                 self.causes[worker.address] = cause = self._cause(worker, facts)
                 fail_processing(
@@ -135,9 +137,14 @@ class HeadScheduler(UnixHTTP, Scheduler):
         """Return what is known about the cause of a loss."""
         memory, limit = worker.metrics.get("memory", 0), worker.memory_limit
         amount = f"{format_bytes(memory)} of its limit of {format_bytes(limit)}"
-        if facts["host"] == socket.gethostname() and self.memory_kills.recent():
-            return f", as the system has killed a process of this host for lack of memory (last measured: {amount})"
-        return f", with {amount} in use" if limit and memory > _MUCH * limit else ""
+        how = ""
+        if facts["host"] == socket.gethostname():
+            code = exit_code(facts["pid"])
+            how = "" if code is None else f" with {exit_description(code)}"
+            if place := self.memory_kills.recent():
+                killed = f"as the system has killed a process of {place} for lack of memory"
+                return f"{how}, {killed} (last measured: {amount})"
+        return f"{how}, with {amount} in use" if limit and memory > _MUCH * limit else how
 
     def reject_new_work(self, refusal: WorkbenchError) -> None:
         """Reject new work with `refusal`; running tasks and calls continue."""
@@ -250,6 +257,8 @@ class RankMembershipPlugin(SchedulerPlugin):
         if facts is None:
             return  # a worker that the user has added by other means
         self._places[worker] = place = (facts["world"], facts["rank"])
+        if facts["host"] == socket.gethostname() and isinstance(scheduler, HeadScheduler):
+            scheduler.memory_kills.watch(facts["pid"])
         self._joined(*place, facts)
 
     def remove_worker(self, scheduler: Scheduler, worker: str, **kwargs: Any) -> None:
@@ -257,4 +266,4 @@ class RankMembershipPlugin(SchedulerPlugin):
         place = self._places.pop(worker, None)
         if place is not None:
             causes = scheduler.causes if isinstance(scheduler, HeadScheduler) else {}
-            self._left(*place, causes.pop(worker, ""))
+            self._left(*place, causes.get(worker, ""))

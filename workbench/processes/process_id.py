@@ -94,3 +94,16 @@ def start_time(pid: int) -> float | None:
         return None if process.status() == psutil.STATUS_ZOMBIE else float(process.create_time())
     except psutil.Error:
         return None
+
+
+def exit_code(pid: int) -> int | None:
+    """Return the exit code of a process that ends, negative for a signal, or None if it runs or is not known any more.
+
+    A process closes its connections before its parent learns the code, which is in ``/proc`` meanwhile.
+    """
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+        status = int(fields[49])
+    except (OSError, IndexError):
+        return None
+    return os.waitstatus_to_exitcode(status) if status or fields[0] in (b"Z", b"X") else None

@@ -60,6 +60,15 @@ async def test_a_rank_that_the_scheduler_sees_leave_a_moment_later_is_lost(call,
         await call(scheduler)
 
 
+async def test_the_cause_of_a_loss_is_in_the_error():
+    scheduler = Scheduler(LATE)
+    scheduler.causes = {ADDRESS: " with signal 9 (SIGKILL)"}
+    scheduler.workers.clear()
+
+    with pytest.raises(RankLost, match=r"was lost during .* with signal 9 \(SIGKILL\)\."):
+        await ask(scheduler)
+
+
 async def test_a_head_without_a_core_has_the_time_to_see_a_rank_leave(monkeypatch):
     monkeypatch.setattr(rank_rpc, "_NOTICE", 0.2)
     loop, scheduler = asyncio.get_running_loop(), Scheduler(LATE)

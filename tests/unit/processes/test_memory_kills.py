@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 import pytest
 
 from workbench.processes import memory_kills
@@ -23,7 +26,7 @@ def test_a_kill_is_recent_for_some_seconds_also_if_a_sample_has_counted_it_befor
 
     counters.write_text("pgfault 12\noom_kill 4\n")
     for _ in range(8):
-        assert kills.recent()
+        assert kills.recent() == "this host"
         clock[0] += 1
         kills.sample()
     for _ in range(8):
@@ -36,3 +39,24 @@ def test_a_system_without_the_counter_has_no_recent_kill(tmp_path):
     kills = memory_kills.MemoryKills(tmp_path / "missing")
     kills.sample()
     assert not kills.recent()
+
+
+@pytest.mark.parametrize("file", ["memory.events", "memory.oom_control"])
+def test_a_kill_in_the_control_group_of_a_rank_is_said_to_be_one_until_the_group_is_removed(tmp_path, file):
+    host, group = tmp_path / "vmstat", tmp_path / "groups"
+    host.write_text("oom_kill 3\n")
+    for line in Path("/proc/self/cgroup").read_text().splitlines():
+        _, controllers, path = line.split(":", 2)
+        (group / controllers / path.lstrip("/")).mkdir(parents=True, exist_ok=True)
+        counter = group / controllers / path.lstrip("/") / file
+    counter.write_text("oom 2\noom_kill_disable 0\noom_kill 2\n")
+    kills = memory_kills.MemoryKills(host, group)
+    kills.sample()
+    kills.watch(os.getpid())
+    assert not kills.recent()
+    host.write_text("oom_kill 4\n")
+    assert kills.recent() == "this host"
+    counter.write_text("oom 3\noom_kill_disable 0\noom_kill 3\n")
+    assert kills.recent() == "its control group"
+    counter.unlink()
+    assert kills.recent() == "this host"

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from workbench.processes import process_id
-from workbench.processes.process_id import ProcessId, start_time
+from workbench.processes.process_id import ProcessId, exit_code, start_time
 
 HERE = ProcessId.here()
 
@@ -51,6 +51,15 @@ def test_a_zombie_is_gone(sleeper):
     assert Path(f"/proc/{sleeper.pid}").exists()
     assert start_time(sleeper.pid) is None
     assert identity.alive() is False
+
+
+def test_the_exit_code_of_a_zombie_is_known_and_that_of_a_process_which_runs_or_is_gone_is_not(sleeper):
+    assert exit_code(sleeper.pid) is None
+    sleeper.kill()
+    await_zombie(sleeper.pid)
+    assert exit_code(sleeper.pid) == -9
+    sleeper.wait()
+    assert exit_code(sleeper.pid) is None
 
 
 def test_a_process_that_was_gone_when_it_was_looked_at_is_gone(sleeper):
