@@ -168,6 +168,8 @@ def test_restart_gives_new_ranks_in_the_same_job_for_cluster_and_client_and_clie
         second = {rank["pid"] for rank in cluster.ranks}
         assert len(second) == 2
         assert not first & second
+        with pytest.raises(ValueError, match="Restarting workers requires a nanny"):
+            client.restart_workers(list(client.scheduler_info()["workers"])[:1])
         client.restart(timeout=DEADLINE)
         third = set(client.run(os.getpid).values())
         assert len(third) == 2
