@@ -125,7 +125,8 @@ def growing(broken: Path) -> Iterator[MPICluster]:
         "import os\n\ndef dask_setup(worker):\n"
         f"    if worker.name != 0 and os.path.exists({str(broken)!r}):\n        os.kill(os.getpid(), 9)\n"
     )
-    with dask.config.set({"distributed.worker.preload": [str(preload)]}):
+    # The head pauses before each further attempt, 50 s in all.
+    with dask.config.set({"distributed.worker.preload": [str(preload)], "workbench.world.restarts": 0}):
         cluster = MPICluster(1, quiet=True)
     with cluster:
         yield cluster
