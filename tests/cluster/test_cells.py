@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import runpy
 import signal
 import subprocess
 import sys
@@ -23,7 +24,7 @@ from support import unpacked
 from support.processes import DEADLINE, GONE_WITHIN, gone, kill, until
 
 import workbench
-from workbench import MPICluster, blocks, place
+from workbench import MPICluster, blocks, place, run_on_ranks
 from workbench.cells import client as cells_client
 from workbench.cells.output import failures, grouped, with_label
 from workbench.errors import (
@@ -116,7 +117,7 @@ def test_a_cell_that_exits_ends_there_and_its_rank_goes_on(client4, code):
     result.check()
 
     assert shown(result) == ""
-    assert failures(result) == ["ranks 0-3 left the cell by exit(), and still run"]
+    assert failures(result) == ["ranks 0-3 left the cell by exit(), which ends no rank"]
     assert is_usable(client4)
 
 
@@ -246,6 +247,51 @@ def test_a_cell_that_one_rank_cannot_begin_leaves_the_next_cell_alone(client4):
         with pytest.raises(CollectiveFailed, match=r"rank 1 .*cannot unpickle 'thing'"):
             cells_client.run("1", {"thing": unpacked.Does(unpacked.on_rank_1, unpacked.leave)}, client=client4)
         assert cells_client.run("comm.allreduce(1)", client=client4, values=True, timeout=DEADLINE).values() == [4] * 4
+
+
+PROGRAMS = {
+    "raises": ("if rank == 1: raise ValueError('bad input')\ncomm.Barrier()", "", "ValueError: bad input"),
+    "exits": ("import sys\nif rank == 1: sys.exit('no input')\n", "", "SystemExit: no input"),
+    "syntax": ("1 +\n", "", "SyntaxError"),
+    "options": ("import argparse\nargparse.ArgumentParser().parse_args()\n", " --size 3", "SystemExit: 2"),
+}
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_a_program_that_fails_under_run_fails_its_cell(client4, tmp_path, program):
+    text, options, summary = PROGRAMS[program]
+    (tmp_path / "program.py").write_text(text)
+
+    result = cells_client.run(f"%run -i {tmp_path / 'program.py'}{options}", client=client4, timeout=DEADLINE)
+
+    with pytest.raises(CollectiveFailed, match="the cell failed on rank"):
+        result.check()
+    assert result.done[1].status == "error"
+    assert result.done[1].summary.startswith(summary)
+    assert is_usable(client4)
+
+
+@pytest.mark.mpi_flavor
+def test_a_program_for_mpiexec_parses_its_options_finalizes_and_exits(client4, tmp_path):
+    lines = [
+        "import argparse, sys",
+        "from mpi4py import MPI",
+        "parser = argparse.ArgumentParser()",
+        "parser.add_argument('-n', type=int, default=3)",
+        "def main(comm=None):",
+        "    print(parser.parse_args().n * MPI.COMM_WORLD.size)",
+        "    MPI.Finalize()",
+        "    sys.exit()",
+        "if __name__ == '__main__': main()",
+    ]
+    (tmp_path / "program.py").write_text("\n".join(lines))
+
+    result = cells_client.run(f"%run {tmp_path / 'program.py'} -n 5", client=client4)
+    result.check()
+    assert shown(result) == "ranks 0-3: 20\n"
+    main = runpy.run_path(str(tmp_path / "program.py"))["main"]
+    assert run_on_ranks(main, client=client4) == [None] * 4
+    assert is_usable(client4)
 
 
 def test_names_are_found_by_the_client_that_was_given(cluster4):

@@ -95,7 +95,7 @@ def failures(result: CellResult) -> list[str]:
     for summary, ranks in _by(result, "error"):
         if ranks[0] != failed[0] or result.lost:
             messages.append(f"{label(ranks)} raised {summary}")
-    messages += [f"{label(ranks)} left the cell by exit(), and still run" for _, ranks in _by(result, "exit")]
+    messages += [f"{label(ranks)} left the cell by exit(), which ends no rank" for _, ranks in _by(result, "exit")]
     for status in ("ended", "interrupted"):
         messages += [f"{label(ranks)}: the cell was ended, because {summary}" for summary, ranks in _by(result, status)]
     cut: dict[int, list[int]] = {}

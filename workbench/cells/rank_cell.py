@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -86,23 +87,49 @@ def run_in_shell(
     shell.user_ns.update(names | {"exit": exit_cell, "quit": exit_cell})
 
     def show(shell: Any, kind: type[BaseException], error: BaseException, trace: Any, tb_offset: Any = None) -> None:
-        # The other errors follow from the failure of another rank, or from Ctrl-C.
-        if not issubclass(kind, CallCancelled | KeyboardInterrupt):
-            failing(_line(error))
-            shell.showtraceback((kind, error, trace), tb_offset=tb_offset)
+        shell.showtraceback((kind, error, trace), tb_offset=tb_offset)
 
     shell.set_custom_exc((BaseException,), show)
-    with _without_display(shell) if cell.result_limit is not None else nullcontext(), user_code():
+    with (
+        _without_display(shell) if cell.result_limit is not None else nullcontext(),
+        _noting_tracebacks(shell, failing) as noted,
+        user_code(),
+    ):
         result = shell.run_cell(cell.source, store_history=True)
     error = result.error_before_exec or result.error_in_exec
-    if error is None:
-        return _with_value(result.result, cell.result_limit)
     if isinstance(error, SystemExit):
         return CellOutcome("exit", "the rank left the cell by exit()")
+    # `%run` shows the error of a program, and raises none.
+    error = error or next(iter(noted), None)
+    if error is None:
+        return _with_value(result.result, cell.result_limit)
     if isinstance(error, CallCancelled):
         return CellOutcome("ended", str(error))
     traceback = "\n".join(getattr(shell, "_last_traceback", None) or ())
     return CellOutcome("error", _line(error), traceback)
+
+
+@contextmanager
+def _noting_tracebacks(shell: Any, failing: Callable[[str], None]) -> Iterator[list[BaseException]]:
+    """Append each error that IPython shows in this context to the list, and call `failing` before its traceback."""
+    noted: list[BaseException] = []
+    show = shell.showtraceback
+
+    def note(exc_tuple: Any = None, *args: Any, **kwargs: Any) -> None:
+        error = exc_tuple[1] if exc_tuple is not None else sys.exception()
+        if error is not None:
+            noted.append(error)
+        # The other errors follow from the failure of another rank, or from Ctrl-C.
+        if not isinstance(error, CallCancelled | KeyboardInterrupt):
+            if error is not None and not isinstance(error, SystemExit):
+                failing(_line(error))
+            show(exc_tuple, *args, **kwargs)
+
+    shell.showtraceback = note
+    try:
+        yield noted
+    finally:
+        del shell.showtraceback
 
 
 @contextmanager

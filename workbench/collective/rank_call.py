@@ -128,7 +128,12 @@ class SpmdCall(RankState):
             shared = communicators.get(self._serial, self._ranks, self.watch.check)
         self._comm = comm = Communicator(shared, self.watch, _key(self.id))
         self.watch.check()
-        value = self._function(comm)  # type: ignore[misc]
+        try:
+            value = self._function(comm)  # type: ignore[misc]
+        except SystemExit as end:
+            if end.code:  # a failure; else the program has ended
+                raise
+            value = None
         outcome: protocol.Outcome
         if self._to_blocks is not None:
             self.made = self._to_blocks(value, number)

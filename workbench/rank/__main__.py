@@ -11,6 +11,7 @@ import contextlib
 import faulthandler
 import functools
 import gc
+import inspect
 import os
 import signal
 import sys
@@ -62,6 +63,8 @@ def main(daemon: int | None = None, began: float | None = None) -> NoReturn:
     parser.add_argument("--ranks", type=int, required=True)
     parser.add_argument("--timeout", type=float, required=True, help="seconds until the world must be ready")
     arguments = parser.parse_args()
+    # A program of the user in a call, a cell or a task parses its own options.
+    sys.argv = [""]
 
     if daemon is None:
         daemon = os.getppid()
@@ -148,7 +151,7 @@ def _exit(finalize: bool | None) -> NoReturn:
         from mpi4py import MPI
 
         try:
-            current().spmd_thread.submit(MPI.Finalize).result(_FINALIZE_TIMEOUT_S)
+            current().spmd_thread.submit(inspect.unwrap(MPI.Finalize)).result(_FINALIZE_TIMEOUT_S)
         except BaseException:  # noqa: BLE001  (a peer is dead; the process ends anyway)
             traceback.print_exc()
     sys.stdout.flush()

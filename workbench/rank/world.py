@@ -190,6 +190,12 @@ def init_mpi(ranks: int, world: int, thread: SpmdThread) -> RankContext:
     }
     required = mpi4py.rc.thread_level or "multiple"
     level = MPI.Init_thread(getattr(MPI, f"THREAD_{required.upper()}"))
+
+    @functools.wraps(MPI.Finalize)
+    def finalize() -> None:
+        """Do nothing: MPI ends with the cluster, not with a program in a call, a cell or a task."""
+
+    MPI.Finalize = finalize
     everyone = MPI.COMM_WORLD
     library = MPI.Get_library_version().split(",")[0].strip("\0 \n")
     if everyone.size != ranks:
