@@ -19,7 +19,7 @@ from support.spmd import be_patient, doing, total, wait_for
 
 from workbench import MPICluster, place, run_on_ranks, spmd
 from workbench.cells import client as cells
-from workbench.errors import InvalidRequest, RankLost
+from workbench.errors import InvalidRequest, PlacementError, RankLost
 from workbench.torch import fit, stream
 
 pytestmark = pytest.mark.mpi_flavor
@@ -191,8 +191,11 @@ def test_labels_of_other_rows_are_refused_when_they_are_read(client4):
 
 
 def test_columns_with_missing_values_in_some_chunks_are_refused(client4):
-    X = da.arange(64, chunks=8).map_blocks(lambda block: block / 1 if 40 in block else block, meta=NUMBERS)
-    with pytest.raises(TypeError, match="Cannot cast") as caught:
+    X = da.arange(64, chunks=8).map_blocks(
+        lambda block: np.where(block == 40, np.nan, block) if 40 in block else block, meta=NUMBERS
+    )
+    words = r"a chunk of X has rows of dtype float64, and the dtype int64 .* has not all their values"
+    with pytest.raises(PlacementError, match=words) as caught:
         run_on_ranks(torched.batched, stream(X, X), None, 1, size=8)
     assert "in chunk 5 of a stream" in caught.value.__notes__
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from workbench.errors import InvalidRequest
+from workbench.placement import rows
 from workbench.placement.sources import type_name
 from workbench.torch.tensors import tensor
 
@@ -81,7 +82,7 @@ def stream(X: Any, y: Any = None, weight: Any = None, *, window: int = WINDOW) -
     given = {name: part for name, part in (("X", X), ("y", y), ("weight", weight)) if part is not None}
     columns = _together({name: _in_rows(name, part) for name, part in given.items()})
     empty = [_empty(column) for column in columns]
-    dtypes = [array.dtype for array in empty]
+    dtypes = {name: array.dtype for name, array in zip(given, empty, strict=True)}
     chunks = [_chunk(number, parts, dtypes) for number, parts in enumerate(zip(*map(_parts, columns), strict=True))]
     return Stream(window, chunks, empty)
 
@@ -162,7 +163,7 @@ def _parts(column: Any) -> Iterator[tuple[Any, dict[Any, GraphNode]]]:
         yield key, cull(graph, key)[0]
 
 
-def _chunk(number: int, parts: Sequence[tuple[Any, dict[Any, GraphNode]]], dtypes: Sequence[Any]) -> GraphNode:
+def _chunk(number: int, parts: Sequence[tuple[Any, dict[Any, GraphNode]]], dtypes: Mapping[str, Any]) -> GraphNode:
     """Return one task for a chunk: as several, other tasks would run between them, while their results take memory."""
     from dask.task_spec import GraphNode, Task, TaskRef
 
@@ -170,13 +171,15 @@ def _chunk(number: int, parts: Sequence[tuple[Any, dict[Any, GraphNode]]], dtype
     return GraphNode.fuse(*tasks.values(), Task(("chunk", number), arrays, dtypes, *(TaskRef(key) for key, _ in parts)))
 
 
-def arrays(dtypes: Sequence[np.dtype[Any]], *parts: Any) -> list[npt.NDArray[Any]]:
+def arrays(dtypes: Mapping[str, np.dtype[Any]], *parts: Any) -> list[npt.NDArray[Any]]:
     """Return rows, labels and weights of a chunk as arrays of the types that the stream has promised."""
     import numpy as np
 
     lengths = [len(part) for part in parts]
     if len({*lengths}) > 1:
         raise InvalidRequest(f"X, y and weight have {lengths} rows in a chunk. Pass the same number of rows.")
-    # A column of integers has real numbers in a chunk with missing values, which is an error here.
-    pairs = zip(parts, dtypes, strict=True)
-    return [np.asarray(part).astype(dtype, order="C", casting="same_kind", copy=False) for part, dtype in pairs]
+    # As in `place`: a column of integers has real numbers in a chunk with missing values, which is an error.
+    return [
+        np.ascontiguousarray(rows.exact(np.asarray(part), rows.Declared(f"a chunk of {name}", part.shape, dtype)))
+        for part, (name, dtype) in zip(parts, dtypes.items(), strict=True)
+    ]

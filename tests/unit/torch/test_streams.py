@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 from support import streamed
 
-from workbench.errors import InvalidRequest
+from workbench.errors import InvalidRequest, PlacementError
 from workbench.torch import fit, stream
 from workbench.torch.windows import rank_windows
 
@@ -36,6 +36,22 @@ def test_a_chunk_is_one_task_with_all_that_its_rows_need():
     assert [len(chunk.dependencies) for chunk in chunks] == [0] * 4
     rows, labels = chunks[2]({})
     assert (rows.tolist(), labels.tolist()) == ([7, 8, 9], [36, 49, 64])
+
+
+def test_chunks_get_the_declared_type_if_no_value_is_lost():
+    def lazy(last):
+        return da.concatenate(
+            [
+                da.ones(4, chunks=2, dtype="i8"),
+                da.from_array(np.array(last)).map_blocks(lambda block: block, dtype="i8", meta=np.empty(0, "i8")),
+            ]
+        )
+
+    assert {chunk({})[0].dtype for chunk in stream(lazy([1.0, 2.0])).chunks} == {np.dtype("i8")}
+    for weight in (lazy([0.5, 1.0]), lazy([np.nan, 1.0])):
+        words = r"a chunk of weight has rows of dtype float64, and the dtype int64 .*astype\('float64'\)"
+        with pytest.raises(PlacementError, match=words):
+            stream(da.ones(6, chunks=2), weight=weight).chunks[2]({})
 
 
 def test_an_array_of_labels_gets_the_chunks_of_the_rows():
