@@ -186,7 +186,8 @@ def pack_error(error: BaseException) -> Error:
     }
     try:
         tblib.pickling_support.install(*_chain(error))
-        parcel, _ = dumps_within((error, stack), _LARGEST_ERROR)
+        first_lines = [_first_lines(each) for each in _chain(error)]
+        parcel, _ = dumps_within((error, stack, first_lines), _LARGEST_ERROR)
         if parcel is not None:
             loads(parcel)
     except Exception:  # noqa: BLE001  (whatever the class of the user raises: the text is enough)
@@ -197,16 +198,44 @@ def pack_error(error: BaseException) -> Error:
 def unpack_error(message: Mapping[str, Any], note: str) -> Exception:
     """Return the error of a rank, with a note; `CollectiveFailed` if the error cannot be raised here."""
     try:
-        error, stack = loads(message["parcel"])
+        error, stack, first_lines = loads(message["parcel"])
+        error.__traceback__ = stack
+        for each, lines in zip(_chain(error), first_lines, strict=False):
+            each.__traceback__ = _from_first_lines(each.__traceback__, lines)
     except Exception:  # noqa: BLE001  (no parcel, or a class that cannot be imported)
-        error = stack = None
+        error = None
     # An event loop ends with SystemExit, and does not accept StopIteration.
     if not isinstance(error, Exception) or isinstance(error, StopIteration):
         error = CollectiveFailed(f"{message['words']}, {note}")
         error.add_note(f"The traceback of that rank:\n{message['stack']}")
         return error
     error.add_note(note)
-    return error.with_traceback(stack if isinstance(stack, TracebackType) else None)
+    return error
+
+
+def _first_lines(error: BaseException) -> list[int]:
+    """Return the first line of the code of each frame of the traceback."""
+    return [frame.f_code.co_firstlineno for frame, _ in traceback.walk_tb(error.__traceback__)]
+
+
+def _from_first_lines(stack: TracebackType | None, first_lines: Sequence[int]) -> TracebackType | None:
+    """Return a traceback with the first line of the code of each frame, which tblib drops.
+
+    IPython 9.18 counts the lines of a cell from there, and would point to a wrong one.
+    """
+    frames = list(traceback.walk_tb(stack))
+    if len(frames) != len(first_lines):  # the class of the error is pickled without its traceback
+        return stack
+    rebuilt = None
+    for (frame, line), first in zip(reversed(frames), reversed(first_lines), strict=True):
+        stub = compile("\n" * max(0, line - first) + "raise _error", frame.f_code.co_filename, "exec")
+        code = stub.replace(co_name=frame.f_code.co_name, co_qualname=frame.f_code.co_name, co_firstlineno=first)
+        try:
+            exec(code, frame.f_globals | {"_error": ZeroDivisionError()})  # noqa: S102
+        except ZeroDivisionError as error:
+            raised: Any = error.__traceback__
+            rebuilt = TracebackType(rebuilt, raised.tb_next.tb_frame, raised.tb_next.tb_lasti, line)
+    return rebuilt
 
 
 def _is_process_failure(error: BaseException) -> bool:

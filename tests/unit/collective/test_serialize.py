@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import linecache
 import threading
 import traceback
 
 import numpy as np
 import pytest
+from IPython.core.ultratb import FormattedTB
 
 from workbench.collective import serialize
 from workbench.collective.serialize import Placeholder
@@ -159,4 +161,38 @@ def test_frames_of_the_package_that_come_first_are_not_shown():
     ]
     assert [frame.name for frame in traceback.extract_tb(serialize.strip_internal_frames(error).__traceback__)] == [
         "throw"
+    ]
+
+
+CELL = """\
+import workbench
+
+def scale(row):
+    factor = 2
+    if row == 1:
+        raise KeyError(row)
+    return factor * row
+
+def scale_all(row):
+    try:
+        scale(row)
+    except KeyError as error:
+        raise ValueError("bad row") from error
+"""
+
+
+def test_the_traceback_of_a_rank_points_to_the_line_of_the_cell_that_failed():
+    name = "ipykernel_1/161.py"
+    linecache.cache[name] = len(CELL), None, CELL.splitlines(keepends=True), name
+    namespace = {}
+    exec(compile(CELL, name, "exec"), namespace)  # noqa: S102
+    try:
+        namespace["scale_all"](1)
+    except ValueError as failed:
+        error = journey(failed)
+
+    shown = FormattedTB(mode="Context", theme_name="nocolor").text(type(error), error, error.__traceback__, context=5)
+    assert [line.strip("-> ") for line in shown.splitlines() if line.startswith("-") and "raise" in line] == [
+        "6         raise KeyError(row)",
+        '13         raise ValueError("bad row") from error',
     ]
