@@ -189,7 +189,6 @@ def test_a_job_that_is_held_says_so_and_comes_when_it_is_released(slurm):
     has_ended(slurm, cluster)
 
 
-@pytest.mark.long
 def test_a_job_that_is_suspended_is_shown_so_until_it_is_resumed(slurm):
     with MPICluster(2, name=NAME, scheduler="slurm", nodes=1, quiet=True):
         record = registry.read(NAME)
@@ -202,6 +201,7 @@ def test_a_job_that_is_suspended_is_shown_so_until_it_is_resumed(slurm):
         until("it runs again", lambda: actions.status(record).state == "ready")
 
 
+@pytest.mark.long
 def test_a_job_whose_time_is_up_while_it_runs(slurm):
     cluster = MPICluster(2, name=NAME, scheduler="slurm", nodes=1, quiet=True)
     slurm.run("scontrol", "update", f"JobId={cluster.record.job}", "EndTime=now")
