@@ -11,7 +11,7 @@ import pytest
 from support.patience import DEADLINE
 from support.processes import until
 
-from workbench.deploy import ended, jobs, logs, registry
+from workbench.deploy import ended, jobs, logs, registry, start
 from workbench.deploy.record import Record
 from workbench.deploy.start import ClusterStarter
 from workbench.errors import StartError, StartTimeout
@@ -125,8 +125,10 @@ def new_job(failed, monkeypatch):
     )
     for module in (jobs, poller):
         monkeypatch.setattr(module, "launcher", lambda _: scheduler)
-    poller.poller.forget("slurm", "17")
-    return starter, receipt
+    own = poller.Poller()
+    monkeypatch.setattr(start, "poller", own)
+    yield starter, receipt
+    own.forget("slurm", "17")
 
 
 def test_a_job_that_its_scheduler_does_not_list_yet_has_not_ended(new_job):
