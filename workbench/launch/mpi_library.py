@@ -34,13 +34,18 @@ from mpi4py import MPI
 library = ""
 try:
     with open("/proc/self/maps") as maps:
-        library = next((l.split()[-1] for l in maps if "/libmpi." in l or "/libmpi_" in l or "/libmpich." in l), "")
+        lines = (l for l in maps if "/libmpi." in l or "/libmpi_" in l or "/libmpich." in l)
+        # An upgrade deletes the file that is loaded.
+        library = next((l.split(None, 5)[-1].strip().removesuffix(" (deleted)") for l in lines), "")
 except OSError:
     pass
 vendor, version = MPI.get_vendor()
 abi = MPI.Get_abi_version()[0] > 0
 # A build of Open MPI without fault tolerance has no functions of ULFM.
-ulfm = hasattr(ctypes.CDLL(library or MPI.__file__), "MPIX_Comm_revoke")
+try:
+    ulfm = hasattr(ctypes.CDLL(library or MPI.__file__), "MPIX_Comm_revoke")
+except OSError:
+    ulfm = True  # as for its version
 answer = {"vendor": vendor, "version": version, "library": library, "mpi4py": mpi4py.__version__}
 print(json.dumps(answer | {"abi": abi, "ulfm": ulfm}))
 """

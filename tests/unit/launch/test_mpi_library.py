@@ -133,6 +133,24 @@ def test_the_mpi_of_this_environment_is_found():
     assert found.ulfm, "the wheels have the functions of ULFM"
 
 
+def test_a_library_whose_file_an_upgrade_has_deleted_has_its_path_and_the_functions_of_its_version(
+    tmp_path, monkeypatch
+):
+    library, package = tmp_path / "the lib/libmpi.so.40", tmp_path / "path/mpi4py"
+    for folder in (library.parent, package):
+        folder.mkdir(parents=True)
+    library.write_text("no library")
+    (package / "__init__.py").write_text("class rc: pass\n__version__ = '4.1.2'\n")
+    (package / "MPI.py").write_text(
+        f"import mmap, os\nwith open({str(library)!r}, 'r+b') as file:\n    loaded = mmap.mmap(file.fileno(), 0)\n"
+        "os.remove(file.name)\n"
+        "def get_vendor(): return 'Open MPI', (5, 0, 11)\ndef Get_abi_version(): return 0, 0\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(package.parent))
+    found = room.loaded_library()
+    assert (found.path, found.ulfm) == (str(library), True)
+
+
 def test_a_library_without_the_functions_of_ulfm_is_told(installed, tmp_path):
     installed(ulfm=False)
     program(tmp_path / "mpi/bin/mpiexec", OPENMPI_5)
