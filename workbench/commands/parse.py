@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 from workbench import config
 from workbench.commands.table import overview, verbs
 from workbench.commands.verb import ARGUMENT_GROUPS, Answer, Place, Verb, grouped
-from workbench.errors import InvalidRequest, did_you_mean
+from workbench.errors import InvalidRequest, closest, did_you_mean
 from workbench.launch import command
 from workbench.log import debug_log
 
@@ -129,6 +129,9 @@ def _describe_unknown(unknown: Sequence[str], verb: Verb, place: str) -> str:
     if option is None:
         return f"unexpected {unknown[0]!r}. Usage: {verb.usage(place)}"
     allowed = [argument.name for argument in verb.at(place) if argument.is_option]
+    positional = {argument.name: argument.metavar for argument in verb.at(place) if not argument.is_option}
+    if metavar := positional.get(closest(option, [*allowed, *positional]) or ""):
+        return f"unknown option {option!r}, pass {metavar} without an option. Usage: {verb.usage(place)}"
     return f"unknown option {option!r}, {did_you_mean(option, allowed)}"
 
 

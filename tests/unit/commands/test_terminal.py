@@ -26,7 +26,7 @@ def _own_registry(monkeypatch, tmp_path):
         ("", 2, "workbench: missing subcommand. Choose from: start, status, list, logs,"),
         ("strat", 2, "workbench strat: no such subcommand, did you mean 'start'? (allowed: start, status, list, logs,"),
         ("attach mpi", 2, "workbench attach: no such subcommand, "),
-        ("start --ranks 4", 2, "workbench start: unknown option '--ranks', did you mean '--ranks-per-node'?"),
+        ("start --ranks 4", 2, "workbench start: unknown option '--ranks', pass N without an option."),
         ("start 0", 2, "ranks '0' is not valid. Choose a whole number from 1 to 100000, e.g. ranks=4."),
         ("start -3 --json", 2, "ranks '-3' is not valid. Choose a whole number from 1 to 100000, e.g. ranks=4."),
         ("start eight", 2, "ranks 'eight' is not valid. Choose a whole number from 1 to 100000, e.g. ranks=4."),
