@@ -115,7 +115,8 @@ def withdraw(record: Record, *, age: float = 0.0) -> None:
     """Remove the note of the end of a cluster that goes on, if the note is at least `age` seconds old."""
     end = of(record)
     with suppress(OSError):
-        if end is None or time.time() - end.when >= age:
+        # A note that is written after this look stays.
+        if not age or (end is not None and time.time() - end.when >= age):
             _path(record).unlink(missing_ok=True)
 
 

@@ -335,3 +335,16 @@ def test_the_list_tells_that_logs_have_been_removed():
 @pytest.mark.parametrize("place", [NOTEBOOK, TERMINAL])
 def test_the_list_of_all_is_asked_for_alike_in_a_notebook_and_in_a_terminal(place):
     assert parse(["list", "--all"], place).options["all"] is True
+
+
+def test_a_note_that_is_written_while_a_head_looks_for_an_old_one_stays(monkeypatch):
+    record, read = cluster(), ended.of
+
+    def read_before_it_is_written(record):
+        found = read(record)
+        ended.note(record, ended.STOPPED, "the user has stopped it")
+        return found
+
+    monkeypatch.setattr(ended, "of", read_before_it_is_written)
+    ended.withdraw(record, age=300)
+    assert ended.is_noted(record)
