@@ -119,8 +119,8 @@ class HeadScheduler(UnixHTTP, Scheduler):
         """Remove a worker. If its rank was lost, its tasks fail, and run on no other rank."""
         worker = self.workers.get(self.coerce_address(address))
         facts = worker.extra.get("workbench") if worker is not None else None
-        if worker is not None and facts is not None and not expected:
-            expected = self.is_expected(facts)
+        if worker is not None and facts is not None:
+            expected = expected or self.is_expected(facts)
             self.causes.pop(worker.address, None)  # of an earlier rank with this address
             if not expected:
                 self.causes[worker.address] = cause = self._cause(worker, facts)
@@ -131,6 +131,8 @@ class HeadScheduler(UnixHTTP, Scheduler):
                     "run again, because a task that ends its rank would end the next one, too.",
                     hint=("Read the log of the rank (", Command("logs"), "), then submit the task again."),
                 )
+            if facts["host"] == socket.gethostname():
+                self.memory_kills.forget(facts["pid"])
         return await super().remove_worker(address, stimulus_id=stimulus_id, expected=expected, close=close)
 
     def _cause(self, worker: WorkerState, facts: dict[str, Any]) -> str:
@@ -141,7 +143,7 @@ class HeadScheduler(UnixHTTP, Scheduler):
         if facts["host"] == socket.gethostname():
             code = exit_code(facts["pid"])
             how = "" if code is None else f" with {exit_description(code)}"
-            if place := self.memory_kills.recent():
+            if place := self.memory_kills.recent(facts["pid"]):
                 killed = f"as the system has killed a process of {place} for lack of memory"
                 return f"{how}, {killed} (last measured: {amount})"
         return f"{how}, with {amount} in use" if limit and memory > _MUCH * limit else how

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from contextlib import suppress
+from itertools import chain
 from pathlib import Path
 
 # Seconds from a kill until the loss of the process is seen: the kernel first frees the memory of the process.
@@ -24,33 +25,40 @@ class MemoryKills:
 
     def __init__(self, host: Path = Path("/proc/vmstat"), groups: Path = Path("/sys/fs/cgroup")) -> None:
         self._groups = groups
-        # Control groups first: the kill of a process of the cluster is a more precise statement.
-        self._places = {host: "this host"}
+        self._host = host
+        self._files: dict[int, list[Path]] = {}
         self._samples = deque([(time.monotonic(), {host: _count(host)})])
 
     def watch(self, pid: int) -> None:
         """Count also the kills in the control group of a process, if its counter is readable here."""
+        files = self._files[pid] = []
         with suppress(OSError):
             for line in Path(f"/proc/{pid}/cgroup").read_text().splitlines():
                 _, controllers, path = line.split(":", 2)
                 folder = self._groups / controllers / path.lstrip("/")
-                for file in (folder / "memory.events", folder / "memory.oom_control"):
-                    if file not in self._places and file.exists():
-                        self._places = {file: "its control group", **self._places}
-                        for _, counts in self._samples:
-                            counts[file] = _count(file)
+                files += filter(Path.exists, (folder / "memory.events", folder / "memory.oom_control"))
+        for file in files:
+            count = _count(file)
+            for _, counts in self._samples:
+                counts.setdefault(file, count)
+
+    def forget(self, pid: int) -> None:
+        """Count no longer the kills in the control group of a process."""
+        self._files.pop(pid, None)
 
     def sample(self) -> None:
         """Note the present number of kills."""
         now = time.monotonic()
-        self._samples.append((now, {file: _count(file) for file in self._places}))
+        self._samples.append((now, {file: _count(file) for file in {self._host, *chain(*self._files.values())}}))
         while len(self._samples) > 1 and self._samples[1][0] < now - _RECENT:
             self._samples.popleft()
 
-    def recent(self) -> str:
-        """Return where the kernel has killed a process in the last seconds; empty where it does not count kills."""
+    def recent(self, pid: int) -> str:
+        """Return where, seen from a process, the kernel has killed one in the last seconds; empty if nowhere known."""
         before = self._samples[0][1]
-        return next((place for file, place in self._places.items() if _count(file) > before[file]), "")
+        if any(_count(file) > before[file] for file in self._files.get(pid, ())):
+            return "its control group"
+        return "this host" if _count(self._host) > before[self._host] else ""
 
 
 def _count(file: Path) -> int:

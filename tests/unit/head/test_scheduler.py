@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 
+from distributed import Scheduler
 from support.patience import DEADLINE
 from tornado.httpserver import HTTPServer
 from tornado.web import Application, RequestHandler
@@ -48,3 +50,17 @@ async def test_pages_are_there_although_the_folder_of_the_sockets_is_gone(tmp_pa
         await scheduler.tunnel_dashboard(connection)
     assert connection.answer.startswith(b"HTTP/1.1 200 OK")
     assert connection.answer.endswith(b"tasks of this cluster")
+
+
+async def test_a_rank_that_leaves_in_order_has_not_the_cause_of_an_earlier_one_at_its_address(monkeypatch):
+    async def remove_worker(*_, **__):
+        return "OK"
+
+    monkeypatch.setattr(Scheduler, "remove_worker", remove_worker)
+    scheduler = object.__new__(HeadScheduler)
+    rank = SimpleNamespace(address="tls://192.0.2.1:1234", extra={"workbench": {"host": "n2"}})
+    scheduler.aliases, scheduler.workers = {}, {rank.address: rank}
+    scheduler.causes = {rank.address: " with signal 9 (SIGKILL)"}
+
+    await scheduler.remove_worker(rank.address, stimulus_id="closing", expected=True)
+    assert scheduler.causes == {}

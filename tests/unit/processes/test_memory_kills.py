@@ -22,23 +22,23 @@ def test_a_kill_is_recent_for_some_seconds_also_if_a_sample_has_counted_it_befor
     counters = tmp_path / "vmstat"
     counters.write_text("pgfault 12\noom_kill 3\n")
     kills = memory_kills.MemoryKills(counters)
-    assert not kills.recent()
+    assert not kills.recent(os.getpid())
 
     counters.write_text("pgfault 12\noom_kill 4\n")
     for _ in range(8):
-        assert kills.recent() == "this host"
+        assert kills.recent(os.getpid()) == "this host"
         clock[0] += 1
         kills.sample()
     for _ in range(8):
         clock[0] += 1
         kills.sample()
-    assert not kills.recent()
+    assert not kills.recent(os.getpid())
 
 
 def test_a_system_without_the_counter_has_no_recent_kill(tmp_path):
     kills = memory_kills.MemoryKills(tmp_path / "missing")
     kills.sample()
-    assert not kills.recent()
+    assert not kills.recent(os.getpid())
 
 
 @pytest.mark.parametrize("file", ["memory.events", "memory.oom_control"])
@@ -53,10 +53,18 @@ def test_a_kill_in_the_control_group_of_a_rank_is_said_to_be_one_until_the_group
     kills = memory_kills.MemoryKills(host, group)
     kills.sample()
     kills.watch(os.getpid())
-    assert not kills.recent()
+    assert not kills.recent(os.getpid())
     host.write_text("oom_kill 4\n")
-    assert kills.recent() == "this host"
+    assert kills.recent(os.getpid()) == "this host"
     counter.write_text("oom 3\noom_kill_disable 0\noom_kill 3\n")
-    assert kills.recent() == "its control group"
+    assert kills.recent(os.getpid()) == "its control group"
+    assert kills.recent(os.getppid()) == "this host", "the kill was in the control group of another process"
     counter.unlink()
-    assert kills.recent() == "this host"
+    assert kills.recent(os.getpid()) == "this host"
+
+
+def test_the_control_group_of_a_process_that_has_left_is_forgotten(tmp_path):
+    kills = memory_kills.MemoryKills(tmp_path / "vmstat", Path("/proc"))
+    kills.watch(os.getpid())
+    kills.forget(os.getpid())
+    assert kills._files == {}
