@@ -28,8 +28,8 @@ _QUIET_S = 3.0
 
 # Bytes at the end of a head's log among which its scheduler's last message is.
 _REASON_BYTES = 8192
-# Seconds after a submission in which a scheduler, or a site's cache of its answers, may not know the job yet.
-_PUBLISHED_S = 10.0
+PUBLISHED_S = 10.0
+"""Seconds after a submission in which a scheduler, or a site's cache of its answers, may not know the job yet."""
 
 
 def is_batch(record: Record) -> bool:
@@ -151,7 +151,7 @@ def of(record: Record, status: JobStatus) -> JobStatus:
 def is_new(receipt: Path) -> bool:
     """Return whether a scheduler that does not list the job of a receipt may list the job soon."""
     try:
-        return abs(time.time() - receipt.stat().st_mtime) < _PUBLISHED_S
+        return abs(time.time() - receipt.stat().st_mtime) < PUBLISHED_S
     except OSError:
         return False
 

@@ -39,6 +39,8 @@ class _Job:
     log: str
     no_rank_left: asyncio.Event
     """Set when the last rank has left, since the end of the job is near then."""
+    submitted: float
+    """Time of the monotonic clock after the submission: the time of the receipt is that of its file server."""
 
 
 class JobWorld(MPIWorld):
@@ -83,7 +85,7 @@ class JobWorld(MPIWorld):
         spec = await asyncio.to_thread(world_job_spec, self.record, self.index, self.ranks, start)
         receipt = self.record.folder / f"world-{self.index}-{start}.job"
         job = await asyncio.to_thread(self._launcher.submit, spec)
-        return _Job(job, receipt, str(spec.log), no_rank_left)
+        return _Job(job, receipt, str(spec.log), no_rank_left, time.monotonic())
 
     async def _await_run(self, job: _Job) -> None:
         deadline = time.monotonic() + config.seconds("queue-timeout")
@@ -111,7 +113,7 @@ class JobWorld(MPIWorld):
 
     def _ask(self, job: _Job) -> JobStatus:
         status = self._launcher.statuses([job.id])[job.id]
-        if status.unknown_to_scheduler and jobs.is_new(job.receipt):
+        if status.unknown_to_scheduler and time.monotonic() < job.submitted + jobs.PUBLISHED_S:
             return UNKNOWN
         if status.finished:
             # The id is not needed any more. An error of the disk must not stop the end of a cluster.
