@@ -85,8 +85,13 @@ def plain(record: Record) -> dict[str, Any]:
     }
 
 
+def decides(record: Record) -> bool:
+    """Return whether only its job shows how a cluster is: no head runs yet, or none that this host can see."""
+    return is_batch(record) and (record.state == "submitted" or record.alive() is None)
+
+
 def shows_more(record: Record) -> bool:
-    """Return whether its job may show more than its record: no head runs yet, or the job may be suspended."""
+    """Return whether its job may show more than its record: the job decides, or may be suspended."""
     return is_batch(record) and (record.state == "submitted" or record.alive() is not False)
 
 
@@ -95,13 +100,15 @@ def shown(record: Record, status: JobStatus) -> tuple[str, str]:
 
     Notes
     -----
-    The head of a job that is suspended has written the state of before.
+    The head of a job that is suspended has written the state of before. A scheduler that does not answer is not named
+    for a head that runs on this host.
     """
     if record.state == "submitted" and status.unknown_to_scheduler:
         return "gone", describe(status)
     if (record.state == "submitted" and status.state is not JobState.UNKNOWN) or status.state is JobState.SUSPENDED:
         return status.state.value, describe(status)
-    if record.state != "submitted" and status.state is JobState.UNKNOWN and status.reason and not status.finished:
+    silent = status.state is JobState.UNKNOWN and status.reason and not status.finished
+    if record.state != "submitted" and silent and not record.alive():
         return record.state, f"{record.message}; {status.reason}"
     return record.state, record.message
 
@@ -118,13 +125,13 @@ def status(record: Record) -> JobStatus:
 
 @command.answering_soon()
 def ask_all(records: Iterable[Record]) -> dict[str, JobStatus]:
-    """Return, by the ids of the clusters, the status of each job that may show more than the record.
+    """Return, by the ids of the clusters, the status of the job of each record that has one.
 
     Notes
     -----
     Each scheduler is asked once for all its jobs.
     """
-    pending = [(record, job) for record in records if shows_more(record) and (job := job_id(record))]
+    pending = [(record, job) for record in records if (job := job_id(record))]
     statuses = {
         scheduler: launcher(scheduler).statuses([job for record, job in pending if record.scheduler == scheduler])
         for scheduler in {record.scheduler for record, _ in pending}

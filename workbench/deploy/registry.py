@@ -445,15 +445,26 @@ def clean(job_statuses: Mapping[str, JobStatus] | None = None) -> list[str]:
     job_statuses
         As of `ask_schedulers`; None: the schedulers are asked.
     """
-    job_statuses = ask_schedulers() if job_statuses is None else job_statuses
+    job_statuses = ask_schedulers(suspended=False) if job_statuses is None else job_statuses
     return [name for name in names() if _forget_if_stale(name, job_statuses)]
 
 
-def ask_schedulers() -> dict[str, JobStatus]:
-    """Return the statuses of the jobs of all clusters, by the ids of the clusters; each scheduler is asked once."""
+def ask_schedulers(*, suspended: bool = True) -> dict[str, JobStatus]:
+    """Return the statuses of jobs that show more than the records, by the ids of the clusters.
+
+    Parameters
+    ----------
+    suspended
+        Whether to ask for jobs whose head runs on this host, too: they may be suspended.
+
+    Notes
+    -----
+    Each scheduler is asked once.
+    """
     from workbench.deploy import jobs
 
-    return jobs.ask_all(record for record in records().values() if isinstance(record, Record))
+    needed = jobs.shows_more if suspended else jobs.decides
+    return jobs.ask_all(record for record in records().values() if isinstance(record, Record) and needed(record))
 
 
 def newest_logs(name: str) -> Path | None:

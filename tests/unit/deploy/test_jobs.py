@@ -220,6 +220,25 @@ def test_a_silent_scheduler_is_named_in_list_and_status(system):
         assert status.message == "world 0 is ready; Slurm does not answer (squeue did not answer within 0.1 s)"
 
 
+@pytest.mark.parametrize("answer", ["exec sleep 600", None], ids=["silent", "without a comment"])
+def test_of_a_head_that_runs_here_only_a_suspension_is_shown(system, answer):
+    record = training(system=B, message="world 0 is ready", process=ProcessId.here())
+    system.queue("RUNNING", "a name of the site", "a comment of the site")
+    if answer:
+        system.answer("squeue", answer)
+    with dask.config.set({"workbench.scheduler-timeout": "0.4 s"}), command.answering_soon():
+        shown = [actions.status(record), *actions.listing().clusters]
+    assert [(each.state, each.message) for each in shown] == [("ready", "world 0 is ready")] * 2
+
+
+def test_who_chooses_a_cluster_whose_head_runs_here_does_not_wait_for_a_scheduler(system):
+    record = training(system=B, process=ProcessId.here())
+    system.answer("squeue", "exec sleep 600")
+    assert registry.clean() == []
+    assert actions.choose(None) == record
+    assert not (system.folder / "called").exists()
+
+
 def test_a_stop_keeps_the_record_of_a_queued_job_while_the_scheduler_is_silent(system):
     training(system=B, state="submitted")
     system.answer("squeue", "exec sleep 600")
