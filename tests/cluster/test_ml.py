@@ -377,10 +377,6 @@ def test_ranks_without_rows_take_part_in_a_fit(client4):
     neighbors = NearestNeighbors(n_neighbors=3)
     np.testing.assert_array_equal(neighbors.fit(rows).kneighbors()[1], neighbors.fit(here).kneighbors()[1])
 
-    few = place(here[:3])
-    assert run_on_ranks(lambda _, block: block.shape, few, client=client4) == [(1, 5)] * 3 + [(0, 5)]
-    np.testing.assert_allclose(StandardScaler().fit(few).var_, here[:3].var(axis=0))
-
 
 def test_what_is_not_fitted_says_so(client4):
     (lazy,) = as_dask(X)

@@ -31,8 +31,7 @@ def place(
 ) -> Any:
     """Make one block per rank of a collection, pinned to its rank, in rank order.
 
-    Rows are split evenly, like by `numpy.array_split`; all columns stay together. With fewer rows than ranks the last
-    blocks have no rows, which calls and fits accept. Blocks of arrays are C-contiguous and
+    Rows are split evenly, like by `numpy.array_split`; all columns stay together. Blocks of arrays are C-contiguous and
     64-byte aligned NumPy arrays; blocks of sparse matrices are in CSR format.
 
     Parameters
@@ -63,7 +62,7 @@ def place(
     ------
     PlacementError
         If there is no client, no rank or no such world, or a collection is of an unknown kind, has unknown chunks, is
-        empty, or has another number of rows than ``X``, or a column without a common type of all
+        empty, has fewer rows than blocks or another number of rows than ``X``, or a column without a common type of all
         partitions; or a block exceeds the memory limit of its rank; or `device` is passed with a collection other than
         an array of numbers. The ranks keep no block then.
 

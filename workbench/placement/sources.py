@@ -18,6 +18,7 @@ from workbench.gpu.tensors import has_tensors, is_of_other_library
 from workbench.placement import rows, schema, sparse
 from workbench.placement.materialize import materialize, optimized
 from workbench.placement.pinning import Pin, PinnedTask, Rank, check_cluster, submit
+from workbench.text import count
 
 if TYPE_CHECKING:
     from distributed import Client, Future
@@ -133,7 +134,7 @@ def _refuse_unknown(name: str, collection: Any) -> None:
 
 
 def check(sources: Sequence[Source], ranks: Sequence[Rank]) -> None:
-    """Raise PlacementError if the counted rows are none or of different number, or need too much memory."""
+    """Raise PlacementError if the counted rows are none, too few or of different number, or need too much memory."""
     from dask.utils import format_bytes
 
     counted = [(source, source.rows) for source in sources if source.rows is not None]
@@ -149,6 +150,12 @@ def check(sources: Sequence[Source], ranks: Sequence[Rank]) -> None:
             raise PlacementError(
                 f"{source.name} has {length} rows and {first.name} has {expected}. Collections that are placed "
                 "together need the same number of rows: cut or join them first."
+            )
+        if length < len(ranks):
+            raise PlacementError(
+                f"{source.name} has {count(length, 'row')} for {len(ranks)} blocks, and each block needs at least one "
+                "row. Use fewer ranks (or per='node'), or compute or fit in this process, with the rows that "
+                "X.compute() of a Dask collection returns."
             )
     for number, rank in enumerate(ranks):
         nbytes = sum(source.nbytes * rows.split(length, len(ranks))[number] // length for source, length in counted)
@@ -262,7 +269,7 @@ def build_blocks(client: Client, source: Source, pins: Sequence[Pin], per: str, 
                 calls.append(call)
                 piece = call.reference
             pieces.append(piece)
-        # With fewer rows than ranks the last blocks have none.
+        # Beside a collection with a block without rows, a block has none either.
         options: dict[str, Any] = {"copy": source.shared or not pieces}
         if _is_array(meta):
             shape = (sizes[number], *meta.shape[1:])

@@ -188,28 +188,6 @@ def test_chunks_that_were_put_together_are_released(client, local_cluster):
     until("only the blocks are kept", lambda: in_memory() == keys)
 
 
-FEW = FRAME.iloc[:2]
-FEWER_ROWS_THAN_RANKS = {
-    "array": TABLE[:2],
-    "lazy array": da.from_array(TABLE[:2], chunks=1),
-    "matrix": sparse.csr_matrix(TABLE[:2]),
-    "lazy matrix": da.from_array(TABLE[:2], chunks=1).map_blocks(sparse.csr_matrix),
-    "frame": FEW,
-    "lazy frame": dd.from_pandas(FEW, npartitions=2),
-    "series": FEW["carrier"],
-    "lazy series": dd.from_pandas(FEW, npartitions=2)["carrier"],
-}
-
-
-@pytest.mark.parametrize("given", FEWER_ROWS_THAN_RANKS.values(), ids=FEWER_ROWS_THAN_RANKS)
-def test_ranks_without_rows_have_empty_blocks_of_the_same_type(client, given):
-    found = [block.result() for block in blocks(place(given))]
-    assert [len(block.toarray() if sparse.issparse(block) else block) for block in found] == [1, 1, 0, 0]
-    assert {block.shape[1:] for block in found} == {given.shape[1:]}
-    types = {tuple(map(str, np.atleast_1d(getattr(block, "dtypes", getattr(block, "dtype", None))))) for block in found}
-    assert len(types) == len({type(block) for block in found}) == 1
-
-
 def test_functions_get_their_block_with_values_and_keywords(client):
     X, y = place(TABLE, TABLE[:, 1].copy())
     scale = client.submit(lambda: 2.0)
@@ -345,6 +323,10 @@ REFUSED = {
     "an empty frame": ((FRAME.iloc[:0],), r"X is empty: its shape is \(0, 3\)"),
     "an empty dask frame": ((dd.from_pandas(FRAME, npartitions=2).query("delay < 0"),), r"X is empty"),
     "unknown chunks": ((UNKNOWN,), r"X has chunks of unknown lengths.*X\.compute_chunk_sizes\(\)"),
+    "fewer rows than ranks": (
+        (TABLE[:3],),
+        r"X has 3 rows for 4 blocks.*fewer ranks.*fit in this process.*X\.compute\(\)",
+    ),
     "other lengths": ((TABLE, FRAME, TABLE[1:]), r"others\[1\] has 1002 rows and X has 1003"),
     "other lengths, once computed": ((TABLE[1:], dd.from_pandas(FRAME, npartitions=2)), r"others\[0\] has 1003 rows"),
     "one number": ((np.array(1.0),), r"X is one number and has no rows"),
