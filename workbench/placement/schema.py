@@ -101,7 +101,12 @@ async def agree(
         for dtypes, position in zip(columns, [*positions, -1], strict=True):
             dtypes.append(_native(types.dtypes[position]))
     candidates = [_candidates(dtype, dtypes) for dtype, dtypes in zip(wanted.dtypes, columns, strict=True)]
-    unsettled = {position: dtypes for position, dtypes in enumerate(candidates) if len(dtypes) != 1}
+    # One candidate may be a type that no chunk has: all categories, or real numbers.
+    unsettled = {
+        position: dtypes
+        for position, (dtypes, of_chunks) in enumerate(zip(candidates, columns, strict=True))
+        if len(_distinct([*dtypes, *of_chunks])) != 1
+    }
     kept = await _gathered(client, kept_in, chunks, labels=labels, candidates=unsettled) if unsettled else []
     for position, dtypes in unsettled.items():
         in_all = [dtype for number, dtype in enumerate(dtypes) if all(each[position][number] for each in kept)]
@@ -194,18 +199,26 @@ def _united(lists: Sequence[pd.CategoricalDtype]) -> list[pd.CategoricalDtype]:
 def _keeps(series: pd.Series[Any], dtype: Any) -> bool:
     if _same(series.dtype, dtype):
         return True
+    if isinstance(series.dtype, pd.CategoricalDtype):
+        series = series.drop_duplicates()
     missing = series.isna()
-    values = series[~missing]
+    values = _plain(series[~missing])
     try:
         with np.errstate(invalid="ignore"):
             result = _converted(series, dtype)
             if not (_same(result.dtype, dtype) and missing.equals(result.isna())):
                 return False
+            found = _plain(result[~missing])
             return values.empty or (
-                _may_become(values.dtype, dtype) and bool((result[~missing].astype(values.dtype) == values).all())
+                _may_become(values.dtype, dtype) and bool((found.astype(values.dtype) == values).all())
             )
     except (ArithmeticError, TypeError, ValueError):
         return False
+
+
+def _plain(series: pd.Series[Any]) -> pd.Series[Any]:
+    """Return categories as values, because pandas finds an integer among categories that are real numbers."""
+    return series.astype(series.cat.categories.dtype) if isinstance(series.dtype, pd.CategoricalDtype) else series
 
 
 def _converted(series: pd.Series[Any], dtype: Any) -> pd.Series[Any]:

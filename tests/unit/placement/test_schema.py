@@ -119,6 +119,26 @@ REFUSED = {
     ),
     "objects and numbers": ([np.array(["a", "b"], object), [1.0, 2.0]], r"str on .*float64 on .*astype\('str'\)"),
     "integers that floats have not": ([[2**53 + 1, 1], [NAN, 1.0]], r"int64 on .*float64 on .*astype\('float64'\)"),
+    "categories that are integers and real numbers": (
+        [pd.Categorical([2**53, 2**53 + 1]), pd.Categorical([1.0, NAN])],
+        r"categories \[9007199254740992, 9007199254740993\] on .*categories \[1\.0\] on",
+    ),
+    "an integer and its rounded value as categories": (
+        [pd.Categorical([2**53 + 1] * 2), pd.Categorical([2.0**53, NAN])],
+        r"categories \[9007199254740993\] on ",
+    ),
+    "categories with and without a sign": (
+        [pd.Categorical(np.array([2**63 + 1, 2**63], "u8")), pd.Categorical([-1, 1])],
+        r"categories \[9223372036854775808, 9223372036854775809\] on .*categories \[-1, 1\] on",
+    ),
+    "two orders and real numbers": (
+        [
+            pd.Categorical([2**53 + 1, 1], [2**53 + 1, 1], ordered=True),
+            pd.Categorical([1, 1], [1, 2**53 + 1], ordered=True),
+            [0.5, 1.5],
+        ],
+        r"ordered categories .*float64 on",
+    ),
     "zones": (
         [pd.to_datetime(["2024"] * 2), pd.to_datetime(["2024"] * 2).tz_localize("UTC")],
         r"datetime64\[.*UTC\] on",
