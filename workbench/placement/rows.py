@@ -148,10 +148,9 @@ def _converted(array: Array, dtype: np.dtype[Any]) -> Array | None:
             if array.dtype.hasobject:
                 return _of_objects(array, dtype)
             found = array.astype(dtype)
-            back = found.astype(array.dtype)
+            return found if schema.is_kept(array, found) else None
     except (TypeError, ValueError, OverflowError):
         return None
-    return found if np.array_equal(back, array, equal_nan=array.dtype.kind in "fcmM") else None
 
 
 def _of_objects(array: Array, dtype: np.dtype[Any]) -> Array | None:

@@ -117,6 +117,15 @@ async def agree(
     return result, all(map(result.is_same, found))
 
 
+def is_kept(values: Any, found: Any) -> bool:
+    """Return whether an array or series has the values of another that was converted to this type.
+
+    -1 without a sign becomes -1 again, and 2**53 + 1 is equal to its rounded value, so neither comparison is enough.
+    """
+    back, missing = found.astype(values.dtype), values != values  # noqa: PLR0124  (a value that is not a number)
+    return bool((((found == values) & (back == values)) | (missing & (back != back))).all())  # noqa: PLR0124
+
+
 def conform(value: Any, types: Types) -> Any:
     """Return a frame or series with other types; columns of the right type are not copied."""
     if value.ndim == 1:
@@ -209,9 +218,7 @@ def _keeps(series: pd.Series[Any], dtype: Any) -> bool:
             if not (_same(result.dtype, dtype) and missing.equals(result.isna())):
                 return False
             found = _plain(result[~missing])
-            return values.empty or (
-                _may_become(values.dtype, dtype) and bool((found.astype(values.dtype) == values).all())
-            )
+            return values.empty or (_may_become(values.dtype, dtype) and is_kept(values, found))
     except (ArithmeticError, TypeError, ValueError):
         return False
 

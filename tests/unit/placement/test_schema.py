@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import dask
 import dask.array as da
 import dask.dataframe as dd
@@ -139,6 +141,10 @@ REFUSED = {
         ],
         r"ordered categories .*float64 on",
     ),
+    "integers with and without a sign": (
+        [pd.array([2**63 + 5, None], "UInt64"), pd.array([-1, 1], "Int64")],
+        r"UInt64 on .*Int64 on",
+    ),
     "zones": (
         [pd.to_datetime(["2024"] * 2), pd.to_datetime(["2024"] * 2).tz_localize("UTC")],
         r"datetime64\[.*UTC\] on",
@@ -265,13 +271,19 @@ def test_arrays_have_the_declared_dtype_in_native_order(client, arrays, dtype):
         (np.array([1j, 1.0]), "float64"),
         (np.array(["1", "2"]), "float64"),
         (np.array(["abcd", "2"]), "<U2"),
+        (np.array([-1, 1], "i1"), "uint8"),
+        (np.array([2**63 + 5, 1], "u8"), "int64"),
+        (np.array([2.0**63, 1]), "int64"),
+        (np.array([2**63 - 1, 1]), "float64"),
+        (np.array([NAN, 1]), "int64"),
+        (np.array([2, 1]), "bool"),
+        (np.array([5, 1], "m8[s]"), "M8[s]"),
     ],
 )
 def test_a_chunk_that_loses_values_in_the_declared_dtype_is_refused(client, array, dtype):
     good = np.ones(2, dtype)
-    words = (
-        rf"of X on rank 3 has rows of dtype {array.dtype}, and the dtype {good.dtype} that.*astype\('{array.dtype}'\)"
-    )
+    found, declared = re.escape(str(array.dtype)), re.escape(str(good.dtype))
+    words = rf"of X on rank 3 has rows of dtype {found}, and the dtype {declared} that.*astype\('{found}'\)"
     with pytest.raises(PlacementError, match=words):
         place(chunks(good, good, good, array, dtype=dtype)).compute()
 
