@@ -252,6 +252,9 @@ def _kind(dtype: Any) -> str:
         return "object"
     if is_numeric_dtype(dtype):
         return "number"
+    if isinstance(dtype, pd.PeriodDtype):
+        # A month becomes its last day, which becomes the month again.
+        return str(dtype)
     return "text" if is_string_dtype(dtype) else str(getattr(dtype, "tz", dtype.kind))
 
 

@@ -145,6 +145,10 @@ REFUSED = {
         [pd.array([2**63 + 5, None], "UInt64"), pd.array([-1, 1], "Int64")],
         r"UInt64 on .*Int64 on",
     ),
+    "periods of two lengths": (
+        [pd.period_range("2024-01", periods=2, freq="M"), pd.period_range("2024-01-31", periods=2, freq="D")],
+        r"period\[M\] on .*period\[D\] on",
+    ),
     "zones": (
         [pd.to_datetime(["2024"] * 2), pd.to_datetime(["2024"] * 2).tz_localize("UTC")],
         r"datetime64\[.*UTC\] on",
