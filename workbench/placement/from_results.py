@@ -35,7 +35,7 @@ class BlockMeta:
     several: bool
     """Whether the function returned a tuple of blocks."""
     types: bytes = b""
-    """The result of `schema.digest` for a frame."""
+    """The result of `schema.described` for a frame."""
 
 
 def to_blocks(value: Any, number: int, *, per: str, collection: int) -> list[tuple[BlockMeta, Any]]:
@@ -68,7 +68,7 @@ def to_blocks(value: Any, number: int, *, per: str, collection: int) -> list[tup
             block: Any = schema.native(rows.owned_frame([part]))
             # Ranks may have different categories.
             meta: Any = clear_known_categories(block.iloc[:0])
-            types = schema.digest(block)
+            types = schema.described(block)
             key: tuple[Any, ...] = (placed_name(per, collection, column), number)
         elif isinstance(part, np.ndarray) and part.ndim and not part.dtype.hasobject and not masked:
             native = part if part.dtype.isnative else part.astype(part.dtype.newbyteorder("="))

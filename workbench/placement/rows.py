@@ -202,7 +202,7 @@ def cut_frame(chunk: Any, start: int, stop: int) -> Any:
 
 def measured(chunk: Any) -> tuple[int, int, bytes]:
     """Return rows, bytes and the description of the types of a pandas frame or series."""
-    return len(chunk), sizeof(chunk), schema.digest(chunk)
+    return len(chunk), sizeof(chunk), schema.described(chunk)
 
 
 def call_with_aligned(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:

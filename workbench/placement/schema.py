@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from distributed import Client, Future
 
 
+# Bytes of a digest, and of the longest description that is sent whole.
+_DIGEST, _SHORT = 32, 2048
+
+
 @dataclass(frozen=True, eq=False)
 class Types:
     """The labels of the columns of a frame or series of pandas, and their types with that of the index at the end."""
@@ -42,9 +46,10 @@ def types_of(value: Any) -> Types:
     return Types(value.columns, (*value.dtypes, value.index.dtype))
 
 
-def digest(value: Any) -> bytes:
-    """Return the same bytes for frames or series of the same types, which may be long: a list of all categories."""
-    return hashlib.sha256(pickle.dumps(types_of(value))).digest()
+def described(value: Any) -> bytes:
+    """Return the pickled types of a frame or series, or a digest if these are long: a list of all categories."""
+    packed = pickle.dumps(types_of(value))
+    return packed if len(packed) <= _SHORT else hashlib.sha256(packed).digest()
 
 
 def native(value: Any) -> Any:
@@ -57,7 +62,7 @@ async def agree(
     client: Client,
     name: str,
     chunks: Sequence[Future[Any]],
-    digests: Sequence[bytes],
+    descriptions: Sequence[bytes],
     *,
     declared: Any,
     owners: Callable[[Sequence[int]], str],
@@ -70,8 +75,8 @@ async def agree(
         Client of the chunks.
     name
         Name of the collection in messages.
-    chunks, digests
-        The chunks, and the result of `digest` for each.
+    chunks, descriptions
+        The chunks, and the result of `described` for each.
     declared
         Frame or series without rows. Its types are taken if no value is lost, else a type of the chunks or their common
         type.
@@ -84,9 +89,12 @@ async def agree(
         If a column has no type for the values of all chunks, or chunks have other columns. An index without such a type
         becomes one of objects, because ranks do not exchange it.
     """
-    first = dict(reversed([*zip(digests, chunks, strict=True)]))
-    known = dict(zip(first, await _gathered(client, types_of, [*first.values()]), strict=True))
-    found = [known[each] for each in digests]
+    first = dict(reversed([*zip(descriptions, chunks, strict=True)]))
+    # A task would wait for the tasks of the ranks, and a cluster that ends accepts none.
+    known = {each: pickle.loads(each) for each in first if len(each) > _DIGEST}  # noqa: S301  (from our ranks)
+    if long := [each for each in first if each not in known]:
+        known |= zip(long, await _gathered(client, types_of, [first[each] for each in long]), strict=True)
+    found = [known[each] for each in descriptions]
     wanted = types_of(declared)
     labels = wanted.labels
     columns: list[list[Any]] = [[] for _ in wanted.dtypes]

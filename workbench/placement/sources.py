@@ -44,7 +44,7 @@ class Source:
     chunks: Sequence[int] = ()
     """Number of rows of each computed chunk."""
     types: Sequence[bytes] = ()
-    """The result of `schema.digest` for each computed chunk of a dataframe."""
+    """The result of `schema.described` for each computed chunk of a dataframe."""
     futures: Sequence[Future[Any]] = ()
     """The computed chunks."""
     shared: bool = False

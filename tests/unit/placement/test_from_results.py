@@ -127,6 +127,13 @@ def test_frames_get_one_type_and_the_categories_of_all_ranks(client):
     assert list(pd.concat(found)["c"]) == ["b", "b", "a", "c"]
 
 
+async def test_frames_of_one_type_need_no_task_which_an_ending_cluster_would_refuse():
+    metas = [blocks(FRAME, number)[0][0] for number in range(2)]
+    meta, keys, kept = await from_results.of_one_type(None, metas, [None, None], [])
+    assert meta.dtypes.equals(FRAME.dtypes)
+    assert (keys, kept) == ([its.key for its in metas], [None, None])
+
+
 def test_frames_of_one_type_are_kept(client):
     meta, found = collection(client, FRAME, FRAME)
     assert meta.dtypes.equals(FRAME.dtypes)
