@@ -40,14 +40,8 @@ def refuse_on_ranks(value: Any) -> None:
 
 
 def check(name: str, function: Callable[..., Any], arguments: Sequence[Any]) -> None:
-    """Raise PlacementError if the function or an argument of a task contains a placed collection or a future.
-
-    Dask replaces futures that are arguments, or in a list that is one.
-    """
-    from distributed import Future
-
-    items = [item for value in arguments for item in (value if isinstance(value, list) else [value])]
-    items = [item for item in items if not isinstance(item, Future)]
+    """Raise PlacementError if the function or an argument of a task contains a placed collection or a future."""
+    items = [item for value in arguments for item in _kept(value)]
     with Path(os.devnull).open("wb") as nowhere:
         try:
             # The data of arrays is not read.
@@ -57,6 +51,16 @@ def check(name: str, function: Callable[..., Any], arguments: Sequence[Any]) -> 
         except Exception:  # noqa: BLE001, S110
             # Dask has other ways to send an object, and an error of its own.
             pass
+
+
+def _kept(value: Any) -> list[Any]:
+    """Return the objects in an argument that `pinning.submit` keeps, unlike futures."""
+    from distributed import Future
+
+    if isinstance(value, list):
+        with_futures = any(isinstance(item, Future) for item in value)
+        return [kept for item in value for kept in (_kept(item) if with_futures else [item])]
+    return [] if isinstance(value, Future) else [value]
 
 
 class _Checker(cloudpickle.Pickler):  # type: ignore[misc]

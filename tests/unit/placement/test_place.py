@@ -228,6 +228,11 @@ def test_what_lies_on_the_ranks_is_refused_inside_of_other_objects_which_would_h
         map_blocks(function, X, *values)
 
 
+def test_futures_in_lists_of_a_list_with_a_future_are_passed_as_their_values(client):
+    length = client.submit(len, "abc")
+    assert client.gather(map_blocks(lambda _, held: held, place(TABLE), [length, [length, 1]])) == [[3, [3, 1]]] * 4
+
+
 def test_a_lazy_collection_may_be_inside_of_an_object(client):
     X = place(TABLE)
     assert client.gather(map_blocks(lambda _, held: held.value.shape, X, Holder(X + 1))) == [TABLE.shape] * 4
