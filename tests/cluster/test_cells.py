@@ -111,7 +111,7 @@ def test_output_of_a_hundred_megabytes_is_cut_and_said_so(client4, code):
     assert is_usable(client4)
 
 
-@pytest.mark.parametrize("code", ["exit()", "quit()", "import sys; sys.exit(3)"])
+@pytest.mark.parametrize("code", ["exit()", "quit()", "import sys; sys.exit(0)"])
 def test_a_cell_that_exits_ends_there_and_its_rank_goes_on(client4, code):
     result = cells_client.run(f"{code}\nprint('never')", client=client4)
     result.check()
@@ -251,24 +251,36 @@ def test_a_cell_that_one_rank_cannot_begin_leaves_the_next_cell_alone(client4):
 
 PROGRAMS = {
     "raises": ("if rank == 1: raise ValueError('bad input')\ncomm.Barrier()", "", "ValueError: bad input"),
-    "exits": ("import sys\nif rank == 1: sys.exit('no input')\n", "", "SystemExit: no input"),
+    "exits": ("import sys\nif rank == 1: sys.exit('no input')\ncomm.allreduce(1)", "", "SystemExit: no input"),
     "syntax": ("1 +\n", "", "SyntaxError"),
     "options": ("import argparse\nargparse.ArgumentParser().parse_args()\n", " --size 3", "SystemExit: 2"),
 }
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
-def test_a_program_that_fails_under_run_fails_its_cell(client4, tmp_path, program):
+def test_a_program_that_fails_under_run_fails_its_cell_there(client4, tmp_path, program):
     text, options, summary = PROGRAMS[program]
     (tmp_path / "program.py").write_text(text)
 
-    result = cells_client.run(f"%run -i {tmp_path / 'program.py'}{options}", client=client4, timeout=DEADLINE)
+    code = f"%run -i {tmp_path / 'program.py'}{options}\nprint('after', comm.allreduce(100))"
+    result = cells_client.run(code, client=client4, timeout=DEADLINE)
 
     with pytest.raises(CollectiveFailed, match="the cell failed on rank"):
         result.check()
     assert result.done[1].status == "error"
     assert result.done[1].summary.startswith(summary)
+    assert summary.partition(":")[0] in result.done[1].traceback
+    assert "after" not in shown(result)
     assert is_usable(client4)
+
+
+def test_a_module_that_fails_under_run_fails_its_cell_and_a_display_that_fails_does_not(client4):
+    result = cells_client.run("%run -m this_module_is_not_there", client=client4)
+    assert {done.status for done in result.done.values()} == {"error"}
+
+    lines = ["class Shown:", "    def _repr_html_(self): raise RuntimeError('no dot')", "Shown()"]
+    result = cells_client.run("\n".join(lines), client=client4)
+    result.check()
 
 
 @pytest.mark.mpi_flavor
@@ -416,6 +428,23 @@ def test_the_end_of_the_controller_ends_its_cell_and_the_next_cell_starts_anothe
     cell.join(DEADLINE)
     with pytest.raises(CollectiveFailed, match="the controller of the cells of world 0 ended during this cell"):
         results[0].check()
+
+    slow = unpacked.Does(unpacked.sleep, 1.5, tmp_path / "prepares")
+    failed = []
+
+    def prepare():
+        try:
+            cells_client.run("1", {"slow": slow}, client=client4)
+        except CollectiveFailed as error:
+            failed.append(error.message)
+
+    cell = threading.Thread(target=prepare)
+    cell.start()
+    until("its beginning", (tmp_path / "prepares").exists)
+    controller(cluster4).kill()
+    cell.join(DEADLINE)
+    (message,) = failed
+    assert message.startswith("the cell was cancelled before its start, because the controller of the cells has ended")
 
     result = cells_client.run("print(kept)\ncomm.allreduce(kept)", client=client4, values=True)
     assert result.values() == [6] * 4

@@ -41,7 +41,7 @@ class Engines:
     name
         Index of the world and number of its start, as ``"0-1"``.
     ended
-        Called when the controller has ended.
+        Called when the controller has ended before `close`.
     """
 
     def __init__(self, address: str, record: Record, name: str, ended: Callable[[], None]) -> None:
@@ -50,6 +50,7 @@ class Engines:
         self._connections: dict[str, dict[str, Any]] = {}
         self._ready: dict[str, str] = {}
         self._starting = asyncio.Lock()
+        self._closed = False
         self.given: dict[Key, str] = {}
         """Blocks that cells have received, with their addresses: later cells may write to them, by their names."""
         self.generation = 0
@@ -121,10 +122,12 @@ class Engines:
 
     async def _watch(self) -> None:
         await self._process.wait()  # type: ignore[union-attr]
-        self._ended()
+        if not self._closed:
+            self._ended()
 
     async def close(self) -> None:
         """End the controller. The engines end with their ranks."""
+        self._closed = True
         if self._process is not None:
             await self._end(self._process)
 

@@ -171,7 +171,7 @@ class Cells(SchedulerPlugin):
         for cell in self._cells.values():
             if cell.start == start:
                 cell.disconnected = True
-                cell.stop("the controller of the cells has ended")
+                cell.stop("the controller of the cells has ended, and the next cell starts another one")
 
     def ended(self, *, worker: str, **report: Unpack[protocol.Ended]) -> None:
         """Note that a rank has ended a cell, or is about to fail."""
@@ -218,7 +218,6 @@ class _Cell:
         self._stop: asyncio.Future[None] = loop.create_future()
         self._reason = "the cell was cancelled"
         self._ends: dict[int, asyncio.Future[str]] = {}
-        self._engines: Engines | None = None  # once the cell has its turn
 
     @property
     def running(self) -> dict[int, str]:
@@ -234,15 +233,16 @@ class _Cell:
         """End the cell in any state; only the first reason counts."""
         if not self._stop.done():
             self._reason = reason
-            self.turn.cancel(lambda: _CANCELLED)
+            self.turn.cancel(lambda: f"the cell was cancelled before its start, because {reason}")
 
     async def run(self) -> None:
         """Prepare all ranks, and wait until the notebook, which sends the code to the engines, has run the cell."""
         try:
             await self._prepare()
         except BaseException:
-            self._end("the head has cancelled the cell", self._members.ranks)
-            self._renew_communicators()
+            if self._ends:  # ranks were asked
+                self._end("the head has cancelled the cell", self._members.ranks)
+                self._renew_communicators()
             raise
         await run_to_end(self._run_all(), self._stop)
 
@@ -253,7 +253,7 @@ class _Cell:
         self._members.ranks = {rank: everyone.ranks[rank] for rank in ranks}
         transfers = {rank: {name: self._transfer(name, rank) for name in names} for rank in ranks}
         self.start = (world.index, world.starts)
-        self._engines = engines = self._cells.engines(world)
+        engines = self._cells.engines(world)
         for transfer in names.values():
             if blocks := transfer.get("blocks"):
                 engines.given |= {blocks[address]: address for address in self._members.ranks.values()}
@@ -296,8 +296,7 @@ class _Cell:
 
     def _renew_communicators(self) -> None:
         """Have the next cell get new communicators: the ranks have ended these, and messages may be left on them."""
-        if self._engines is not None:
-            self._engines.generation += 1
+        self._cells.engines(self._world).generation += 1
         self._cells.queue.retire_communicator(self._world)
 
     def ended(self, rank: int, status: str, summary: str) -> None:

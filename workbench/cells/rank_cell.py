@@ -87,20 +87,21 @@ def run_in_shell(
     shell.user_ns.update(names | {"exit": exit_cell, "quit": exit_cell})
 
     def show(shell: Any, kind: type[BaseException], error: BaseException, trace: Any, tb_offset: Any = None) -> None:
-        shell.showtraceback((kind, error, trace), tb_offset=tb_offset)
+        # The other errors follow from the failure of another rank, or from Ctrl-C.
+        if not issubclass(kind, CallCancelled | KeyboardInterrupt):
+            failing(_line(error))
+            shell.showtraceback((kind, error, trace), tb_offset=tb_offset)
 
     shell.set_custom_exc((BaseException,), show)
     with (
         _without_display(shell) if cell.result_limit is not None else nullcontext(),
-        _noting_tracebacks(shell, failing) as noted,
+        _failing_programs(shell),
         user_code(),
     ):
         result = shell.run_cell(cell.source, store_history=True)
     error = result.error_before_exec or result.error_in_exec
-    if isinstance(error, SystemExit):
+    if isinstance(error, SystemExit) and not error.code:
         return CellOutcome("exit", "the rank left the cell by exit()")
-    # `%run` shows the error of a program, and raises none.
-    error = error or next(iter(noted), None)
     if error is None:
         return _with_value(result.result, cell.result_limit)
     if isinstance(error, CallCancelled):
@@ -110,26 +111,29 @@ def run_in_shell(
 
 
 @contextmanager
-def _noting_tracebacks(shell: Any, failing: Callable[[str], None]) -> Iterator[list[BaseException]]:
-    """Append each error that IPython shows in this context to the list, and call `failing` before its traceback."""
-    noted: list[BaseException] = []
-    show = shell.showtraceback
+def _failing_programs(shell: Any) -> Iterator[None]:
+    """Let `%run` raise the error of a program, which IPython shows and then forgets, so that the cell fails there."""
+    from IPython.core.interactiveshell import InteractiveShell
 
-    def note(exc_tuple: Any = None, *args: Any, **kwargs: Any) -> None:
-        error = exc_tuple[1] if exc_tuple is not None else sys.exception()
-        if error is not None:
-            noted.append(error)
-        # The other errors follow from the failure of another rank, or from Ctrl-C.
-        if not isinstance(error, CallCancelled | KeyboardInterrupt):
-            if error is not None and not isinstance(error, SystemExit):
-                failing(_line(error))
-            show(exc_tuple, *args, **kwargs)
+    runners = InteractiveShell.safe_execfile.__code__, InteractiveShell.safe_run_module.__code__
+    before, show = vars(shell).get("showtraceback"), shell.showtraceback
 
-    shell.showtraceback = note
+    def show_or_raise(*args: Any, **kwargs: Any) -> None:
+        __tracebackhide__ = True
+        error = sys.exception()
+        if error is not None and sys._getframe(1).f_code in runners:  # noqa: SLF001
+            raise error
+        show(*args, **kwargs)
+
+    shell.showtraceback = show_or_raise
     try:
-        yield noted
+        yield
     finally:
-        del shell.showtraceback
+        # Code of the user may have installed another one.
+        if vars(shell).get("showtraceback") is show_or_raise:
+            del shell.showtraceback
+            if before is not None:
+                shell.showtraceback = before
 
 
 @contextmanager

@@ -131,7 +131,7 @@ class SpmdCall(RankState):
         try:
             value = self._function(comm)  # type: ignore[misc]
         except SystemExit as end:
-            if end.code:  # a failure; else the program has ended
+            if end.code or self._to_blocks is not None:  # a failure; else the program has ended
                 raise
             value = None
         outcome: protocol.Outcome

@@ -8,6 +8,7 @@ waits for all others then, also where MPI would let the rank go on.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,8 @@ from workbench.errors import InvalidRequest
 from workbench.mpi.message_size import ANY, item_bytes, kind_of, nbytes, typed_nbytes, vector_nbytes
 from workbench.mpi.polling import wait
 
+# Different arguments that a message shows.
+_CLAUSES = 4
 # Type and bytes of a block; `ANY` for a property that is unknown or may differ.
 _Block = tuple[int, int]
 _NOTHING = ANY, ANY
@@ -100,6 +103,8 @@ def _reduced(comm: MPI.Intracomm, name: str, given: Mapping[str, Any]) -> tuple[
     passed = (_parts if in_place and name == "Reduce_scatter_block" else _whole)(buffer, comm.size)
     if (counts := given.get("recvcounts")) is None:
         return passed, passed
+    if len(counts) != comm.size:  # mpi4py refuses this
+        return [_NOTHING] * comm.size, [_NOTHING] * comm.size
     # Each rank must know the count of each other one.
     known = [(passed[0][0], int(count) * item_bytes(buffer)) for count in counts]
     return known, [known[comm.rank]] * comm.size
@@ -159,10 +164,11 @@ def _call(row: list[int], partner: str) -> str:
 
 def different(passed: Mapping[str, Sequence[int]], remedy: str) -> str:
     """Return the message about what ranks have passed to an operation, by the words for this."""
-    found = "; ".join(
+    shown = [
         f"{text} on rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks[:8]))}{', ...' * (len(ranks) > 8)}"
-        for text, ranks in passed.items()
-    )
+        for text, ranks in islice(passed.items(), _CLAUSES)
+    ]
+    found = "; ".join([*shown, "..."] if len(passed) > _CLAUSES else shown)
     return f"the ranks pass different arrays to a collective operation: {found}. {remedy}"
 
 
