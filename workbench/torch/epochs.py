@@ -241,12 +241,14 @@ def outputs(_: Any, module: Any, size: int, X: Any, device: str | None = None) -
     _move(module, device)
     module.eval()
     parts = []
+    given = tensor(X)
     with torch.no_grad():
-        for rows in tensor(X).split(size):
+        # Many modules refuse a batch without rows.
+        for rows in (given if len(given) else given.new_zeros((1, *given.shape[1:]))).split(size):
             parts.append(require_tensor(module(_fitting(rows, module))))
             if parts[-1].shape[:1] != rows.shape[:1]:
                 raise InvalidRequest(
                     f"the module returned outputs of shape {tuple(parts[-1].shape)} for {len(rows)} rows. Pass a "
                     "module that returns a row for each row of its input."
                 )
-    return as_array(torch.cat(parts))
+    return as_array(torch.cat(parts)[: len(given)])

@@ -181,6 +181,18 @@ def test_outputs_with_another_axis_are_those_of_the_classes():
     assert model.score(X, Y) > 0.9
 
 
+class Flat(torch.nn.Module):
+    """Refuses a batch without rows, as a reshape to -1 does."""
+
+    def forward(self, rows):
+        return rows.reshape(len(rows), -1)
+
+
+def test_a_block_without_rows_has_outputs_of_the_columns_of_a_module_that_refuses_it():
+    assert outputs(None, Flat(), 8, np.empty((0, 2, 5))).shape == (0, 10)
+    assert outputs(None, Flat(), 8, np.ones((9, 2, 5))).shape == (9, 10)
+
+
 def test_a_module_of_bfloat16_predicts_in_float32():
     def short(features, outputs):
         return net(features, outputs).bfloat16()
