@@ -57,6 +57,16 @@ def test_ranks_without_rows_take_part_in_a_training(client4):
     assert_same(there, NeuralNetClassifier(**there.get_params()).fit(rows.compute(), labels.compute()))
 
 
+def test_fewer_rows_than_ranks_are_refused_with_their_number(client4):
+    X, numbers = torched.blobs()
+    rows, labels = of_odd_ranks(*place(X[:4], numbers[:4], client=client4))
+    said = "the ranks have 2 rows for 4 ranks, and a batch has a row for each rank. Pass more rows"
+    with pytest.raises(InvalidRequest, match=said):
+        fit(torched.net(), torched.cross_entropy, rows, labels, size=24)
+    with pytest.raises(InvalidRequest, match=said):
+        NeuralNetRegressor(double, validation=None).fit(rows, labels)
+
+
 @pytest.mark.parametrize("weighted", [False, True])
 def test_a_classifier_on_ranks_is_that_of_one_process(client4, weighted, device):
     X, numbers = torched.blobs()

@@ -7,6 +7,7 @@ from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
 from workbench.errors import InvalidRequest, did_you_mean
+from workbench.text import count
 from workbench.torch.context import require_torch
 from workbench.torch.exchange import cut, exchange, select, wanted_rows
 from workbench.torch.streams import Stream
@@ -103,6 +104,11 @@ def batches(
         options |= {"seed": seed, "columns": columns}
     lengths = _agreed(comm, len(parts[0]), options)
     rows, counts = wanted_rows(lengths, comm.rank, size, seed, shuffle, drop_last=drop_last)
+    if not counts and sum(lengths) < comm.size:
+        raise InvalidRequest(
+            f"the ranks have {count(sum(lengths), 'row')} for {comm.size} ranks, and a batch has a row for each rank. "
+            "Pass more rows, use fewer ranks, or fit in this process."
+        )
     if not counts:
         raise InvalidRequest(
             f"size={size} is not valid: the ranks have {lengths} rows, which do not fill a batch. Choose a smaller "

@@ -178,7 +178,8 @@ class NetPart:
         plan = dataclasses.replace(
             settings.plan,
             loss=Loss(settings.plan.loss, outputs, classify=settings.classify),
-            size=min(settings.plan.size, comm.allreduce(len(rows[0]))),
+            # With fewer rows than ranks, `batches` names the rows and not this size.
+            size=min(settings.plan.size, max(comm.size, comm.allreduce(len(rows[0])))),
         )
 
         def tell(epoch: int, record: Record) -> bool:
