@@ -131,7 +131,8 @@ class SpmdCall(RankState):
         try:
             value = self._function(comm)  # type: ignore[misc]
         except SystemExit as end:
-            if end.code or self._to_blocks is not None:  # a failure; else the program has ended
+            # A failure; else the program has ended. An error that was unpickled by tblib has no `code`.
+            if any(end.args) or self._to_blocks is not None:
                 raise
             value = None
         outcome: protocol.Outcome
