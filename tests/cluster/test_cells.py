@@ -287,10 +287,10 @@ def test_a_module_that_fails_under_run_fails_its_cell_and_a_display_that_fails_d
 def test_a_program_for_mpiexec_parses_its_options_finalizes_and_exits(client4, tmp_path):
     lines = [
         "import argparse, sys",
-        "from mpi4py import MPI",
         "parser = argparse.ArgumentParser()",
         "parser.add_argument('-n', type=int, default=3)",
         "def main(comm=None):",
+        "    from mpi4py import MPI",
         "    print(parser.parse_args().n * MPI.COMM_WORLD.size)",
         "    MPI.Finalize()",
         "    sys.exit()",
