@@ -63,6 +63,7 @@ def live(record: Record, index: int, ranks: int, timeout: float, times: dict[str
     for module in record.preload:
         importlib.import_module(module)
     enter(context)
+    _ignore_finalize()
     _log_to(record.logs / f"rank-{worker.worker_name(context.world, context.rank)}.log")
     description = f"rank {context.rank} of {context.size}, {context.library}, MPI_THREAD_{context.threads.upper()}"
     print(description, flush=True)  # noqa: T201  (this is the rank's log)
@@ -169,6 +170,16 @@ def _log_to(path: Path) -> None:
         os.dup2(log.fileno(), 2)
 
 
+def _ignore_finalize() -> None:
+    """Let `MPI.Finalize()` do nothing: MPI ends with the cluster, not with a program in a call, a cell or a task."""
+    from mpi4py import MPI
+
+    @functools.wraps(MPI.Finalize)
+    def finalize() -> None: ...
+
+    MPI.Finalize = finalize
+
+
 def init_mpi(ranks: int, world: int, thread: SpmdThread) -> RankContext:
     """Initialize MPI and return this rank's context. Runs on the SPMD thread; collective.
 
@@ -190,12 +201,6 @@ def init_mpi(ranks: int, world: int, thread: SpmdThread) -> RankContext:
     }
     required = mpi4py.rc.thread_level or "multiple"
     level = MPI.Init_thread(getattr(MPI, f"THREAD_{required.upper()}"))
-
-    @functools.wraps(MPI.Finalize)
-    def finalize() -> None:
-        """Do nothing: MPI ends with the cluster, not with a program in a call, a cell or a task."""
-
-    MPI.Finalize = finalize
     everyone = MPI.COMM_WORLD
     library = MPI.Get_library_version().split(",")[0].strip("\0 \n")
     if everyone.size != ranks:

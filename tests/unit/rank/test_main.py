@@ -125,9 +125,6 @@ class FakeMPI:
     def Init_thread(self, required: int) -> int:  # noqa: N802  (a name of mpi4py)
         return max(level for name, level in vars(self).items() if name.startswith("THREAD_") and level <= required)
 
-    def Finalize(self) -> None:  # noqa: N802
-        """Do nothing."""
-
     def Get_library_version(self) -> str:  # noqa: N802
         return "MPI 5.0, a library\0"
 
