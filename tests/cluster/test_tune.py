@@ -14,7 +14,7 @@ from distributed import Client
 from support.processes import DEADLINE, until
 from support.spmd import doing, meet, total, wait_for
 
-from workbench import MPICluster, broadcast, place, run_on_ranks
+from workbench import MPICluster, broadcast, place, rank, run_on_ranks
 from workbench.bench import tune as bench
 from workbench.errors import InvalidRequest, RankLost
 from workbench.launch import mpi_library
@@ -48,9 +48,7 @@ def nothing(comm, trial, *_):
 
 def hold(comm, trial, folder):
     """Note where a trial runs, and wait for its end."""
-    from mpi4py import MPI
-
-    place = comm.allgather(MPI.COMM_WORLD.rank)
+    place = comm.allgather(rank.current().rank)
     if comm.rank == 0:
         (folder / f"begun {trial.number}").write_text(str(place))
     wait_for(folder / f"end {trial.number}")

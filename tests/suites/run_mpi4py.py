@@ -45,7 +45,7 @@ PATIENCE = 30 * float(os.environ.get("WORKBENCH_TEST_PATIENCE", "1"))
 
 @contextlib.contextmanager
 def stand_in(comm, folder: str, *, plain: bool) -> Iterator[None]:
-    """Have the modules of tests find the communicator of the call, and one of this rank alone, in MPI's place."""
+    """Have the modules of tests find what programs find in a call, or MPI's own, and one of this rank alone."""
     import importlib
     import types
 
@@ -58,7 +58,7 @@ def stand_in(comm, folder: str, *, plain: bool) -> Iterator[None]:
     stand_in = types.ModuleType(MPI.__name__)
     vars(stand_in).update(vars(MPI))
     if not plain:
-        stand_in.COMM_WORLD, stand_in.COMM_SELF = comm, alone
+        stand_in.COMM_WORLD, stand_in.COMM_SELF = MPI.COMM_WORLD, alone
     mpi4py.MPI = sys.modules["mpi4py.MPI"] = stand_in
     sys.path.insert(0, folder)
     os.environ["MPI4PY_TEST_SPAWN"] = "false"

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from support.patience import DEADLINE, FACTOR
-from workbench import run_on_ranks, spmd
+from workbench import rank, run_on_ranks, spmd
 
 # Items from which ranks meet before they exchange them.
 LARGE = 100_000
@@ -22,9 +22,7 @@ log = []
 
 def place_of(comm):
     """Return where this rank is in the call, and in MPI."""
-    from mpi4py import MPI
-
-    return comm.rank, comm.size, MPI.COMM_WORLD.rank
+    return comm.rank, comm.size, rank.current().rank
 
 
 def total(comm, X=None):
@@ -89,7 +87,7 @@ def meet(comm, mine, other):
             comm.isend((mine, comm.rank), to)
         came += sorted(comm.recv(source=MPI.ANY_SOURCE, tag=MPI.ANY_TAG) for _ in range(comm.size))
         comm.Barrier()
-    return MPI.COMM_WORLD.rank, came, comm.allreduce(1)
+    return rank.current().rank, came, comm.allreduce(1)
 
 
 def hang(comm, way, missing, path):

@@ -19,6 +19,7 @@ from workbench.bench import buffers as buffer_kinds
 from workbench.bench.report import alternate
 from workbench.mpi.call_state import CallState
 from workbench.mpi.communicator import Communicator
+from workbench.mpi.context import everyone
 from workbench.rank.world import wait
 
 # Iterations that make up one measurement of a latency, messages that are under way at once in one of a bandwidth.
@@ -55,7 +56,7 @@ def measure(sizes: list[int], seconds: float, buffers: str) -> list[dict[str, An
         ``operation``, ``nbytes``, and the median time in µs and nbytes over time in GB/s: of the buffers by their kind,
         of ``ours``, which are the buffers by our communicator, and of ``pickle``; on rank 0.
     """
-    world = MPI.COMM_WORLD.Dup()
+    world = everyone().Dup()
     two = world.Create_group(world.Get_group().Incl([0, 1])) if world.rank < 2 else None
     rows = []
     for name, prepare in OPERATIONS.items():

@@ -15,6 +15,7 @@ from mpi4py import MPI
 from workbench.bench.operations import iterations, medians
 from workbench.mpi.call_state import CallState
 from workbench.mpi.communicator import Communicator
+from workbench.mpi.context import everyone
 
 if TYPE_CHECKING:
     import torch
@@ -44,7 +45,7 @@ def measure(sizes: list[int], seconds: float, device: str = "cpu") -> list[dict[
     rows : list of dict
         ``operation``, ``nbytes``, and of each arm the median time in µs.
     """
-    world = MPI.COMM_WORLD.Dup()
+    world = everyone().Dup()
     return rows(world, Communicator(world, CallState()), sizes, seconds, device)
 
 

@@ -237,6 +237,8 @@ class Cells:
 
     def run(self, code: RunCell) -> CellOutcome:
         """Run a prepared cell."""
+        from workbench.mpi import comm_world
+
         cell = self._cell
         if cell is None or cell.id != code.cell:
             return CellOutcome("ended", "the cell was cancelled before its start")
@@ -250,6 +252,8 @@ class Cells:
             outcome = CellOutcome("ended", str(error))
         except BaseException as error:  # noqa: BLE001  (SIGINT before or after the user's code, MPI that fails)
             outcome = CellOutcome("error", in_words(error))
+        finally:
+            comm_world.leave()
         if cell.interrupted:
             outcome = CellOutcome("interrupted", cell.interrupted, outcome.traceback)
         outcome.cut = cell.cut
@@ -258,6 +262,7 @@ class Cells:
         return outcome
 
     def _names(self, cell: Cell) -> dict[str, Any]:
+        from workbench.mpi import comm_world
         from workbench.mpi.communicator import Communicator
         from workbench.mpi.communicator_cache import CommunicatorCache
 
@@ -270,6 +275,7 @@ class Cells:
             check = functools.partial(cell.check_meeting, time.monotonic() + _MEET)
             communicator = self._communicators.get(serial, cell.request["ranks"], check)
             self._comms[serial] = Communicator(communicator, cell.watch, serial)
+        comm_world.enter(self._comms[serial])
         return {"comm": self._comms[serial], "rank": self._context.rank, "size": self._context.size} | cell.names
 
     def where(self) -> dict[str, Any] | None:

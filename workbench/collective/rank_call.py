@@ -110,16 +110,19 @@ class SpmdCall(RankState):
         if last is not None:
             # Not earlier: a communicator created later may get the context of a freed one, with messages left there.
             last.free()
+        from workbench.mpi import comm_world
+
         with activity.running(self.id, self.name, self.watch):
             try:
                 outcome = self._attend(self._call, communicators, self._ranks.index(rank), wanted)
             finally:
+                comm_world.leave()
                 self._end_threads()
                 self._release()
         return {**outcome, **self.left_behind()}
 
     def _call(self, communicators: CommunicatorCache, number: int, wanted: protocol.Wanted) -> protocol.Outcome:
-        from workbench.mpi import attached_buffer
+        from workbench.mpi import attached_buffer, comm_world
         from workbench.mpi.communicator import Communicator
 
         attached_buffer.track()
@@ -127,6 +130,7 @@ class SpmdCall(RankState):
         with self.watch.doing("the making of its communicator", counted=False):
             shared = communicators.get(self._serial, self._ranks, self.watch.check)
         self._comm = comm = Communicator(shared, self.watch, _key(self.id))
+        comm_world.enter(comm)
         self.watch.check()
         try:
             value = self._function(comm)  # type: ignore[misc]

@@ -23,8 +23,12 @@ from workbench.log import debug_log
 
 RANK_PROGRAM = "workbench.rank"
 """The program of a rank, for ``python -m``."""
-# The MPI library is first. It takes the longest to load.
-_RANK_MODULES = ("mpi4py.MPI", "workbench.rank.__main__", "workbench.rank.worker", "workbench.mpi.communicator_cache")
+# The MPI library is first. It takes the longest to load. `comm_world` precedes modules of the user, which may keep
+# `MPI.COMM_WORLD`.
+_RANK_MODULES = (
+    "mpi4py.MPI", "workbench.rank.__main__", "workbench.rank.worker", "workbench.mpi.communicator_cache",
+    "workbench.mpi.comm_world",
+)  # fmt: skip
 
 
 def job_spec(record: Record) -> JobSpec:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -18,8 +18,8 @@ class RankContext:
 
     Notes
     -----
-    The communicators are duplicates of ``COMM_WORLD`` for separate uses, so that their messages cannot be confused;
-    ``COMM_WORLD`` itself is not used. If `threads` is not ``multiple``, only the SPMD thread may use them.
+    The communicators are duplicates of ``MPI_COMM_WORLD`` for separate uses, so that their messages cannot be confused;
+    ``MPI_COMM_WORLD`` itself is not used. If `threads` is not ``multiple``, only the SPMD thread may use them.
     """
 
     rank: int
@@ -85,6 +85,13 @@ def current() -> RankContext:
     if not _contexts:
         raise RuntimeError("this process is not a rank of a cluster. Call it on a rank, for example with client.run.")
     return _contexts[0]
+
+
+def everyone() -> MPI.Intracomm:
+    """Return the communicator of all ranks, for which ``MPI.COMM_WORLD`` is a name only outside calls and cells."""
+    from mpi4py import MPI
+
+    return cast("MPI.Intracomm", vars(MPI)["COMM_WORLD"])
 
 
 def enter(context: RankContext) -> None:

@@ -12,6 +12,7 @@ from mpi4py import MPI
 
 from workbench.errors import CollectiveFailed, InvalidRequest
 from workbench.mpi.call_state import CallState
+from workbench.mpi.context import everyone
 from workbench.mpi.operation import F, InterruptibleComm, operation, posting
 from workbench.mpi.pairs import collective_number
 from workbench.mpi.polling import keep_alive
@@ -110,8 +111,8 @@ class DerivedCommunicators(InterruptibleComm):
         super().Attach_buffer(buf)
 
     def Get_attr(self, keyval: int) -> Any:
-        """Return an attribute. The attributes of MPI itself are those of `MPI.COMM_WORLD`."""
-        return MPI.COMM_WORLD.Get_attr(keyval) if keyval in _WORLD_ATTRIBUTES else super().Get_attr(keyval)
+        """Return an attribute. The attributes of MPI itself are those of ``MPI_COMM_WORLD``."""
+        return everyone().Get_attr(keyval) if keyval in _WORLD_ATTRIBUTES else super().Get_attr(keyval)
 
     def Free(self) -> None:
         """Free a derived communicator; raise InvalidRequest for the communicator of the call."""
@@ -123,6 +124,11 @@ class DerivedCommunicators(InterruptibleComm):
         self._unregister("Disconnect")
         self.Barrier()
         super().Disconnect()
+
+    def outliving(self) -> MPI.Comm:
+        """Return this derived communicator as one of mpi4py, which the call does not free."""
+        self._unregister("outliving")
+        return next(kind for kind, ours in self._kinds.items() if type(self) is ours)(self)
 
     def _unregister(self, method: str) -> None:
         if not self._is_derived:

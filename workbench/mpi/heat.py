@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
 from workbench.errors import InvalidRequest
+from workbench.mpi.context import everyone
 
 if TYPE_CHECKING:
     import numpy as np
@@ -132,13 +133,11 @@ def _has_type(dtype: np.dtype[Any]) -> bool:
 
 def _load(comm: Any, *, everywhere: bool) -> None:
     """Import Heat on all ranks together, because its import duplicates the communicator of the world."""
-    from mpi4py import MPI
-
     if everywhere:
         return
-    if comm.size < MPI.COMM_WORLD.size:
+    if comm.size < everyone().size:
         raise InvalidRequest(
-            f"Heat must be imported on all {MPI.COMM_WORLD.size} ranks of the world at the same time, and this call is "
+            f"Heat must be imported on all {everyone().size} ranks of the world at the same time, and this call is "
             f"on {comm.size} ranks. Import Heat first, with run_on_ranks() and a function that imports heat."
         )
     comm.Barrier()

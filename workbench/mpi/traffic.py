@@ -28,6 +28,7 @@ from typing import Any, Self
 
 from mpi4py import MPI
 
+from workbench.mpi.context import everyone
 from workbench.mpi.counters import KEYS, STEP, Counters
 from workbench.mpi.message_size import item_bytes, nbytes, typed_nbytes, vector_nbytes
 from workbench.mpi.operation_names import COLLECTIVE, MAKERS, NEIGHBORS
@@ -299,7 +300,7 @@ class TrafficCounter:
     @classmethod
     def of(cls, comm: MPI.Intracomm, key: int, counters: Counters) -> Self:
         """Return the counter of a communicator; a local operation."""
-        group, world = comm.Get_group(), MPI.COMM_WORLD.Get_group()
+        group, world = comm.Get_group(), everyone().Get_group()
         members = tuple(group.Translate_ranks(group=world))
         group.Free()
         world.Free()

@@ -60,7 +60,7 @@ def live(record: Record, index: int, ranks: int, timeout: float, times: dict[str
     if record.resources.gpus_per_rank:
         visible.check(os.environ, context.node_ranks)
     # A template, if there is one, has imported these modules. Some modules use MPI when they are imported.
-    for module in record.preload:
+    for module in ("workbench.mpi.comm_world", *record.preload):
         importlib.import_module(module)
     enter(context)
     _ignore_finalize()
