@@ -120,14 +120,17 @@ def _end_task_by_its_memory(cluster: MPICluster, client: Client) -> None:
     assert cluster.refresh().state == "ready"
 
 
-def _fill_memory() -> int:
+def _fill_memory() -> None:
+    """Reach the threshold but not the limit, and wait for the end there: on a busy machine it may come late."""
     import numpy as np
 
+    from workbench.rank.memory_limit import own_memory
+
     kept = []
-    for _ in range(1000):
-        kept.append(np.ones(1 << 17))  # 1 MiB
-        time.sleep(0.0005)
-    return len(kept)
+    for _ in range(round(DEADLINE * 1000)):
+        if own_memory() < 390 << 20:
+            kept.append(np.ones(1 << 17))  # 1 MiB
+        time.sleep(0.001)
 
 
 def _end_rank_by_a_task(cluster: MPICluster, client: Client) -> None:
