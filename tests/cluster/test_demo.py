@@ -10,6 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 from matplotlib import pyplot as plt
+from support.processes import until
 
 from workbench.commands import demo
 from workbench.deploy import registry
@@ -94,7 +95,7 @@ def test_a_cell_that_fails_shows_its_traceback_and_leaves_no_cluster_behind(cell
     assert registry.names() == clusters
     pids = json.loads(pids.read_text())
     assert len(pids) == 2
-    assert not any(map(psutil.pid_exists, pids))
+    until("no rank is left", lambda: not any(map(psutil.pid_exists, pids)))
 
 
 def test_a_demo_that_cannot_stop_its_cluster_itself_leaves_none_behind(cells):
