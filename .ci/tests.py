@@ -48,8 +48,8 @@ def beside(loops: int) -> Iterator[None]:
 def run(environment: str, processes: int, files: list[str], times: Path) -> int:
     """Run the tests of the files in an environment, of all if there are none, and return the exit status of pytest."""
     marked, folders = RUNS[environment]
-    # A test that hangs ends its process, and with it the run.
-    hang = 120 * float(os.environ.get("WORKBENCH_TEST_PATIENCE", "1"))
+    # A test that hangs ends its process, and with it the run. On a busy machine a test may wait for several events.
+    hang = 300 * float(os.environ.get("WORKBENCH_TEST_PATIENCE", "1"))
     command = [f"{environment}/bin/python", "-m", "pytest", "-n", str(processes), "--max-worker-restart", "0"]
     command += ["-o", f"faulthandler_timeout={hang:g}", *marked, *(files or folders)]
     return subprocess.run(command, env=os.environ | {"WORKBENCH_TEST_TIMES": str(times)}, check=False).returncode
