@@ -28,6 +28,7 @@ from workbench.launch.options import options as cluster_options
 from workbench.log import debug_log
 from workbench.metrics.frames import frame
 from workbench.metrics.openmetrics import text
+from workbench.session import ended_clients
 from workbench.session.notebook import dashboard_path
 
 # Seconds for engines to start: controller and ranks have 45 s each.
@@ -218,8 +219,13 @@ class MPICluster(Cluster):
         # Dask would try to reach the scheduler, and log errors.
         if self.status == Status.running and await self._connection.gone() and self.status == Status.running:
             end = await self._connection.end_reason()
-            await self.detach()
+            await self.leave()
             self.on_gone("its head was killed or crashed" if end is None else end.reason)
+
+    async def leave(self) -> None:
+        """Disconnect from the cluster, which has ended, and close the clients of this object; called on the loop."""
+        await self.detach()
+        await ended_clients.close(self, self._connection.lost())
 
     async def _await_address(self, progress: Progress) -> None:
         while (record := await asyncio.to_thread(self._job.look)).address is None:

@@ -220,6 +220,8 @@ def test_a_head_ends_in_order_on_sigterm_and_gives_its_reason_to_all_that_wait(t
     cluster = MPICluster(1, quiet=True)
     client = Client(cluster, set_as_default=False)
     processes, record = processes_of(cluster), cluster.record
+    watch = cluster.periodic_callbacks["cluster-end"]
+    watch.stop()  # so that the client still tries to reach the scheduler
     begun = tmp_path / "begun"
     task = client.submit(_sleep, 600.0, pure=False)
     with ThreadPoolExecutor() as pool:
@@ -235,7 +237,12 @@ def test_a_head_ends_in_order_on_sigterm_and_gives_its_reason_to_all_that_wait(t
     assert not record.folder.exists()
     with pytest.raises(HeadUnreachable, match=why):
         cluster.refresh()
-    client.close(timeout=1)
+    until("the client has lost the head", lambda: client.status == "connecting")
+    late = client.submit(_sleep, 0.0, pure=False)
+    client.loop.add_callback(watch.start)
+    with pytest.raises(HeadUnreachable, match=why):
+        late.result(DEADLINE)
+    until("the client is closed, too", lambda: client.status == "closed")
     cluster.close()
 
 

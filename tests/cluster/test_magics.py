@@ -180,7 +180,9 @@ def kernel(bare_kernel, monkeypatch, request):
     """A kernel whose `cluster` has two ranks, and is kept with its `client` by another name as well."""
     monkeypatch.setenv("JUPYTER_DATA_DIR", bare_kernel.run("import os; print(os.environ['JUPYTER_DATA_DIR'])").strip())
     # A task follows the subscription to events on the same connection: with its result the head has both.
-    started = "%mpicluster start 2 --name mine\nkept = cluster, client\nassert client.submit(int).result() == 0"
+    started = (
+        "%mpicluster start 2 --name mine\nkept = cluster, client\ndone = client.submit(int)\nassert done.result() == 0"
+    )
     try:
         assert bare_kernel.run(started) == ""
         yield bare_kernel
@@ -193,17 +195,22 @@ def _kill_the_head(record):
 
 
 @pytest.mark.parametrize(
-    ("end", "told"),
+    ("end", "told", "reason"),
     [
-        (stop, r"cluster 'mine': the cluster ends: the user has stopped it\n"),
+        (
+            stop,
+            r"cluster 'mine': the cluster ends: the user has stopped it\n",
+            r"cluster 'mine' has ended \(the user has stopped it\)\. Its logs are in ",
+        ),
         (
             _kill_the_head,
             r"cluster 'mine': the cluster has ended: its head was killed or crashed\. Its logs are in \S+/mine-\w+\n",
+            r"(?s).* cancelled for reason: scheduler-connection-lost\.",
         ),
     ],
     ids=["stopped", "killed"],
 )
-def test_a_cluster_that_is_ended_elsewhere_says_so_in_one_line_and_takes_its_names_away(kernel, end, told):
+def test_a_cluster_that_is_ended_elsewhere_says_so_in_one_line_and_takes_its_names_away(kernel, end, told, reason):
     end(registry.running("mine"))
 
     assert re.fullmatch(told, kernel.line())
@@ -211,6 +218,8 @@ def test_a_cluster_that_is_ended_elsewhere_says_so_in_one_line_and_takes_its_nam
     assert kernel.run(taken) == ""
     # So that Dask does not go on trying to reach it.
     assert kernel.run("print(kept[0].status.name, kept[1].status)") == "closed closed\n"
+    lost = "try:\n    done.result()\nexcept BaseException as error:\n    print(error)"
+    assert re.match(reason, kernel.run(lost))
 
 
 def test_a_notebook_that_has_missed_the_event_reports_the_reason_of_the_end_all_the_same(kernel):

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import functools
-import logging
 import re
 import threading
 from typing import TYPE_CHECKING, Any
@@ -32,10 +30,10 @@ from workbench.deploy.record import Record
 from workbench.errors import WorkbenchError
 from workbench.hints import NOTEBOOK, Command
 from workbench.metrics.magics import ProfileMagics
+from workbench.session.ended_clients import without_cancellations
 from workbench.text import split
 
 if TYPE_CHECKING:
-    from distributed import Client
     from IPython.core.interactiveshell import InteractiveShell
 
     from workbench.cluster import MPICluster
@@ -141,7 +139,7 @@ class Notebook(Place):
         if cluster.status.name != "running" or not notice.get("kind"):
             return
         if notice["kind"] == "end":
-            await cluster.detach()
+            await cluster.leave()
             self._release_ended(cluster, notice["message"])
         else:
             _print_notice(cluster, notice["message"])
@@ -166,24 +164,11 @@ class Notebook(Place):
         variables, client = self.shell.user_ns, self.shell.user_ns.get("client")
         if getattr(client, "cluster", None) is cluster:
             del variables["client"]
-            _close(client)
+            with without_cancellations():
+                client.close()
         if variables.get("cluster") is cluster:
             del variables["cluster"]
         cluster.detach()
-
-
-def _close(client: Client) -> None:
-    # Dask logs an error with a traceback when a client stops trying to reach a scheduler that has ended.
-    logger = logging.getLogger("distributed.client")
-    logger.addFilter(_no_cancellation)
-    try:
-        client.close()
-    finally:
-        logger.removeFilter(_no_cancellation)
-
-
-def _no_cancellation(record: logging.LogRecord) -> bool:
-    return record.exc_info is None or not isinstance(record.exc_info[1], asyncio.CancelledError)
 
 
 def _print_notice(cluster: MPICluster, message: str) -> None:
