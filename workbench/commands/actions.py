@@ -312,11 +312,14 @@ def connected(record: Record, bound: MPICluster | None = None) -> Iterator[MPICl
 
 
 def status(record: Record, bound: MPICluster | None = None) -> Status:
-    """Return the state of a cluster: of the one in use from its head, of others from their record."""
+    """Return the state of a cluster: of the one in use, or with an old record, from its head."""
     if bound is not None and bound.record.id == record.id:
         with suppress(OSError):  # the head is busy or ending: the record has the same values
             record = bound.refresh()  # type: ignore[assignment]  # an awaitable only of asynchronous clusters
             return Status.of(record)
+    elif registry.written(record) is not None:
+        with suppress(OSError), connected(record) as cluster:
+            return Status.of(cluster.record)
     return Status.of(record, jobs.status(record) if jobs.shows_more(record) else None)
 
 

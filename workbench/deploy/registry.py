@@ -22,6 +22,7 @@ import os
 import re
 import shutil
 import socket
+import stat
 import time
 import uuid
 from collections.abc import Mapping
@@ -47,6 +48,7 @@ from workbench.files import atomic_file, node_dirs
 from workbench.files.private import check_closed, check_private, make_private, replace_file
 from workbench.hints import Command, Option
 from workbench.log.printable import printable
+from workbench.text import clock
 
 if TYPE_CHECKING:
     from workbench.launch.interface import JobStatus
@@ -55,6 +57,9 @@ _ALLOWED = "1 to 40 letters, digits, '.', '_' and '-', the first a letter or dig
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,39}")
 # Errors of `rename` to a name that exists.
 _NAME_TAKEN = (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR)
+# The mode of a record that its head cannot replace, on a full disk: a change of the mode needs no space, and the sticky
+# bit of a file has no other meaning.
+_OLD = 0o1600
 
 
 def check_name(name: Any) -> str:
@@ -184,7 +189,21 @@ def update(record: Record) -> None:
         If the folder is gone.
     """
     if owns_lease(record):
-        write(record)
+        try:
+            write(record)
+        except OSError:
+            with suppress(OSError):
+                (record.folder / RECORD).chmod(_OLD)
+            raise
+
+
+def written(record: Record) -> float | None:
+    """Return when the record on disk was written, if its head could not replace it since; None if it is up to date."""
+    try:
+        status = (record.folder / RECORD).stat()
+    except OSError:
+        return None
+    return status.st_mtime if stat.S_IMODE(status.st_mode) == _OLD else None
 
 
 def read(name: str) -> Record:
@@ -223,13 +242,17 @@ def read(name: str) -> Record:
             hint=f"Remove {folder} if the cluster has ended.",
         ) from error
     try:
-        return _parse(content, name)
+        record = _parse(content, name)
     except DAMAGED as error:
         raise RecordError(
             f"the record of cluster {name!r} cannot be read ({error}): {path}.",
             hint="Another version has written the record, or the record is damaged. Remove its folder if the cluster "
             "has ended (the removal stops a cluster that still runs).",
         ) from error
+    if (when := written(record)) is None:
+        return record
+    old = f"this was the state at {clock(when)}, and its head could not write its record since"
+    return record.replace(message=f"{record.message}; {old}")
 
 
 def running(name: str, *, ending: bool = False) -> Record:

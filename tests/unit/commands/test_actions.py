@@ -7,6 +7,7 @@ import json
 import re
 import threading
 import time
+from unittest import mock
 
 import dask
 import pytest
@@ -54,6 +55,22 @@ def test_the_status_counts_the_ranks_of_all_worlds():
     ):
         assert fact in text.splitlines()
     assert commands_format.status_line(status) == "cluster 'a' is ready: 2 of 3 ranks in 2 worlds"
+
+
+def test_a_head_that_could_not_write_its_record_is_asked_for_its_state(monkeypatch):
+    record = running("a", message="world 0 is ready")
+    now = record.replace(state="degraded")
+    asked = mock.MagicMock()
+    asked.return_value.__enter__.return_value.record = now
+    monkeypatch.setattr(actions, "connected", asked)
+    assert actions.status(record).state == "ready"
+    asked.assert_not_called()
+
+    (record.folder / registry.RECORD).chmod(0o1600)
+    old = registry.read("a")
+    assert actions.status(old).state == "degraded"
+    asked.side_effect = HeadUnreachable("no answer.")
+    assert re.match(r"world 0 is ready; this was the state at .*, and its head could not", actions.status(old).message)
 
 
 def test_a_job_on_several_nodes_is_not_told_to_be_on_one():

@@ -18,6 +18,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
+from unittest import mock
 
 import dask
 import pytest
@@ -403,6 +404,21 @@ def test_a_head_does_not_write_over_the_record_of_its_successor():
     assert registry.read("a") == successor
     registry.update(successor.replace(state="closing"))
     assert registry.read("a").state == "closing"
+
+
+def test_a_record_that_its_head_cannot_replace_is_marked_until_it_can(monkeypatch):
+    record = cluster(message="world 0 is ready")
+    later = record.replace(state="degraded", message="rank 1 was lost")
+    with monkeypatch.context() as full:
+        full.setattr(registry, "replace_file", mock.Mock(side_effect=OSError(errno.ENOSPC, "No space left on device")))
+        with pytest.raises(OSError, match="No space left"):
+            registry.update(later)
+    message = r"world 0 is ready; this was the state at \d+:\d+, and its head could not write its record since"
+    assert re.fullmatch(message, registry.read("a").message)
+    assert registry.written(record) == (record.folder / registry.RECORD).stat().st_mtime
+    registry.update(later)
+    assert registry.read("a") == later
+    assert registry.written(record) is None
 
 
 # reading what should not be there
