@@ -104,6 +104,17 @@ async def test_the_words_state_what_each_rank_passes(end: End):
 
 
 @on_ranks
+async def test_the_words_state_at_most_four_calls_of_at_most_eight_ranks(end: End):
+    from workbench.mpi.matching_buffers import different
+
+    calls = {f"Bcast of {number} float64": [number] for number in range(4)}
+    assert different(calls, "Pass one.").endswith("; Bcast of 3 float64 on rank 3. Pass one.")
+    calls["Bcast of 4 float64"] = [4]
+    assert different(calls, "Pass one.").endswith("; Bcast of 3 float64 on rank 3; .... Pass one.")
+    assert "Scan on ranks 0, 1, 2, 3, 4, 5, 6, 7, .... " in different({"Scan": range(9)}, "Pass one.")
+
+
+@on_ranks
 async def test_operators_of_reductions_are_compared(end: End):
     from mpi4py import MPI
 
@@ -114,6 +125,9 @@ async def test_operators_of_reductions_are_compared(end: End):
         comm.Allreduce(np.ones(1), np.ones(1), MPI.MAX if comm.rank == 0 else MPI.SUM)
     with pytest.raises(InvalidRequest, match="of"):
         comm.Reduce_scatter(np.ones(comm.size + 1), np.ones(3), _counts(comm.size, comm.rank == 0))
+    with pytest.raises(ValueError, match=r"expecting \d+ items, got \d+"):  # of mpi4py
+        comm.Reduce_scatter(np.ones(comm.size + 1), np.ones(1), [1] * (comm.size + 1))
+    comm.Reduce_scatter(np.ones(comm.size), np.ones(1), [1] * comm.size)
 
 
 def _counts(size: int, first: bool) -> list[int]:

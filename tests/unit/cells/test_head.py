@@ -12,7 +12,7 @@ from support.ready import ready_world
 
 from workbench.cells import head as room
 from workbench.cells.head import Cells
-from workbench.errors import CollectiveFailed
+from workbench.errors import CollectiveFailed, InvalidRequest
 
 NOTHING: Any = None
 
@@ -60,3 +60,16 @@ async def test_cells_of_a_notebook_that_has_gone_are_forgotten_wherever_they_wer
     async with asyncio.timeout(DEADLINE):
         while cells._cells:  # noqa: ASYNC110  (there is no event for it)
             await asyncio.sleep(0)
+
+
+async def test_a_cell_that_is_refused_before_a_rank_is_asked_leaves_the_communicators(cells, monkeypatch):
+    async def refuse(_):
+        raise InvalidRequest("rank 7 does not exist.")
+
+    monkeypatch.setattr(room._Cell, "_prepare", refuse)
+    world = cells.worlds[0]
+    before = cells.queue.communicator(world, [0, 1])
+    async with asyncio.timeout(DEADLINE):
+        with pytest.raises(InvalidRequest):
+            await begin(cells, "refused", "here")
+    assert cells.queue.communicator(world, [0, 1]) == before
