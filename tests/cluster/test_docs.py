@@ -1,59 +1,99 @@
+"""Every block of Python of every page, in the order of the page, in the cluster that all tests share."""
+
 from __future__ import annotations
 
+import ast
 import doctest
 import re
+import shutil
 import traceback
 from pathlib import Path
 
 import pytest
+from distributed import Client
+from IPython.core.inputtransformer2 import TransformerManager
+from support.shell import ipython
 from traitlets.config import Config
 
+from workbench import MPICluster
+from workbench.commands import actions
+
 ROOT = Path(__file__).parents[2]
-DOCS = ROOT / "docs"
-# A block of Python, and the output that may follow it.
-BLOCK = re.compile(r"^```python\n(.*?)^```\n(?:\n```text\n(.*?)^```\n)?", re.DOTALL | re.MULTILINE)
-SESSION = re.compile(r"^>>> ", re.MULTILINE)
-PAGES = sorted(
-    [DOCS / f"{name}.md" for name in ("large-models", "ml", "placement", "spmd", "training")]
-    + [page for page in (DOCS / "howto").glob("*.md") if SESSION.search(page.read_text(encoding="utf-8"))]
+# A block, and the output of a block of Python.
+BLOCK = re.compile(
+    r"^(?P<fence>`{3,})(?P<language>[^\n]*)\n(?P<code>.*?)^(?P=fence)$(?:\n+```text\n(?P<output>.*?)^```$)?",
+    re.DOTALL | re.MULTILINE,
 )
-PLAIN = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
+# A line that tells the reader why the block does not run as printed.
+FRAGMENT = re.compile(r"^# fragment: \w", re.MULTILINE)
+SESSION = re.compile(r"^>>> ", re.MULTILINE)
+PYTHON = re.compile(r"^(?:>>> |%(?!mpicluster SUBCOMMAND)|import |from \w+ import |def |@\w|\w+ = \w+\()", re.MULTILINE)
+PAGES = {
+    page.relative_to(ROOT).with_suffix("").as_posix(): page
+    for page in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
+}
+RUNNING = {
+    name: page
+    for name, page in PAGES.items()
+    if {block["language"] for block in BLOCK.finditer(page.read_text(encoding="utf-8"))} & {"python", "pycon"}
+}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_the_session_of_a_page_runs(client4, page, monkeypatch, tmp_path):
+@pytest.fixture
+def shell(cluster4, monkeypatch, tmp_path):
+    """A notebook of the shared cluster: its starts attach to this cluster, and its stops do nothing."""
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", None)
+    shutil.copy(ROOT / "notebooks" / "covariance.c", tmp_path)
+    monkeypatch.setattr(actions, "start", lambda **_: MPICluster.attach(cluster4.name))
+    monkeypatch.setattr(actions, "stop", lambda _: actions.Stopped([], []))
+    monkeypatch.setattr("workbench.commands.magics.dashboard_url", lambda record: f"/{record.name}")
+    with ipython() as shell, MPICluster.attach(cluster4.name) as cluster:
+        # A client in a `with` would remain the current one when a page starts another.
+        client = Client(cluster)
+        shell.push({"cluster": cluster, "client": client, "c": Config()})
+        try:
+            yield shell
+        finally:
+            for each in (shell.user_ns.get("client"), client, shell.user_ns.get("cluster")):
+                if each:
+                    each.close()
+
+
+def run_session(code, where, names):
+    """Run a session of Python's prompt, and compare what it prints."""
+    session = doctest.DocTestParser().get_doctest(code, {}, where, where, 0)
+    session.globs = names
+    runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS)
+    runner.run(session, clear_globs=False)
+    assert runner.summarize(verbose=False).failed == 0
+
+
+@pytest.mark.parametrize("page", RUNNING)
+def test_the_blocks_of_a_page_run_in_their_order(shell, cluster4, page, capsys, monkeypatch):
     # What a rank failed with has notes behind it, and early releases of Python 3.11 look at the last line alone.
     lines = traceback.format_exception_only
     monkeypatch.setattr(traceback, "format_exception_only", lambda *error: ["".join(lines(*error))])
-    outcome = doctest.testfile(
-        str(page), module_relative=False, globs={"client": client4}, optionflags=doctest.ELLIPSIS
-    )
-
-    assert outcome == (0, len(SESSION.findall(page.read_text(encoding="utf-8"))))
-
-
-def test_the_five_minutes_of_the_readme_run(client4, capsys):
-    names = {"__name__": "__main__", "client": client4}
-    blocks = BLOCK.findall((ROOT / "README.md").read_text(encoding="utf-8"))
-    ran = 0
-    for code, expected in blocks:
-        if code.startswith("%"):  # magics start and stop a cluster of their own
-            continue
-        exec(compile(code, "README.md", "exec"), names)  # noqa: S102  (the code is of this repository)
-        assert capsys.readouterr().out == expected
-        ran += 1
-
-    assert ran == 3
+    for block in BLOCK.finditer(RUNNING[page].read_text(encoding="utf-8")):
+        # The shared cluster has a name of its own.
+        code = block["code"].replace('attach("mpi")', f'attach("{cluster4.name}")')
+        if block["language"] == "pycon":
+            run_session(code, page, shell.user_ns)
+        elif block["language"] == "python" and FRAGMENT.search(code):
+            ast.parse(TransformerManager().transform_cell(code))
+        elif block["language"] == "python":
+            capsys.readouterr()
+            shell.run_cell(code).raise_error()
+            assert block["output"] in {None, capsys.readouterr().out}
 
 
-def test_python_of_tasks_that_is_no_session_runs_as_a_configuration():
-    blocks = [
-        code for page in (DOCS / "howto").glob("*.md") for code in PLAIN.findall(page.read_text(encoding="utf-8"))
+def test_python_of_pages_is_marked_as_python():
+    others = [
+        f"{name}: {block['code']}"
+        for name, page in PAGES.items()
+        for block in BLOCK.finditer(page.read_text(encoding="utf-8"))
+        if block["language"] not in {"python", "pycon"} and PYTHON.search(block["code"])
     ]
-    assert blocks
-    for code in blocks:
-        config = Config()
-        exec(compile(code, "configuration", "exec"), {"c": config})  # noqa: S102  (of a page of this project)
-        assert config
+
+    assert others == []
