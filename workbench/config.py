@@ -96,8 +96,8 @@ def check() -> None:
         try:
             _reader(name, default)(name)
         except InvalidRequest as error:
-            where = f"The value is from {_origin(name)}."
-            raise error.converted(InvalidRequest, error.message, hint=where) from None
+            where = f" The value is from {_origin(name)}."
+            raise error.converted(InvalidRequest, error.message, hint=(*error.hint, where)) from None
 
 
 def _check_sections() -> None:

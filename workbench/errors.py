@@ -78,7 +78,9 @@ class WorkbenchError(Exception):
         self.allowed = allowed if isinstance(allowed, str) else tuple(allowed)
         self.hint = hints.parts(hint)
         if option and not message:
-            message = f"{named(option)} {given!r} is not valid. {_valid_values(given, self.allowed)}."
+            message = f"{named(option)} {given!r} is not valid."
+            valid = valid_values(given, self.allowed)
+            self.hint = (f"{valid} ", *self.hint) if self.hint else (valid,)
         super().__init__(": ".join([message, *more]))
 
     @property
@@ -248,11 +250,12 @@ def named(option: str) -> str:
     return f"the setting {option}" if "." in option else option.replace("_", "-")
 
 
-def _valid_values(given: object, allowed: str | tuple[str, ...]) -> str:
+def valid_values(given: object, allowed: str | Iterable[str]) -> str:
+    """Return a sentence with the valid values: a description, or a list."""
     if isinstance(allowed, str):
-        return f"Choose {allowed}"
+        return f"Choose {allowed}."
     values = did_you_mean(given, allowed)
-    return values[0].upper() + values[1:]
+    return f"{values[0].upper()}{values[1:]}."
 
 
 def closest(given: object, allowed: Iterable[str]) -> str | None:

@@ -282,5 +282,5 @@ def test_what_was_measured_is_written_by_the_verb(cluster, client4, tmp_path):
         actions.metrics(record, None, str(path), cluster)
     with pytest.raises(InvalidRequest, match=r"the folder .*nowhere does not exist\. Create"):
         actions.metrics(record, "ranks", str(tmp_path / "nowhere" / "ranks.csv"), cluster)
-    with pytest.raises(InvalidRequest, match="'rank' is not a table of metrics"):
+    with pytest.raises(InvalidRequest, match="table 'rank' is not valid"):
         actions.metrics(record, "rank", None, cluster)

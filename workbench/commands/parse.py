@@ -13,7 +13,8 @@ from typing import Any, NoReturn
 from workbench import config
 from workbench.commands.table import overview, verbs
 from workbench.commands.verb import ARGUMENT_GROUPS, Answer, Place, Verb, grouped
-from workbench.errors import InvalidRequest, closest, did_you_mean
+from workbench.errors import InvalidRequest, closest, valid_values
+from workbench.hints import TERMINAL
 from workbench.launch import command
 from workbench.log import debug_log
 
@@ -32,7 +33,7 @@ class ParsedLine:
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        raise InvalidRequest(f"{self.prog}: {message}. {self.format_usage().strip()}")
+        raise InvalidRequest(f"{self.prog}: {message}.", hint=self.format_usage().strip())
 
 
 def answer(arguments: Sequence[str], place: Place) -> Answer | None:
@@ -67,12 +68,14 @@ def parse(arguments: Sequence[str], place: str) -> ParsedLine:
     """
     known = verbs(place)
     if not arguments:
-        raise InvalidRequest(f"{place}: missing subcommand. Choose from: {', '.join(known)}. See {place} --help.")
+        choice = f"Choose from: {', '.join(known)}. See {place} --help."
+        raise InvalidRequest(f"{place}: missing subcommand.", allowed=known, hint=choice)
     name, *rest = arguments
     if name in HELP:
         return ParsedLine("help", {"text": overview(place)})
     if name not in known:
-        raise InvalidRequest(f"{place} {name}: no such subcommand, {did_you_mean(name, known)}")
+        allowed = [HELP[1], *(["--version"] if place == TERMINAL else [])] if name.startswith("-") else [*known]
+        raise _unknown(f"{place} {name}: no such subcommand", name, allowed)
     parser = _parser(known[name], place)
     if any(argument in HELP for argument in rest):
         return ParsedLine("help", {"text": parser.format_help().rstrip()})
@@ -84,7 +87,7 @@ def parse(arguments: Sequence[str], place: str) -> ParsedLine:
     parse_known = parser.parse_known_args if "--" in joined else parser.parse_known_intermixed_args
     options, unknown = parse_known(joined)
     if unknown:
-        raise InvalidRequest(f"{parser.prog}: {_describe_unknown(unknown, known[name], place)}")
+        raise _unknown_argument(parser.prog, unknown, known[name], place)
     return ParsedLine(name, vars(options))
 
 
@@ -124,15 +127,21 @@ def _joined(typed: Sequence[str], verb: Verb) -> list[str]:
     return joined
 
 
-def _describe_unknown(unknown: Sequence[str], verb: Verb, place: str) -> str:
+def _unknown(message: str, given: str, allowed: Sequence[str]) -> InvalidRequest:
+    return InvalidRequest(f"{message}.", given=given, allowed=allowed, hint=valid_values(given, allowed))
+
+
+def _unknown_argument(prog: str, unknown: Sequence[str], verb: Verb, place: str) -> InvalidRequest:
+    usage = f"Usage: {verb.usage(place)}"
     option = next((argument.partition("=")[0] for argument in unknown if argument.startswith("-")), None)
     if option is None:
-        return f"unexpected {unknown[0]!r}. Usage: {verb.usage(place)}"
-    allowed = [argument.name for argument in verb.at(place) if argument.is_option]
+        return InvalidRequest(f"{prog}: unexpected {unknown[0]!r}.", given=unknown[0], hint=usage)
+    allowed = [*(argument.name for argument in verb.at(place) if argument.is_option), HELP[1]]
     positional = {argument.name: argument.metavar for argument in verb.at(place) if not argument.is_option}
     if metavar := positional.get(closest(option, [*allowed, *positional]) or ""):
-        return f"unknown option {option!r}, pass {metavar} without an option. Usage: {verb.usage(place)}"
-    return f"unknown option {option!r}, {did_you_mean(option, allowed)}"
+        message = f"{prog}: unknown option {option!r}, pass {metavar} without an option."
+        return InvalidRequest(message, given=option, allowed=allowed, hint=usage)
+    return _unknown(f"{prog}: unknown option {option!r}", option, allowed)
 
 
 def split_option(typed: Sequence[str], last: str) -> tuple[list[str], str]:

@@ -9,7 +9,7 @@ from typing import BinaryIO
 
 from workbench.deploy import registry
 from workbench.deploy.record import Record, logs_folder
-from workbench.errors import ClusterNotFound, InvalidRequest, did_you_mean
+from workbench.errors import ClusterNotFound, InvalidRequest
 from workbench.files.private import make_private, opener
 from workbench.log import output
 from workbench.log.printable import printable
@@ -57,7 +57,13 @@ def read(path: Path, rank: int | str | None = None) -> str:
         return "\n".join(f"==> {stem} <==\n{_text(file)}" for stem, file in files.items())
     ranks = [stem.removeprefix("rank-") for stem in files if stem.startswith("rank-")]
     if str(rank) not in ranks:
-        raise InvalidRequest(f"rank {rank!r} has no log: {did_you_mean(str(rank), ranks)}")
+        raise InvalidRequest(
+            f"rank {rank!r} has no log.",
+            option="rank",
+            given=rank,
+            allowed=ranks,
+            hint=f"Ranks with a log: {', '.join(ranks) or 'none'}.",
+        )
     return _text(files[f"rank-{rank}"])
 
 

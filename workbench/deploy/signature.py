@@ -9,6 +9,7 @@ import textwrap
 from collections.abc import Callable
 from typing import Concatenate, ParamSpec, TypeVar, get_type_hints
 
+from workbench.errors import closest
 from workbench.launch.options import ClusterOption, options
 
 _P = ParamSpec("_P")
@@ -35,7 +36,9 @@ def takes(
             try:
                 options = make(*args, **kwargs)
             except TypeError as error:
-                raise TypeError(f"{method.__qualname__}{str(error).partition('.__init__')[2]}") from None
+                message = f"{method.__qualname__}{str(error).partition('.__init__')[2]}"
+                close = closest(message.partition("unexpected keyword argument ")[2].strip("'"), types)
+                raise TypeError(f"{message}. Did you mean {close!r}?" if close else message) from None
             return method(self, options)
 
         functools.update_wrapper(wrapper, method)

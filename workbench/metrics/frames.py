@@ -49,7 +49,7 @@ def frame(update: Update, table: str) -> pd.DataFrame:
         If the name of the table is not valid.
     """
     if table not in TABLES:
-        raise InvalidRequest(f"{table!r} is not a table of metrics. Choose from: {', '.join(TABLES)}.")
+        raise InvalidRequest(option="table", given=table, allowed=TABLES)
     import pandas as pd
 
     return pd.DataFrame(TABLES[table](update))

@@ -47,7 +47,7 @@ def _own_registry(monkeypatch, tmp_path):
         ("start 2 --timeout soon", r"^timeout 'soon' is not valid. Choose a time above zero"),
         ("start 2 --idle-timeout -1", r"^idle-timeout '-1' is not valid. Choose a time above zero"),
         ("start 2 --name 'a b'", r"^name 'a b' is not valid. Choose 1 to 40 letters, digits"),
-        ("stat", r"^%mpicluster stat: no such subcommand, did you mean 'status'\?"),
+        ("stat", r"^%mpicluster stat: no such subcommand. Did you mean 'status'\?"),
         ("start --rank 2", r"^%mpicluster start: unknown option '--rank'"),
         (
             "attach nobody",

@@ -38,7 +38,7 @@ def test_a_comment_begins_between_words_as_in_a_shell(line, words):
 
 def test_only_a_terminal_answers_in_json():
     assert parse(["list", "--json"], TERMINAL).options == {"all": False, "json": True, "verbose": False}
-    with pytest.raises(InvalidRequest, match="%mpicluster list: unknown option '--json', allowed: --all, --verbose"):
+    with pytest.raises(InvalidRequest, match=r"%mpicluster list: unknown option '--json'\. Allowed: --all, --verbose"):
         parse(["list", "--json"], NOTEBOOK)
 
 
@@ -46,14 +46,16 @@ def test_only_a_terminal_answers_in_json():
     ("line", "message"),
     [
         ("", r"^%mpicluster: missing subcommand\. Choose from: start, status, list, attach, .*--help"),
-        ("strat 4", r"^%mpicluster strat: no such subcommand, did you mean 'start'\? \(allowed: start, status,"),
-        ("demo", r"^%mpicluster demo: no such subcommand, allowed: start, status"),
-        ("start --nmae x", r"^%mpicluster start: unknown option '--nmae', did you mean '--name'\? \(allowed: --name,"),
-        ("start --nmae=x", r"unknown option '--nmae', did you mean '--name'"),
-        ("start --thr 2", r"unknown option '--thr', did you mean '--threads'"),
+        ("strat 4", r"^%mpicluster strat: no such subcommand. Did you mean 'start'\? \(allowed: start, status,"),
+        ("demo", r"^%mpicluster demo: no such subcommand. Allowed: start, status"),
+        ("start --nmae x", r"^%mpicluster start: unknown option '--nmae'. Did you mean '--name'\? \(allowed: --name,"),
+        ("start --nmae=x", r"unknown option '--nmae'. Did you mean '--name'"),
+        ("start --thr 2", r"unknown option '--thr'. Did you mean '--threads'"),
         ("start --ranks 4", r"unknown option '--ranks', pass N without an option\. Usage: %mpicluster start \[N\] \["),
         ("start --rank=4", r"unknown option '--rank', pass N without an option\. Usage"),
         ("stop --name a", r"unknown option '--name', pass NAME without an option\. Usage: %mpicluster stop \[NAME\]"),
+        ("start --hlep", r"unknown option '--hlep'\. Did you mean '--help'"),
+        ("--hlep", r"no such subcommand\. Did you mean '--help'"),
         ("start 4 8", r"^%mpicluster start: unexpected '8'\. Usage: %mpicluster start \[N\] \[options\]"),
         ("start --name", r"^%mpicluster start: argument --name: expected one argument\. usage: %mpicluster start"),
         ("attach", r"^%mpicluster attach: the following arguments are required: NAME\. usage: .* attach NAME "),
@@ -65,6 +67,20 @@ def test_only_a_terminal_answers_in_json():
 def test_what_cannot_be_asked_for_is_refused_in_one_sentence(line, message):
     with pytest.raises(InvalidRequest, match=message):
         parse(split(line), NOTEBOOK)
+
+
+def test_an_unknown_word_is_a_field_of_its_error_with_the_words_there_are_and_the_remedy():
+    for line, word, allowed, hint in (
+        (["start", "--nmae", "x"], "--nmae", "--name", "Did you mean '--name'?"),
+        (["strat"], "strat", "start", "Did you mean 'start'?"),
+        (["--verson"], "--verson", "--version", "Did you mean '--version'?"),
+    ):
+        with pytest.raises(InvalidRequest) as refused:
+            parse(line, TERMINAL)
+        assert refused.value.given == word
+        assert allowed in refused.value.allowed
+        assert hint in refused.value.hint[0]
+        assert hint not in refused.value.message
 
 
 def _typed(verb):

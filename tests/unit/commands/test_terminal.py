@@ -24,8 +24,8 @@ def _own_registry(monkeypatch, tmp_path):
     ("line", "code", "message"),
     [
         ("", 2, "workbench: missing subcommand. Choose from: start, status, list, logs,"),
-        ("strat", 2, "workbench strat: no such subcommand, did you mean 'start'? (allowed: start, status, list, logs,"),
-        ("attach mpi", 2, "workbench attach: no such subcommand, "),
+        ("strat", 2, "workbench strat: no such subcommand. Did you mean 'start'? (allowed: start, status, list, logs,"),
+        ("attach mpi", 2, "workbench attach: no such subcommand. "),
         ("start --ranks 4", 2, "workbench start: unknown option '--ranks', pass N without an option."),
         ("start 0", 2, "ranks '0' is not valid. Choose a whole number from 1 to 100000, e.g. ranks=4."),
         ("start -3 --json", 2, "ranks '-3' is not valid. Choose a whole number from 1 to 100000, e.g. ranks=4."),
@@ -97,7 +97,7 @@ def test_the_module_is_the_command():
     )
 
     assert done.returncode == 2
-    assert done.stderr.startswith("workbench strat: no such subcommand, did you mean 'start'?")
+    assert done.stderr.startswith("workbench strat: no such subcommand. Did you mean 'start'?")
 
 
 @pytest.mark.parametrize("line", ["--help", "list", "status --json"])

@@ -88,9 +88,10 @@ def test_the_log_of_one_rank_is_its_text_alone(record, rank):
 @pytest.mark.parametrize("rank", [2, -1, "x", "", "0\n", True, "../head", "w1.7"])
 def test_another_rank_is_refused_with_those_there_are(record, rank):
     write(record, head="head", rank_0="0", rank_1="1")
-    with pytest.raises(InvalidRequest, match=r"rank .* has no log: .*allowed: 0, 1") as caught:
+    with pytest.raises(InvalidRequest, match=r"rank .* has no log\. Ranks with a log: 0, 1") as caught:
         logs.read(record.logs, rank)
     assert repr(rank) in str(caught.value)
+    assert (caught.value.option, caught.value.allowed) == ("rank", ("0", "1"))
 
 
 def test_output_that_is_no_text_is_shown_as_well_as_can_be(record):

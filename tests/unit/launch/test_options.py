@@ -53,7 +53,12 @@ def test_the_docstring_has_every_option_with_its_type_in_the_order_of_the_signat
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"nmae": "a"}, r"^MPICluster\.__init__\(\) got an unexpected keyword argument 'nmae'"),
+        (
+            {"nmae": "a"},
+            r"^MPICluster\.__init__\(\) got an unexpected keyword argument 'nmae'\. Did you mean 'name'\?$",
+        ),
+        ({"no_template": True}, r"unexpected keyword argument 'no_template'\. Did you mean 'template'\?$"),
+        ({"dry_run": True}, r"unexpected keyword argument 'dry_run'$"),
         ({"_job": None}, r"^MPICluster\.__init__\(\) got an unexpected keyword argument '_job'"),
     ],
 )

@@ -87,8 +87,9 @@ def test_fits_have_the_columns_of_every_table_also_before_the_first_one(update):
 
 
 def test_a_table_that_there_is_not_is_refused_in_words(update):
-    with pytest.raises(InvalidRequest, match=r"'rank' is not a table of metrics\. Choose from: ranks, nodes"):
+    with pytest.raises(InvalidRequest, match=r"table 'rank' is not valid\. Did you mean 'ranks'\?") as refused:
         frame(update, "rank")
+    assert (refused.value.option, refused.value.given, refused.value.allowed[0]) == ("table", "rank", "ranks")
 
 
 def test_open_metrics_have_the_last_tick_and_the_totals(update):
