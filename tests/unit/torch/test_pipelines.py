@@ -47,6 +47,12 @@ def largest(costs, firsts, kept, microbatches):
     )
 
 
+def encoder(norm=None):
+    return nn.TransformerEncoder(
+        nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True), 4, norm, enable_nested_tensor=False
+    )
+
+
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
 def test_no_other_cuts_have_a_smaller_largest_share(seed, schedule):
@@ -179,9 +185,11 @@ def test_what_a_trace_would_fix_or_lose_is_refused(function, said):
     [
         (resnet(20, 2), torch.randn(2, 3, 8, 8)),
         (transformer(2), torch.randint(0, 64, (2, 16))),
+        (encoder(), torch.randn(2, 5, 8)),
+        (nn.Sequential(nn.Linear(8, 8), encoder(norm=nn.LayerNorm(8)), nn.Linear(8, 1)), torch.randn(2, 5, 8)),
         (nn.Linear(3, 3), torch.randn(2, 3)),
     ],
-    ids=["sequential", "traced", "one layer"],
+    ids=["sequential", "traced", "encoder", "part that is an encoder", "one layer"],
 )
 def test_the_layers_are_the_module_with_its_names(module, rows):
     layers = Layers(module, 0.25)
@@ -193,6 +201,13 @@ def test_the_layers_are_the_module_with_its_names(module, rows):
     torch.testing.assert_close(whole(layers)(rows), module(rows))
     assert set(whole(layers).state_dict()) == set(module.state_dict())
     assert [*layers.shared()] == []
+
+
+def test_an_encoder_of_a_transformer_is_cut_between_its_layers():
+    layers = Layers(nn.Sequential(nn.Linear(8, 8), encoder(norm=nn.LayerNorm(8))))
+    names = [layers[number].name for number in range(len(layers))]
+
+    assert names == ["0", "1.layers.0", "1.layers.1", "1.layers.2", "1.layers.3", "1.norm"]
 
 
 def test_a_large_submodule_is_opened_and_arguments_with_defaults_are_kept():
@@ -279,6 +294,26 @@ def test_costs_count_what_a_layer_saves_and_leave_running_means_unchanged():
     assert min(each.seconds for each in (first, norm, relu, last)) > 0
     assert all(torch.equal(value, before[name]) for name, value in module.state_dict().items())
     assert all(weight.grad is None for weight in module.parameters())
+
+
+def test_a_layer_is_measured_until_its_two_shortest_times_agree(monkeypatch):
+    spent = iter([9, 5, 8, 2, 7, 1, 1.05, *[6] * 9])
+    begins = itertools.repeat(0)
+    clock = itertools.chain.from_iterable(zip(begins, spent, strict=False))
+    monkeypatch.setattr("time.thread_time", lambda: next(clock))
+    first, last = measured(Layers(nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))), torch.randn(4, 3))
+
+    assert (first.seconds, last.seconds) == (1, 6)
+
+
+def test_a_stage_almost_without_work_is_named_with_the_layer_that_is_not_cut():
+    uneven = plan([cost(0.01, name="a"), cost(9.0, name="b"), cost(0.01), cost(0.01)]).uneven()
+
+    assert uneven == (
+        "stage 0 has 0% of the time, and stage 1, with the layer b, has 100%. Use the parts of b as layers of an "
+        "nn.Sequential, or fewer stages."
+    )
+    assert plan([cost()] * 4).uneven() == ""
 
 
 class _ActsFirst(nn.Module):

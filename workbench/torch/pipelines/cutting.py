@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import torch
@@ -107,6 +108,8 @@ def pipeline(
     dist.broadcast_object_list(found)
     if isinstance(found[0], InvalidRequest):
         raise found[0]
+    if dist.get_rank() == 0 and (uneven := found[0].uneven()):
+        warnings.warn(uneven, stacklevel=2)
     return Pipeline(module, layers, found[0], loss, seed=seed, device=device)
 
 

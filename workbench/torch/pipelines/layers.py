@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -52,7 +53,8 @@ class Layers:
     Notes
     -----
     The layers are found by ``torch.fx`` (Reed et al., 2022). `nn.Sequential` is opened, and so are the module and its
-    large submodules; other submodules run as they are. Names of weights remain those of the module.
+    large submodules, also an `nn.TransformerEncoder` without masks; other submodules run as they are. Names of weights
+    remain those of the module.
     """
 
     def __init__(self, module: nn.Module, share: float = 0.5) -> None:
@@ -130,6 +132,11 @@ class _Tracer(fx.Tracer):
             raise ValueError("a part runs in torch.no_grad() or torch.autocast(), which a trace would lose")
         return super().create_node(*args, **options)
 
+    def call_module(self, m: nn.Module, forward: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if type(m) is nn.TransformerEncoder and len(args) == 1 and not kwargs:
+            forward = functools.partial(_encoded, m)
+        return super().call_module(m, forward, args, kwargs)
+
     def is_leaf_module(self, m: nn.Module, _: str) -> bool:
         if m is self._opened or type(m) is nn.Sequential:
             return False
@@ -140,6 +147,13 @@ class _Tracer(fx.Tracer):
         except Exception:  # noqa: BLE001  (the forward of the user may raise anything when it gets no tensor)
             return True
         return False
+
+
+def _encoded(encoder: nn.TransformerEncoder, rows: Any) -> Any:
+    """Do as the ``forward`` of the encoder without masks, whose conditions torch.fx does not trace."""
+    for layer in encoder.layers:
+        rows = layer(rows)
+    return rows if encoder.norm is None else encoder.norm(rows)
 
 
 def _modes() -> tuple[bool, ...]:

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 SCHEDULES = ("gpipe", "1f1b", "bidirectional")
 """Valid orders of forward and backward passes."""
+# A stage has nearly no work below this part of an equal share of the time.
+_IDLE = 0.1
 
 
 @dataclass(frozen=True)
@@ -167,6 +169,20 @@ class Plan:
         last = self.costs[self.layers(stage - 1)[1] - 1]
         # Gradients pass between stages, and not to the rows.
         return torch.empty(last.shape, dtype=last.dtype, device="meta", requires_grad=True)
+
+    def uneven(self) -> str:
+        """Return a warning if a stage has nearly no work beside one with a layer that is not cut, otherwise nothing."""
+        stages = [self.costs[slice(*self.layers(stage))] for stage in range(self.layout.stages)]
+        times = [sum(cost.seconds for cost in costs) for costs in stages]
+        total = sum(times) or 1.0
+        least, most = (times.index(each(times)) for each in (min, max))
+        if times[least] / total > _IDLE / len(stages):
+            return ""
+        layer = max(stages[most], key=lambda cost: cost.seconds).name
+        return (
+            f"stage {least} has {times[least] / total:.0%} of the time, and stage {most}, with the layer {layer}, has "
+            f"{times[most] / total:.0%}. Use the parts of {layer} as layers of an nn.Sequential, or fewer stages."
+        )
 
     def table(self) -> str:
         """Return the stages as a table."""
