@@ -410,7 +410,16 @@ def test_a_fit_ends_when_the_loss_does_not_fall_or_the_callback_says_so(client4)
     }
     assert len(fit(torched.net(), torched.cross_entropy, X, y, patience=2, **options)) == 3
     assert (
-        len(fit(torched.net(), torched.cross_entropy, X, y, callback=lambda epoch, _: np.equal(epoch, 1), **options))
+        len(
+            fit(
+                torched.net(),
+                torched.cross_entropy,
+                X,
+                y,
+                callback=lambda its: np.equal(its["iteration"], 2),
+                **options,
+            )
+        )
         == 2
     )
     with pytest.raises(InvalidRequest, match="epochs=0, patience=None is not valid"):

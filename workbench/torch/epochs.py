@@ -38,7 +38,7 @@ class Plan:
     optimizer: Callable[[Any], Any] | None
     schedule: Callable[[Any], Any] | None
     patience: int | None
-    callback: Callable[[int, Record], object] | None
+    callback: Callable[[Record], object] | None
     checkpoint: str | None
     seed: int
     shuffle: str | None
@@ -76,7 +76,7 @@ def train(
 
     def tell(epoch: int, record: Record) -> bool:
         report(epoch, name=plan.name, **record)
-        ends = plan.callback is not None and plan.callback(epoch, record)
+        ends = plan.callback is not None and plan.callback({"iteration": epoch + 1, **record})
         # Comparisons of numbers of NumPy return a bool of NumPy.
         return isinstance(ends, bool | np.bool_) and bool(ends)
 

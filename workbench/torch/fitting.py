@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from workbench.collective.api import run_on_ranks
@@ -28,7 +28,7 @@ def fit(
     schedule: Callable[[Any], Any] | None = None,
     validation: tuple[Any, Any] | Stream | None = None,
     patience: int | None = None,
-    callback: Callable[[int, dict[str, float]], object] | None = None,
+    callback: Callable[[Mapping[str, float]], object] | None = None,
     checkpoint: str | None = None,
     seed: int = 0,
     shuffle: str | None = "exchange",
@@ -62,7 +62,8 @@ def fit(
     patience : int, default=None
         Number of epochs without a lower loss after which the training ends; the loss of `validation` if given.
     callback : callable, default=None
-        Called on the first rank with the number of the epoch and its record. The training ends if it returns True.
+        Called on the first rank after each epoch, as the callbacks of estimators in the notebook, with a mapping of
+        ``iteration``, ``loss`` and, with `validation`, ``validation_loss``. The training ends if it returns True.
     checkpoint : str, default=None
         File on a file system of all ranks, replaced in one step after each epoch. If the file exists, the training
         continues after its last epoch, on any number of ranks.
