@@ -163,10 +163,10 @@ def _check_extra(line: str) -> None:
         )
     if instead is not None:
         raise InvalidRequest(
-            f"--extra {line!r} is not valid: the workbench has an option for {name}.",
+            f"--extra {line!r} is not valid: the workbench sets {name}.",
             option="extra",
             given=line,
-            hint=f"Use the option {instead} of the workbench instead, outside of --extra.",
+            hint=f"Use {instead} of the workbench, outside of --extra.",
         )
 
 
