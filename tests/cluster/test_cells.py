@@ -472,7 +472,7 @@ def test_cells_of_two_notebooks_take_turns_from_the_very_first(cluster4):
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(90)
+        thread.join(2 * DEADLINE)
 
     assert results == {1: [[4] * 4] * 10, 10: [[40] * 4] * 10}
 

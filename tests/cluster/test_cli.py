@@ -10,6 +10,7 @@ import subprocess
 import sys
 
 import pytest
+from support.patience import DEADLINE
 
 from workbench.deploy import registry
 
@@ -28,7 +29,7 @@ def run(*words, code=0, **variables):
     """Run the command to its end; return what it printed and what it complained of."""
     done = subprocess.run(
         [sys.executable, "-m", "workbench", *words],
-        capture_output=True, text=True, timeout=100, check=False, env={**os.environ, **variables},
+        capture_output=True, text=True, timeout=2 * DEADLINE, check=False, env={**os.environ, **variables},
     )  # fmt: skip
     assert done.returncode == code, done.stderr
     return done.stdout, done.stderr
@@ -61,7 +62,9 @@ def test_start_prints_the_name_and_how_to_attach_and_a_line_for_each_state_that_
 
 @pytest.mark.usefixtures("started")
 def test_another_process_attaches_and_leaves_the_cluster_running():
-    done = subprocess.run([sys.executable, "-c", USE, "cli"], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", USE, "cli"], capture_output=True, text=True, timeout=DEADLINE, check=True
+    )
     assert done.stdout == "2 5\n"
 
 
@@ -149,7 +152,7 @@ def test_ctrl_c_removes_what_was_started(tmp_path):
 
         process.send_signal(signal.SIGINT)
 
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=DEADLINE)
     assert process.returncode == 130
     assert out == ""
     assert err.endswith("interrupted\n")

@@ -45,7 +45,7 @@ def cells(tmp_path_factory):
     """The outputs of each cell, by its name, in a registry that nobody else uses."""
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source) for source in CELLS.values()])
     kernel = NotebookClient(
-        notebook, timeout=100, startup_timeout=round(DEADLINE), kernel_name="python3", allow_errors=True
+        notebook, timeout=round(2 * DEADLINE), startup_timeout=round(DEADLINE), kernel_name="python3", allow_errors=True
     )
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("JUPYTER_DATA_DIR", str(tmp_path_factory.mktemp("jupyter")))
@@ -151,7 +151,7 @@ class Kernel:
     def _printed(self, complete):
         printed = ""
         while True:
-            message = self.client.get_iopub_msg(timeout=60)
+            message = self.client.get_iopub_msg(timeout=DEADLINE)
             assert message["msg_type"] != "error", message["content"]["evalue"]
             if message["msg_type"] == "stream":
                 printed += message["content"]["text"]

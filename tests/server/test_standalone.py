@@ -248,7 +248,7 @@ def test_ctrl_c_ends_it_with_its_dashboard(cluster, options):
     [panel] = panels_of(process.pid, record)
     process.send_signal(signal.SIGINT)
 
-    assert process.wait(timeout=60) == 0
+    assert process.wait(timeout=DEADLINE) == 0
     rest = process.stdout.read()
     process.stdout.close()
     assert (rest == "") == bool(options)

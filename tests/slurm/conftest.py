@@ -10,6 +10,7 @@ import subprocess
 from contextlib import closing
 
 import pytest
+from support.patience import DEADLINE
 from support.slurm import Slurm, missing
 
 
@@ -30,7 +31,7 @@ def installed():
 def namespaces(installed):
     """What needs nodes that are hosts of their own, in a Slurm of its own, takes this."""
     probe = ["unshare", "--net", "--uts", "--ipc", "--mount", "--pid", "--fork", "true"]
-    done = subprocess.run(probe, capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run(probe, capture_output=True, text=True, check=False, timeout=DEADLINE)
     if done.returncode:
         _leave_out(f"nodes cannot be hosts of their own here (it takes root): {done.stderr.strip()}")
 

@@ -239,7 +239,7 @@ CELLS = (
 def test_a_notebook_starts_and_stops_one(slurm):
     cells = [nbformat.v4.new_code_cell(source) for source in CELLS]
     notebook = nbformat.v4.new_notebook(cells=cells)
-    NotebookClient(notebook, timeout=60, kernel_name="python3").execute(env=dict(os.environ))
+    NotebookClient(notebook, timeout=round(DEADLINE), kernel_name="python3").execute(env=dict(os.environ))
     _, started, told, stopped = [str(cell.outputs) for cell in cells]
     assert re.search(r"job \d+ RUNNING on n\[1-2\] · ready · 4 of 4 ranks", started)
     assert str(two_on_each(4)) in told.replace("\\n", "")
@@ -249,7 +249,7 @@ def test_a_notebook_starts_and_stops_one(slurm):
 
 def test_it_ends_in_order_before_the_scheduler_ends_it(slurm, ending):
     record = ending.record
-    until("its job has ended", lambda: record.job not in slurm.jobs(), within=75)
+    until("its job has ended", lambda: record.job not in slurm.jobs(), within=2 * DEADLINE)
     assert slurm.state(record.job) == "COMPLETED"
     assert end(slurm, record.job) < record.ends
     assert "ending the cluster: its walltime is up" in ending.logs()

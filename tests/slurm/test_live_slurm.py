@@ -7,7 +7,7 @@ from contextlib import closing
 
 import pytest
 from support.daemons import Trouble, running
-from support.processes import until
+from support.processes import DEADLINE, until
 from support.slurm import NAMES, Slurm
 
 WHERE = "srun sh -c 'echo $SLURMD_NODENAME'"
@@ -31,7 +31,9 @@ def test_a_job_runs_on_four_nodes(slurm, tmp_path):
 def test_what_this_process_starts_reaches_it(slurm, tmp_path):
     (tmp_path / "script").write_text(f"#!/bin/sh\n{WHERE}\n")
     command = ["qsub", "-l", "nodes=2:ppn=2", "-o", tmp_path / "out", tmp_path / "script"]
-    job = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True, timeout=60).stdout.strip()
+    job = subprocess.run(
+        command, cwd=tmp_path, capture_output=True, text=True, check=True, timeout=DEADLINE
+    ).stdout.strip()
     ends(slurm, job)
     assert len((tmp_path / "out").read_text().split()) == 4
 

@@ -9,7 +9,7 @@ import dask
 import pytest
 from support.batch import command, nothing_is_left, one_job, starting
 from support.daemons import Trouble
-from support.processes import until
+from support.processes import DEADLINE, until
 
 from workbench import MPICluster
 from workbench.commands import actions
@@ -292,7 +292,7 @@ def test_a_home_that_the_node_does_not_have(slurm, tmp_path):
 def test_a_file_system_without_room():
     start = f"{sys.executable} -m workbench start 2 --name {NAME} --scheduler slurm --nodes 1"
     line = f"ulimit -f 0; exec {start}"
-    done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, timeout=DEADLINE, check=False)
     assert (done.returncode, done.stdout) == (1, "")
     assert "must be a folder that you can write to, with free space" in done.stderr
     assert "Traceback" not in done.stderr

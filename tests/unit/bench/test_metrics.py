@@ -11,6 +11,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from support.patience import DEADLINE
 
 from workbench.bench import metrics, simulated_nodes, watching
 from workbench.errors import InvalidRequest, WorkbenchError
@@ -110,6 +111,6 @@ async def test_a_head_that_ends_while_it_is_measured_ends_the_measurement(monkey
     monkeypatch.setattr(watching, "_percent", die)
 
     with pytest.raises(ExceptionGroup) as told:
-        await asyncio.wait_for(watching._head(4, 2, 1.0), 100)
+        await asyncio.wait_for(watching._head(4, 2, 1.0), 2 * DEADLINE)
 
     assert told.group_contains(OSError)

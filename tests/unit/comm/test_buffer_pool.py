@@ -21,6 +21,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import sparse
+from support.patience import DEADLINE
 
 from workbench.comm.buffer_pool import HUGE, Pool, aligned, slab_size
 
@@ -353,7 +354,7 @@ def test_memory_that_dies_in_another_thread_is_taken_again():
 
     thread = threading.Thread(target=hand_over.get)
     thread.start()
-    thread.join(10)
+    thread.join(DEADLINE)
 
     assert address(pool.take(5000)) == first
 
@@ -380,7 +381,7 @@ def test_threads_take_and_drop_at_once_and_never_see_each_other():
 
     with ThreadPoolExecutor(8) as threads:
         for done in [threads.submit(work, value) for value in range(1, 9)]:
-            done.result(60)
+            done.result(DEADLINE)
 
     del done
     statistics = pool.statistics()
@@ -488,7 +489,9 @@ pool.take({256 * MIB})[-1] = 1
 print(pool.statistics().given_back)
 """
 
-    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    ended = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=DEADLINE, check=False
+    )
 
     assert ended.stderr == ""
     assert int(ended.stdout) == slab_size(200 * MIB)

@@ -8,6 +8,7 @@ import stat
 import psutil
 import pytest
 from distributed import Scheduler, Worker
+from support.patience import DEADLINE
 
 from workbench.comm.unix_http import UnixHTTP
 from workbench.files import node_dirs
@@ -31,7 +32,7 @@ async def get(path, socket):
     """Return the answer of an HTTP server on a Unix socket."""
     reader, writer = await asyncio.open_unix_connection(str(socket))
     writer.write(f"GET {path} HTTP/1.0\r\n\r\n".encode())
-    answer = await asyncio.wait_for(reader.read(), 10)
+    answer = await asyncio.wait_for(reader.read(), DEADLINE)
     writer.close()
     await writer.wait_closed()
     return answer

@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import pytest
+from support.patience import DEADLINE
 
 from workbench import cli
 from workbench.commands.completion import SCRIPTS
@@ -43,7 +44,7 @@ def test_another_shell_is_refused(capsys):
 def test_the_script_is_one_of_the_shell(shell, capsys):
     assert cli.main(["completion", shell]) == 0
     script = capsys.readouterr().out
-    assert subprocess.run([shell, "-n"], input=script, text=True, check=False, timeout=60).returncode == 0
+    assert subprocess.run([shell, "-n"], input=script, text=True, check=False, timeout=DEADLINE).returncode == 0
 
 
 def test_bash_completes_the_command(capsys, tmp_path):
@@ -54,5 +55,5 @@ def test_bash_completes_the_command(capsys, tmp_path):
     script = capsys.readouterr().out + (
         f"COMP_WORDS=({command} start --prot); COMP_CWORD=2; _workbench {command}; printf '%s\\n' \"${{COMPREPLY[@]}}\""
     )
-    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True, timeout=DEADLINE)
     assert done.stdout.split() == ["--protocol"]

@@ -6,6 +6,7 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
+from support.patience import DEADLINE
 
 from workbench.commands import doctor
 from workbench.deploy import registry
@@ -300,7 +301,9 @@ def test_examining_loads_no_mpi_into_the_process():
     code = (
         "import sys; from workbench.commands.doctor import examine; list(examine()); print('mpi4py.MPI' in sys.modules)"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=90, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=2 * DEADLINE, check=True
+    )
 
     assert done.stdout.split() == ["False"]
 

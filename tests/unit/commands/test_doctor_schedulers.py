@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.patience import DEADLINE
 
 from workbench.commands import doctor_schedulers as checks
 from workbench.errors import LaunchError
@@ -157,7 +158,7 @@ def test_ssh_is_needed_by_nobody():
 def answer_with_malformed_settings(folder, *arguments):
     (folder / "jobqueue.yaml").write_text("jobqueue: [slurm: {\n", encoding="utf-8")
     command, environment = [sys.executable, "-m", *arguments], os.environ | {"DASK_CONFIG": str(folder)}
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=DEADLINE, check=False)
 
 
 def test_settings_that_cannot_be_read_are_told_with_their_file_and_nothing_else_is_checked(tmp_path):

@@ -8,6 +8,7 @@ import subprocess
 import sys
 
 import pytest
+from support.patience import DEADLINE
 
 from workbench import __version__, cli
 from workbench.deploy import registry
@@ -85,7 +86,7 @@ def test_help_loads_neither_dask_nor_a_notebook():
         "import sys; from workbench.cli import main; main(['--help']); print(*sys.modules, sep='\\n', file=sys.stderr)"
     )
 
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=DEADLINE, check=True)
 
     assert done.stdout.startswith("start and stop:\n  workbench start [N]")
     assert {"dask", "distributed", "IPython", "numpy", "yaml"}.isdisjoint(done.stderr.splitlines())
@@ -93,7 +94,7 @@ def test_help_loads_neither_dask_nor_a_notebook():
 
 def test_the_module_is_the_command():
     done = subprocess.run(
-        [sys.executable, "-m", "workbench", "strat"], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-m", "workbench", "strat"], capture_output=True, text=True, timeout=DEADLINE, check=False
     )
 
     assert done.returncode == 2
@@ -103,11 +104,11 @@ def test_the_module_is_the_command():
 @pytest.mark.parametrize("line", ["--help", "list", "status --json"])
 def test_a_command_whose_reader_leaves_early_ends_silently_as_by_sigpipe(line):
     reader = subprocess.Popen(["true"], stdin=subprocess.PIPE)
-    reader.wait(timeout=60)
+    reader.wait(timeout=DEADLINE)
 
     done = subprocess.run(
         [sys.executable, "-m", "workbench", *line.split()],
-        stdout=reader.stdin, stderr=subprocess.PIPE, text=True, timeout=60, check=False,
+        stdout=reader.stdin, stderr=subprocess.PIPE, text=True, timeout=DEADLINE, check=False,
     )  # fmt: skip
 
     reader.stdin.close()

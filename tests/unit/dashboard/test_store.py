@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
+from support.patience import DEADLINE
 
 from workbench.bench.simulated import Simulated
 from workbench.dashboard import diagnosis, head_source, overview
@@ -139,7 +140,7 @@ async def test_two_who_look_share_one_that_asks_and_nobody_is_asked_when_they_ha
     told = [asyncio.Event(), asyncio.Event()]
     leave = [store.listen(event.set) for event in told]
     for event in told:
-        await asyncio.wait_for(event.wait(), 10)
+        await asyncio.wait_for(event.wait(), DEADLINE)
 
     assert source.asked == 1
     asking = store._poll_task
@@ -243,7 +244,7 @@ async def test_one_who_looks_and_fails_does_not_keep_the_others_from_it():
 
     for _ in range(2):
         told.clear()
-        await asyncio.wait_for(told.wait(), 10)
+        await asyncio.wait_for(told.wait(), DEADLINE)
 
     for each in leave:
         each()
@@ -257,7 +258,7 @@ async def test_who_comes_when_what_asks_has_ended_is_told_again():
 
     told = asyncio.Event()
     leave_too = store.listen(told.set)
-    await asyncio.wait_for(told.wait(), 10)
+    await asyncio.wait_for(told.wait(), DEADLINE)
     leave()
     leave_too()
 

@@ -299,7 +299,7 @@ def test_of_processes_that_create_the_same_cluster_exactly_one_wins(stale):
         racer.stdin.flush()
     results = [racer.stdout.read(rounds).decode() for racer in racers]
     for racer in racers:
-        racer.communicate(timeout=60)
+        racer.communicate(timeout=DEADLINE)
     assert [one + two in ("01", "10") for one, two in zip(*results, strict=True)] == [True] * rounds
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import dask
 import pytest
+from support.patience import DEADLINE
 
 from workbench.deploy.job_spec import identity, public_id
 from workbench.deploy.record import Record
@@ -312,14 +313,14 @@ def test_what_killed_processes_have_left_on_a_node_goes_with_the_next_cluster_th
         left = [node_dirs.shared_memory(killed), node_dirs.sockets(killed), node_dirs.spill(killed)]
         used = [node_dirs.shared_memory(running), node_dirs.sockets(running), node_dirs.spill(running)]
         dead.kill()
-        dead.wait(60)
+        dead.wait(DEADLINE)
 
         node_dirs.acquire_node(other, "world-0")
 
         assert not any(folder.exists() for folder in left)
         assert all(folder.exists() for folder in used)
         alive.stdin.close()
-        alive.wait(60)
+        alive.wait(DEADLINE)
     node_dirs.release_node(other)
     assert not node_dirs.shared_memory(other, make=False).exists()
     node_dirs.remove(running)
@@ -333,7 +334,7 @@ def test_a_node_is_vacated_by_the_last_process_alone():
         node_dirs.release_node(cluster)
         assert node_dirs.shared_memory(cluster, make=False).exists()
         peer.stdin.close()
-        peer.wait(60)
+        peer.wait(DEADLINE)
     node_dirs.release_node(cluster)
     assert not node_dirs.shared_memory(cluster, make=False).exists()
 

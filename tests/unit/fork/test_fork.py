@@ -422,5 +422,5 @@ def test_the_names_of_folders_need_no_module_of_hashes_that_builds_for_fips_lack
         "print(runpy.run_path(sys.argv[1])['folder_name']('0123456789abcdef', 'data', 'a'))"
     )
     line = [sys.executable, "-I", "-S", "-c", program, stub.__file__]
-    done = subprocess.run(line, capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(line, capture_output=True, text=True, timeout=DEADLINE, check=True)
     assert done.stdout.strip() == stub.folder_name("0123456789abcdef", "data", "a")

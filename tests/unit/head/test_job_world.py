@@ -9,7 +9,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from support.processes import until
+from support.processes import DEADLINE, until
 
 from workbench.deploy.record import Record
 from workbench.errors import LaunchError
@@ -31,7 +31,7 @@ class Scheduler:
         self.gate.set()
 
     def submit(self, spec):
-        assert self.gate.wait(20)
+        assert self.gate.wait(DEADLINE)
         job = str(77 + len(self.taken))
         spec.receipt.write_text(f"{job}\n")
         os.utime(spec.receipt, (0, 0))  # by the clock of another host, its file server

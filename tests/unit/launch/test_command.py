@@ -9,7 +9,7 @@ import sys
 
 import dask
 import pytest
-from support.processes import until
+from support.processes import DEADLINE, until
 
 from workbench.errors import LaunchError, SchedulerTimeout
 from workbench.launch import command
@@ -92,7 +92,7 @@ def test_a_submission_goes_on_without_who_asked_and_is_not_settled_until_it_ends
     assert not settled(receipt)
 
     asker.send_signal(signal.SIGKILL)
-    asker.wait(60)
+    asker.wait(DEADLINE)
     assert not settled(receipt)
     gate.write_text("go\n")
 

@@ -11,6 +11,7 @@ import sys
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.patience import DEADLINE
 
 from workbench.launch.environment import scrub, scrub_rank
 from workbench.launch.mpi_library import find
@@ -91,7 +92,7 @@ def test_nothing_by_which_mpiexec_tells_a_rank_apart_is_left():
     command = world_command(find(), Geometry.here(1, 1), show)
     outside, _ = scrub(os.environ)
     done = subprocess.run(
-        command.argv, env=command.variables(outside), capture_output=True, text=True, timeout=60, check=True
+        command.argv, env=command.variables(outside), capture_output=True, text=True, timeout=DEADLINE, check=True
     )
     inside = json.loads(done.stdout)
     kept, removed = scrub(inside)

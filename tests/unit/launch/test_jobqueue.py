@@ -13,6 +13,7 @@ import dask
 import dask_jobqueue
 import pytest
 import yaml
+from support.patience import DEADLINE
 
 from workbench.errors import InvalidRequest
 from workbench.launch.interface import Resources
@@ -229,7 +230,7 @@ assert found
 assert signal.getsignal(signal.SIGINT) is before
 assert signal.signal is function
 """
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=DEADLINE)
 
 
 def test_signals_of_other_threads_are_set_while_settings_are_read():

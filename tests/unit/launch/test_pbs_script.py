@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from support import csh
+from support.patience import DEADLINE
 
 from workbench.errors import InvalidRequest
 from workbench.launch.interface import JobSpec, Resources
@@ -169,7 +170,7 @@ def test_the_script_becomes_the_command_whatever_is_in_its_words(tmp_path, shell
     code = 'printf "%s\\n" "$NASTY" "$1"; umask; printf "%s\\n" "$PWD"; exit 5'
     job = spec(folder, command=("/bin/sh", "-c", code, "-", NASTY), walltime=60)
     job.script.write_text(script_text(job, site("pbs"), Flavor.PRO), encoding="utf-8")
-    done = subprocess.run([shell, str(job.script)], cwd="/", capture_output=True, check=False, timeout=30)
+    done = subprocess.run([shell, str(job.script)], cwd="/", capture_output=True, check=False, timeout=DEADLINE)
     assert (done.returncode, done.stdout, done.stderr) == (5, b"", b"")
     assert job.log.read_text(encoding="utf-8").splitlines() == [NASTY, NASTY, "0077", str(folder)]
 
@@ -179,7 +180,7 @@ def test_the_prologue_of_a_c_shell_runs_in_it_and_the_rest_in_sh(tmp_path):
     job = spec(tmp_path, command=("/bin/sh", "-c", 'printf "%s\n" "$SITE" "$NASTY"; cat; exit 5'))
     job.script.write_text(script_text(job, mine, Flavor.PRO), encoding="utf-8")
     # The directive -S names bash.
-    assert subprocess.run(["/bin/bash", job.script], check=False, timeout=30).returncode == 5
+    assert subprocess.run(["/bin/bash", job.script], check=False, timeout=DEADLINE).returncode == 5
     assert job.log.read_text(encoding="utf-8").splitlines() == ["1", NASTY]
 
 
@@ -187,10 +188,10 @@ def test_the_prologue_of_a_c_shell_runs_in_it_and_the_rest_in_sh(tmp_path):
 def test_a_node_without_the_folders_of_the_user_is_told(tmp_path, shell):
     job = spec(tmp_path / "missing")
     text = script_text(job, site("pbs"), Flavor.PRO)
-    assert subprocess.run([shell, "-c", text], check=False, timeout=30).returncode == CODE_NO_OUTPUT
+    assert subprocess.run([shell, "-c", text], check=False, timeout=DEADLINE).returncode == CODE_NO_OUTPUT
     job = spec(tmp_path, command=("/no/such/python",))
     text = script_text(job, site("pbs"), Flavor.PRO)
-    assert subprocess.run([shell, "-c", text], check=False, timeout=30).returncode == CODE_NO_COMMAND
+    assert subprocess.run([shell, "-c", text], check=False, timeout=DEADLINE).returncode == CODE_NO_COMMAND
     assert "/no/such/python" in job.log.read_text(encoding="utf-8")
     assert "not shared with this node" in job.log.read_text(encoding="utf-8")
 

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.patience import DEADLINE
 
 from workbench.errors import LaunchError
 from workbench.launch.allocation import Allocation
@@ -38,7 +39,7 @@ def hosts(tmp_path, monkeypatch):
 
 def run(*argv, **environment):
     done = subprocess.run(
-        argv, env=os.environ | environment, capture_output=True, text=True, check=False, timeout=60,
+        argv, env=os.environ | environment, capture_output=True, text=True, check=False, timeout=DEADLINE,
     )  # fmt: skip
     return done.returncode, done.stdout, done.stderr
 

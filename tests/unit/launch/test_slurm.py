@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support import csh
+from support.patience import DEADLINE
 
 from workbench.deploy.start import preview
 from workbench.errors import InvalidRequest, JobRejected, LaunchError, SchedulerTimeout
@@ -194,7 +195,7 @@ def test_a_script_runs_with_blanks_and_quotes_in_every_value(tmp_path, shell):
     spec = spec_in(folder, command=(str(program), "a b", "'", '"$A"'), environment=values)
     script = tmp_path / "job.sh"
     script.write_text(Slurm.script(spec))
-    done = subprocess.run([shell, script], capture_output=True, text=True, check=True, timeout=30)
+    done = subprocess.run([shell, script], capture_output=True, text=True, check=True, timeout=DEADLINE)
     assert done.stdout == f'{folder}|{values[0][1]}|{values[1][1]}|a b|\'|"$A"|'
 
 
@@ -205,7 +206,7 @@ def test_the_prologue_of_a_c_shell_runs_in_it_and_the_rest_in_sh(tmp_path):
     with settings(**{"shebang": shebang, "job-script-prologue": ["setenv SITE 1"]}):
         spec.script.write_text(Slurm.script(spec), encoding="utf-8")
     spec.script.chmod(0o755)
-    done = subprocess.run([spec.script], capture_output=True, text=True, check=False, timeout=30)
+    done = subprocess.run([spec.script], capture_output=True, text=True, check=False, timeout=DEADLINE)
     assert (done.returncode, done.stdout, done.stderr) == (5, '1|two\n"lines"|it\'s $HOME !! `x`|', "")
 
 
@@ -213,7 +214,7 @@ def test_the_prologue_of_a_c_shell_runs_in_it_and_the_rest_in_sh(tmp_path):
 def test_a_node_without_python_or_folder_says_so_in_one_sentence(tmp_path, what, folder, program):
     spec = spec_in(tmp_path, directory=tmp_path / folder, command=(str(tmp_path / program),))
     done = subprocess.run(
-        ["/bin/sh", "-c", Slurm.script(spec)], capture_output=True, text=True, check=False, timeout=30
+        ["/bin/sh", "-c", Slurm.script(spec)], capture_output=True, text=True, check=False, timeout=DEADLINE
     )
     missing = tmp_path / (program if what == "Python" else folder)
     assert done.returncode == 1

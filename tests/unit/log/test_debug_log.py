@@ -10,6 +10,7 @@ import subprocess
 import sys
 
 import pytest
+from support.patience import DEADLINE
 
 from workbench import bench, cli
 from workbench.deploy.job_spec import job_spec
@@ -236,7 +237,7 @@ def test_lines_have_time_and_process_and_go_to_standard_error_of_the_one_command
     with subprocess.Popen(
         [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=DEADLINE)
 
     assert out == "debug\nNone\n"
     number = process.pid

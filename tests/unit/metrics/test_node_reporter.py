@@ -207,7 +207,7 @@ async def test_a_head_that_does_not_answer_is_asked_again_later():
     clock = HeadClock(SimpleNamespace(scheduler=Scheduler()), is_local=False)
     clock.ahead()
     watching = asyncio.ensure_future(clock.watch())
-    await asyncio.wait_for(asked.wait(), 60)
+    await asyncio.wait_for(asked.wait(), DEADLINE)
     await asyncio.sleep(0)
     assert not watching.done()
     assert clock.ahead() is None

@@ -9,6 +9,7 @@ import tracemalloc
 import numpy as np
 import pytest
 from sklearn.base import clone
+from support.patience import DEADLINE
 
 from workbench.ml import (
     PCA,
@@ -134,7 +135,7 @@ print(sorted({"pandas", "sklearn", "scipy.stats"} & set(sys.modules)))
 
 
 def test_a_fit_of_plain_blocks_loads_neither_scikit_learn_nor_pandas():
-    told = subprocess.run([sys.executable, "-c", FITS], capture_output=True, text=True, check=True, timeout=60)
+    told = subprocess.run([sys.executable, "-c", FITS], capture_output=True, text=True, check=True, timeout=DEADLINE)
 
     assert told.stdout == "[]\n"
 

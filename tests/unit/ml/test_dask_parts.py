@@ -12,7 +12,7 @@ import pytest
 from distributed.comm import CommClosedError
 from distributed.core import ConnectionPool, PooledRPCCall
 from sklearn.exceptions import ConvergenceWarning
-from support.processes import until
+from support.processes import DEADLINE, until
 
 from workbench import place
 from workbench.errors import HeadUnreachable
@@ -59,7 +59,7 @@ async def test_an_error_of_a_part_is_raised_as_it_is(parts):
     parts._client = SimpleNamespace(status="running", run=run)
 
     with pytest.raises(RuntimeError, match="of a part"):
-        await asyncio.wait_for(parts._ask("step", ()), 60)
+        await asyncio.wait_for(parts._ask("step", ()), DEADLINE)
 
 
 class Rows:

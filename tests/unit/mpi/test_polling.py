@@ -7,6 +7,7 @@ import threading
 import time
 
 import pytest
+from support.patience import DEADLINE
 
 from workbench.errors import CollectiveFailed
 from workbench.metrics.call_stack import whereabouts
@@ -134,13 +135,13 @@ class Thread(threading.Thread):
 
     def run(self):
         self.arrived.set()
-        json.loads("1", parse_int=lambda _: self.go_on.wait(60))
+        json.loads("1", parse_int=lambda _: self.go_on.wait(DEADLINE))
 
 
 def test_a_thread_is_where_its_innermost_frame_of_user_code_is():
     thread = Thread()
     thread.start()
-    thread.arrived.wait(60)
+    thread.arrived.wait(DEADLINE)
     watch = CallState()
     watch.enter("Allreduce")
     try:
