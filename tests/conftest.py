@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import secrets
 import shutil
@@ -143,6 +144,17 @@ def hanging_worlds(tmp_path: Path) -> Iterator[None]:
     settings.write_text(f"workbench: {{mpi: {{mpiexec: {program}}}}}")
     yield
     settings.unlink()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Leave what the collection makes out of garbage collections: nothing of it goes, and each would look at all."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.hookimpl(trylast=True)  # after the fixtures of the session have ended what they started
