@@ -284,7 +284,7 @@ class MPICluster(Cluster):
 
         Parameters
         ----------
-        what : {"ranks", "nodes", "cores", "traffic", "operations", "sizes", "fits", "calls"}
+        what : {"ranks", "nodes", "cores", "traffic", "operations", "sizes", "fits", "calls"}, default="ranks"
             The table. ``ranks``, ``nodes``, ``cores``: the last ten minutes, two samples per second. ``traffic``,
             ``operations``, ``sizes``: totals since the start. ``fits``: values logged by fits and `workbench.report`.
             ``calls``: the cost of the latest SPMD calls and cells.
@@ -397,7 +397,7 @@ class MPICluster(Cluster):
 
         Parameters
         ----------
-        world : int
+        world : int, default=0
             Index of the world. Engine ``i`` of the client is rank ``i`` of this world.
 
         Returns

@@ -123,6 +123,17 @@ def test_the_reference_has_types_of_what_is_passed_and_returned(name):
 
     assert {each.name for each in expected} <= set(documented)
     assert [name for name, kind in documented.items() if not kind] == []
+    found = by_name(thing, "Parameters")
+    unstated = [
+        each.name
+        for each in expected
+        if each.default not in {each.empty, None}
+        and each.name in found
+        and "default=" not in found[each.name][0]
+        # Those of another function are there.
+        and "See " not in found[each.name][1]
+    ]
+    assert unstated == []
     returned = inspect.signature(thing).return_annotation
     if inspect.isfunction(thing) and returned not in {"None", "NoReturn", None}:
         assert section(thing, "Returns") or section(thing, "Yields"), "nothing is said of what is returned"

@@ -48,7 +48,7 @@ def run_on_ranks(
     client : distributed.Client, optional
         Client of the cluster. Default: the client of the blocks, or of the first future among the arguments, or the
         current client.
-    result : {"ranks", "root", "blocks"}
+    result : {"ranks", "root", "blocks"}, default="ranks"
         ``"ranks"``: a list of the results of all ranks; ``"root"``: the result of the first rank; ``"blocks"``: arrays
         with one axis or more, or dataframes, stay on their ranks and become a placed collection; a tuple of them
         becomes a tuple of collections.

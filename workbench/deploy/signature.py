@@ -67,6 +67,7 @@ def _parameter(option: ClusterOption) -> str:
     kind = " or ".join(names.get(kind, kind) for kind in option.kinds)
     if option.choices:
         kind = json.dumps(option.choices).replace("[", "{").replace("]", "}")
-    types = ", ".join(filter(None, (kind, "optional" if option.default is None else "")))
+    default = "optional" if option.default is None else f"default={option.default!r}".replace("'", '"')
+    types = ", ".join(filter(None, (kind, default)))
     text = textwrap.fill(option.doc, _LINE_LENGTH, break_on_hyphens=False)
     return f"{option.name} : {types}\n{textwrap.indent(text, '    ')}"

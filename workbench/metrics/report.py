@@ -18,7 +18,7 @@ def report(step: float, *, name: str = "training", **values: float) -> None:
     ----------
     step : float
         Number of the iteration or epoch.
-    name : str
+    name : str, default="training"
         Name of the training: values of one name belong together.
     **values : float
         Numbers by name, for example ``loss=0.3, accuracy=0.91``.

@@ -45,7 +45,7 @@ def build(source: str | Path, *, options: Sequence[str] = ("-O3",), folder: str 
     ----------
     source : str or pathlib.Path
         The file: ``.c``, ``.cc``, ``.cpp`` or ``.cxx``.
-    options : sequence of str
+    options : sequence of str, default=("-O3",)
         Options of the compiler and the linker, for example ``["-O2", "-g"]``.
     folder : str or pathlib.Path, optional
         Folder for the library, to which no other user may write. Default: ``mpi-workbench`` in the user's cache folder

@@ -71,7 +71,7 @@ def pointer(array: Any, dtype: npt.DTypeLike | None = None, *, writable: bool = 
         NumPy array of any shape, contiguous in C order, like blocks.
     dtype : numpy dtype, optional
         The type that the C code expects, for example ``"float64"`` for ``double *``. Default: the dtype of the array.
-    writable : bool
+    writable : bool, default=False
         Whether the C code writes to the array.
 
     Returns

@@ -41,7 +41,7 @@ def place(
         Dask or pandas dataframe or series.
     *others : array, matrix, dataframe or series
         More collections with as many rows: row i of each is on the same rank as row i of ``X``.
-    per : {"rank", "node"}
+    per : {"rank", "node"}, default="rank"
         ``"rank"`` for one block per rank, ``"node"`` for one block per node, on its lowest rank.
     world : int, optional
         Index of the MPI world whose ranks get the blocks. Default: the ranks of all worlds. A call on all ranks

@@ -24,7 +24,7 @@ def reduce(op: Callable[[Any, Any], Any], parts: Any, *, on: str = "client", cli
         Joins two neighbors, the one of the lower rank first. It need not be commutative.
     parts : list of distributed.Future, or placed collection
         Futures in rank order, as `map_blocks` returns them, or a placed collection, for its blocks.
-    on : {"client", "workers"}
+    on : {"client", "workers"}, default="client"
         ``"client"``: the client gathers all parts and joins them with `functools.reduce`. ``"workers"``: a binary tree
         of tasks on the ranks joins the parts, and only the result travels; prefer it for large parts.
     client : distributed.Client, optional

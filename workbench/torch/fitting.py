@@ -45,9 +45,11 @@ def fit(
         Module to train. Afterwards it has the weights of the last epoch.
     loss : callable
         Function of outputs and labels that returns the mean over the rows, as ``torch.nn.functional.cross_entropy``.
-    X, y : placed collection of shape (rows, ...)
-        Results of `place`. Or `X` alone, a result of `stream` with labels. Real numbers are converted to the precision
+    X : placed collection of shape (rows, ...), or Stream
+        Rows that `place` has returned, or a result of `stream` with labels. Real numbers are converted to the precision
         of the module, batch by batch.
+    y : placed collection of shape (rows, ...), default=None
+        Labels that `place` has returned. None: those of the stream.
     epochs : int, default=10
         Maximum number of epochs, including those of a checkpoint.
     size : int, default=256

@@ -72,15 +72,15 @@ def tune(
         Number of trials to run.
     *args, **kwargs : object
         Further arguments of the objective. Futures, such as that of ``broadcast(X)``, are replaced by their values.
-    ranks : int
+    ranks : int, default=1
         Number of ranks of each group. Ranks that do not fill a group run no trials.
     client : distributed.Client, optional
         Client of the cluster. Default: the current client.
-    world : int
+    world : int, default=0
         Index of the MPI world.
     timeout : float or str, optional
         Seconds, or a time span such as ``"10 minutes"``, for each trial. Default: no limit.
-    catch : exception class or tuple of exception classes
+    catch : exception class or tuple of exception classes, default=Exception
         Errors of the objective after which the trial has failed and the study continues. Other errors end all trials,
         and are raised.
 

@@ -79,7 +79,7 @@ class RankTrial:
             Both ends of the interval; both are valid values.
         step : float, optional
             Difference of two neighboring values. Default: any value is valid.
-        log : bool
+        log : bool, default=False
             True: small and large values are equally likely by their order of magnitude.
 
         Returns
@@ -98,9 +98,9 @@ class RankTrial:
             Name of the parameter.
         low, high : int
             Both ends of the interval; both are valid values.
-        step : int
+        step : int, default=1
             Difference of two neighboring values.
-        log : bool
+        log : bool, default=False
             True: small and large values are equally likely by their order of magnitude.
 
         Returns

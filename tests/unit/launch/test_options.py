@@ -44,10 +44,12 @@ def test_the_docstring_has_every_option_with_its_type_in_the_order_of_the_signat
     entries = re.findall(r"^(\w+) : (.*)\n(    \S)", section, re.MULTILINE)
     assert [name for name, _, _ in entries] == [*NAMES, *OF_THE_OBJECT]
     kinds = {name: kind for name, kind, _ in entries}
-    assert (kinds["ranks"], kinds["threads"], kinds["extra"]) == ("int, optional", "int", "sequence of str")
+    assert (kinds["ranks"], kinds["threads"], kinds["extra"]) == (
+        "int, optional", "int, default=1", "sequence of str, default=()",
+    )  # fmt: skip
     assert kinds["memory"] == "int or str, optional"
     assert kinds["walltime"] == "str, optional"
-    assert kinds["protocol"] == '{"mpi", "tcp"}'
+    assert kinds["protocol"] == '{"mpi", "tcp"}, default="mpi"'
 
 
 @pytest.mark.parametrize(
