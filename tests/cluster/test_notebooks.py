@@ -131,7 +131,7 @@ def agrees(notebook, before, ranks):
     """Check what is so of the second notebook, however many flights there are."""
     printed = text(notebook)
     for rank in range(ranks):
-        assert re.search(rf"rank {rank} has rows \S+ to \S+", printed)
+        assert re.search(rf"rank {rank}: rows \S+ to \S+", printed)
     apart = re.findall(r"ms per iteration, centers within (\S+) of those by MPI", printed)
     assert len(apart) == 3
     assert max(map(float, apart)) < 1e-12
@@ -356,7 +356,11 @@ def test_an_image_on_strips_and_a_pipeline_learn_what_one_rank_learns():
             float, re.search(r"^loss (\S+) at the beginning, (\S+) at the end", printed, re.MULTILINE).groups()
         )
         assert end < begin / 2
-        found = re.search(r"^(\S+)% of \S+ tiles are recognized, (\S+)% by chance", printed, re.MULTILINE)
+        found = re.search(
+            r"^(\S+)% of the \S+ tiles of the training are recognized; the larger class has (\S+)%",
+            printed,
+            re.MULTILINE,
+        )
         right, chance = map(float, found.groups())
         assert right > (100 + chance) / 2
         assert len(figures(notebook)) == 4
