@@ -297,7 +297,11 @@ class HeadConnection(HeadClient):
 
     async def gone(self) -> bool:
         """Return whether the cluster has ended."""
-        if await asyncio.to_thread(self._job.runs):
+        try:
+            runs = await asyncio.to_thread(self._job.runs)
+        except RuntimeError:  # no thread starts while the interpreter ends
+            return False
+        if runs:
             return False
         with contextlib.suppress(OSError):
             await self.ask(_ANSWER_TIMEOUT_S)

@@ -173,5 +173,6 @@ async def test_a_connection_closes_while_the_interpreter_ends(listening, monkeyp
 
     connected.rpc.close_rpc, connected._tunnel = close_rpc, SimpleNamespace(close=close)
     monkeypatch.setattr(asyncio, "to_thread", to_thread)
+    assert not await connected.gone()
     await connected.close()
     assert closed == ["rpc", "tunnel"]
