@@ -272,6 +272,11 @@ class MPICluster(Cluster):
         return sorted(ranks, key=lambda rank: (rank["world"], rank["rank"]))
 
     @property
+    def workers(self) -> dict[int | str, dict[str, Any]]:
+        """The running ranks, as in `ranks`, by the names of their workers."""
+        return {rank["name"]: rank for rank in self.ranks}
+
+    @property
     def dashboard_link(self) -> str:
         """Path of the cluster's dashboard on the Jupyter server of this notebook; empty without a server that shows it.
 

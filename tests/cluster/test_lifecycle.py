@@ -271,6 +271,7 @@ def test_a_cluster_shows_itself(cluster4: MPICluster) -> None:
     html = cluster4._repr_html_()
     assert "MPI cluster shared" in html
     assert str(cluster4.ranks[3]["pid"]) in html
+    assert cluster4.plan == cluster4.requested == cluster4.observed == set(cluster4.workers) == {0, 1, 2, 3}
 
 
 def test_dask_s_links_lead_to_the_dashboard_on_the_jupyter_server(cluster4, client4, monkeypatch) -> None:
