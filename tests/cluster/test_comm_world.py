@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import importlib
+import os
+import subprocess
+import sys
+from concurrent.futures import BrokenExecutor
+from pathlib import Path
 
 import pytest
 from support.processes import DEADLINE, until
@@ -10,8 +15,13 @@ from support.spmd import WAYS, doing, fail, hang, total, wait_for
 
 from workbench import run_on_ranks, spmd
 from workbench.cells import client as cells_client
+from workbench.errors import InvalidRequest
+from workbench.launch import mpi_library
+from workbench.launch.mpiexec import OPENMPI_AS_ROOT
 
 pytestmark = pytest.mark.mpi_flavor
+
+DOCS = Path(__file__).parents[2] / "docs" / "howto"
 
 
 def place(comm):
@@ -54,6 +64,21 @@ def world_of(way):
         return way(MPI.COMM_WORLD, *args)
 
     return wait
+
+
+def spawn(comm, way):
+    """Start a process from a call."""
+    from mpi4py import MPI
+    from mpi4py.futures import MPIPoolExecutor
+
+    if way == "executor":
+        with MPIPoolExecutor(1) as executor:
+            return executor.submit(abs, -1).result()
+    code = "from mpi4py import MPI; parent = MPI.Comm.Get_parent(); parent.send(1, 0); parent.Disconnect()"
+    started = (comm if way == "comm" else MPI.COMM_SELF).Spawn(sys.executable, ["-c", code])
+    got = started.recv(source=0)
+    started.Disconnect()
+    return got
 
 
 def test_it_is_the_communicator_of_the_call_and_outside_that_of_all_ranks(client4):
@@ -100,9 +125,52 @@ def test_a_rank_that_fails_ends_the_others_there(client4, way):
     assert run_on_ranks(total, client=client4, timeout=DEADLINE) == [6] * 4
 
 
+@pytest.mark.parametrize("way", ["comm", "itself", "executor"])
+def test_processes_are_started_or_refused_at_once_where_they_cannot_reach_the_ranks(client4, way):
+    if mpi_library.find().flavor == "mpich":
+        assert run_on_ranks(spawn, way, client=client4, ranks=[1]) == [1]
+        return
+    error = BrokenExecutor if way == "executor" else InvalidRequest
+    with pytest.raises(error, match=r"OMPI_MCA_btl=self,sm,tcp"):
+        run_on_ranks(spawn, way, client=client4, ranks=[1])
+
+
 def test_a_wait_there_is_watched_and_ends_with_the_call(client4, tmp_path):
     waiting = spmd(world_of(hang), client=client4).submit("Barrier", 1, tmp_path / "end")
     until("three ranks in a barrier", lambda: sum(where == "Barrier" for _, where in client4.run(doing).values()) == 3)
     waiting.cancel()
     (tmp_path / "end").touch()
     until("the return of the last rank", lambda: run_on_ranks(total, client=client4, timeout=DEADLINE) == [6] * 4)
+
+
+@pytest.mark.parametrize(
+    ("program", "printed"),
+    [
+        ("pi.py", "pi is about 3.141593, with 1000 intervals on 4 ranks"),
+        ("plate.py", "189 steps, mean temperature 0.1614"),
+        ("primes.py", "303 primes below 2000"),
+    ],
+)
+def test_the_programs_of_the_page_for_mpiexec_print_the_same_in_a_cell_and_run_in_a_call(client4, program, printed):
+    path = DOCS / "programs" / program
+    assert f"programs/{program}" in (page := (DOCS / "from-mpiexec.md").read_text(encoding="utf-8"))
+    assert f"\n{printed}\n" in page
+    mpi = mpi_library.find()
+    more = ["--oversubscribe"] if mpi.flavor == "openmpi" else []
+    alone = subprocess.run(
+        [mpi.mpiexec, *more, "-n", "4", sys.executable, path],
+        env=os.environ | OPENMPI_AS_ROOT, capture_output=True, text=True, timeout=6 * DEADLINE, check=True,
+    )  # fmt: skip
+    assert alone.stdout == f"{printed}\n"
+
+    result = cells_client.run(f"%run {path}", client=client4)
+    result.check()
+    assert "".join(output.text for output in result.outputs[0]) == alone.stdout
+    assert not any(result.outputs.get(rank) for rank in (1, 2, 3))
+
+    def call(_, path):
+        import runpy
+
+        runpy.run_path(path, run_name="__main__")
+
+    assert run_on_ranks(call, str(path), client=client4) == [None] * 4

@@ -1,5 +1,7 @@
 """`MPI.COMM_WORLD` on a rank: in a call or a cell a stand-in for its communicator, elsewhere for that of all ranks.
 
+Also `MPI.COMM_SELF`, whose `Spawn` is refused where MPI cannot start processes.
+
 Programs for ``mpiexec`` use this name in place of an argument. The import of this module replaces the name in
 ``mpi4py.MPI``. A module that is imported one time may keep the returned object for many calls, so the object is not the
 communicator of one call: each use of an attribute finds the communicator of the call or cell that runs on this thread.
@@ -24,6 +26,7 @@ from mpi4py import MPI
 
 from workbench.mpi.context import everyone
 from workbench.mpi.derived import DerivedCommunicators
+from workbench.mpi.spawning import SpawningComm
 
 # Attributes of the object itself, with which pickle stores the name.
 _OWN = frozenset({"__module__", "__reduce__", "__reduce_ex__"})
@@ -35,6 +38,17 @@ _DERIVING = frozenset(
 # By thread: the communicator of the running call or cell, and what `MPI.COMM_WORLD` is there.
 _running: dict[int, MPI.Intracomm] = {}
 _worlds: dict[int, World] = {}
+
+
+class Alone(SpawningComm):
+    """What `MPI.COMM_SELF` is."""
+
+    __module__ = MPI.__name__
+    __slots__ = ()
+
+    def __reduce__(self) -> str:
+        """Pickle the name."""
+        return "COMM_SELF"
 
 
 class World(MPI.Intracomm):
@@ -87,8 +101,8 @@ def leave() -> None:
         _set_handle(_worlds[threading.get_ident()], everyone())
 
 
-def _set_handle(world: World, comm: MPI.Intracomm) -> None:
-    ctypes.memmove(MPI._addressof(world), MPI._addressof(comm), MPI._sizeof(comm))  # noqa: SLF001  (for this use)
+def _set_handle(standing: MPI.Intracomm, comm: MPI.Intracomm) -> None:
+    ctypes.memmove(MPI._addressof(standing), MPI._addressof(comm), MPI._sizeof(comm))  # noqa: SLF001  (for this use)
 
 
 def _current(world: World) -> MPI.Intracomm:
@@ -124,4 +138,7 @@ class _Module(ModuleType):
 
 
 _elsewhere = World(None)
+_alone = Alone()
+_set_handle(_alone, MPI.COMM_SELF)
+vars(MPI)["COMM_SELF"] = _alone
 MPI.__class__ = _Module

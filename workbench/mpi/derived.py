@@ -17,13 +17,14 @@ from workbench.mpi.operation import F, InterruptibleComm, operation, posting
 from workbench.mpi.pairs import collective_number
 from workbench.mpi.polling import keep_alive
 from workbench.mpi.request import cancelable
+from workbench.mpi.spawning import SpawningComm
 
 _WORLD_ATTRIBUTES = (
     MPI.TAG_UB, MPI.IO, MPI.WTIME_IS_GLOBAL, MPI.UNIVERSE_SIZE, MPI.APPNUM, MPI.LASTUSEDCODE,
 )  # fmt: skip
 
 
-class DerivedCommunicators(InterruptibleComm):
+class DerivedCommunicators(SpawningComm, InterruptibleComm):
     """A communicator that shares the state of the call with all communicators derived from it."""
 
     _kinds: ClassVar[dict[type[MPI.Comm], type[DerivedCommunicators]]] = {}
