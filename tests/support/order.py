@@ -15,8 +15,8 @@ import pytest
 
 # The tests of each of these folders stay in one process: they share a Slurm, the worlds of one size, a JupyterLab.
 TOGETHER = ("slurm", "mpi", "browser")
-# What takes longest begins, so that the processes end together.
-LONGEST = (*TOGETHER, "cluster")
+# How the paths below `tests` begin of what takes longest, in the order to start: then the processes end together.
+LONGEST = (*TOGETHER, "cluster/test_torch", "cluster")
 _SEED = "WORKBENCH_TEST_SEED"
 
 
@@ -32,18 +32,19 @@ def pytest_report_header() -> str:
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` selects
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Shuffle the tests of each module, and put the folders that take longest first."""
+    """Shuffle the tests of each module, and put what takes longest first."""
     shuffled: list[pytest.Item] = []
     for path, group in groupby(items, lambda item: item.path):
         of_module = list(group)
         if of_module[0].get_closest_marker("in_order") is None:
             random.Random(f"{os.environ[_SEED]} {path.name}").shuffle(of_module)
         shuffled += of_module
-    folders = {item: item.path.relative_to(config.rootpath / "tests").parts[0] for item in shuffled}
-    for item, folder in folders.items():
-        if folder == "mpi":
+    paths = {item: item.path.relative_to(config.rootpath / "tests").as_posix() for item in shuffled}
+    for item, path in paths.items():
+        if path.startswith("mpi/"):
             item.add_marker("mpi_flavor")
-    items[:] = sorted(shuffled, key=lambda item: [*LONGEST, folders[item]].index(folders[item]))
+    places = {item: [path.startswith(begin) for begin in (*LONGEST, "")].index(True) for item, path in paths.items()}
+    items[:] = sorted(shuffled, key=places.__getitem__)
 
 
 @pytest.hookimpl(optionalhook=True)
