@@ -16,10 +16,23 @@ from workbench.commands import actions
 from workbench.deploy import registry
 from workbench.deploy.stop import stop
 
+# The sixth line of the cell raises on one rank.
+FAILS = """\
+from workbench import run_on_ranks
+
+def scale(comm):
+    factor = comm.allreduce(1)
+    if comm.rank == 1:
+        raise KeyError(factor)
+    return factor
+
+run_on_ranks(scale)
+"""
 CELLS = {
     "load": "%load_ext workbench\nranks = 2",
     "start": "%mpicluster start {ranks} --name first",
     "use": "import asyncio\nprint(bool(asyncio.get_running_loop()), client.submit(abs, -7).result(), cluster.name)",
+    "fail": FAILS,
     "start another": "%mpicluster start 1",
     "use another": "print(client.cluster is cluster, client.submit(abs, -8).result(), cluster.name)",
     "list": "%mpicluster list",
@@ -73,6 +86,22 @@ def test_a_start_ends_in_one_line_of_progress_and_the_live_cluster(cells):
     assert "\n" not in progress.data["text/plain"]
     assert cluster.data["text/plain"].startswith("MPICluster('first', 2 of 2 ranks, ready, tls://")
     assert "MPI cluster first" in cluster.data["text/html"]
+
+
+def test_the_traceback_of_a_rank_points_to_the_line_of_the_cell_that_failed(cells):
+    [error] = [output for output in cells["fail"] if output.output_type == "error"]
+    pointed = [
+        line
+        for line in re.sub(r"\x1b\[[\d;]*m", "", "\n".join(error.traceback)).splitlines()
+        if re.match(r"-+> \d+ ", line)
+    ]
+
+    assert error.ename == "KeyError"
+    # IPython 8 shows the lines of a frame without their common indent.
+    assert [line.split()[1:3] for line in pointed if "(scale)" in line or "(factor)" in line] == [
+        ["9", "run_on_ranks(scale)"],
+        ["6", "raise"],
+    ]
 
 
 def test_a_start_is_synchronous_though_the_kernel_runs_a_loop_and_binds_cluster_and_client(cells):
