@@ -121,6 +121,7 @@ def test_gradients_are_in_the_traffic_of_the_cluster(cluster4, client4):
             "sum of short complex numbers",
             "InvalidRequest: .* cannot reduce torch.complex32. Convert the tensor to complex64",
         ),
+        ("fit of Keras", "InvalidRequest: fit of Keras would train a separate model on each rank"),
         ("bits of real numbers", "InvalidRequest: .* has no ReduceOp.BAND for torch.float32"),
         (
             "another memory",

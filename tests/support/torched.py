@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 import time
 from functools import reduce
 from pathlib import Path
+from types import SimpleNamespace
+from unittest import mock
 
 import numpy as np
 
@@ -430,9 +433,15 @@ def refused(comm, what):
     import torch
     import torch.distributed as dist
 
+    class Model:
+        def fit(self):
+            return "a separate model"
+
     with contextlib.ExitStack() as stack:
+        stack.enter_context(mock.patch.dict(sys.modules, keras=SimpleNamespace(Model=Model)))
         group = stack.enter_context(distributed(comm))
         ways = {
+            "fit of Keras": Model().fit,
             "twice": lambda: stack.enter_context(distributed(comm)),
             "average of integers": lambda: dist.all_reduce(torch.ones(2, dtype=torch.int64), op=dist.ReduceOp.AVG),
             "sum of short complex numbers": lambda: dist.reduce_scatter_tensor(

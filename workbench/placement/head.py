@@ -147,7 +147,7 @@ def fail_unrunnable(scheduler: Scheduler) -> None:
         if any(rank in scheduler.workers or "://" not in rank for rank in ranks):
             continue
         error = RankLost(
-            f"{task.key!r} must run on {' or '.join(ranks)}, and that rank was lost with all its blocks. "
+            f"{task.key!r} must run on {' or '.join(ranks)}, and that rank is gone, with its copy of the blocks. "
             "Place the data again: X = place(X)."
         )
         _fail(scheduler, task, error)

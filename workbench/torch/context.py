@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from workbench.errors import InvalidRequest
 
@@ -72,7 +73,8 @@ def distributed(comm: MPI.Intracomm) -> Iterator[Any]:
         with MPIProcessGroup.parent(comm.Dup()):
             dist.init_process_group(BACKEND, store=NO_STORE, rank=comm.rank, world_size=comm.size)
         group: Any = dist.group.WORLD
-        yield group
+        with _separate_models_refused(comm.size):
+            yield group
         # A program may have destroyed the group, as programs for torchrun do at their end.
         if dist.group.WORLD is group:
             # After the barrier no rank is in an operation of the group, so the communicators can be freed.
@@ -82,6 +84,28 @@ def distributed(comm: MPI.Intracomm) -> Iterator[Any]:
         torch.set_num_threads(threads)
         if dist.is_initialized():
             dist.destroy_process_group()
+
+
+@contextmanager
+def _separate_models_refused(ranks: int) -> Iterator[None]:
+    """Refuse ``fit`` of Keras, which knows no group of torch.distributed, on several ranks."""
+    models = getattr(sys.modules.get("keras"), "Model", None) if ranks > 1 else None
+    if models is None:
+        yield
+        return
+    fit = models.fit
+
+    def refuse(*_: object, **__: object) -> NoReturn:
+        raise InvalidRequest(
+            "fit of Keras would train a separate model on each rank. Train DistributedDataParallel(model) in a loop of "
+            "PyTorch, with the backend torch of Keras, or call fit outside of distributed()."
+        )
+
+    models.fit = refuse
+    try:
+        yield
+    finally:
+        models.fit = fit
 
 
 def require_torch() -> None:
