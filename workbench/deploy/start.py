@@ -28,7 +28,7 @@ from workbench.errors import (
     from_fields,
 )
 from workbench.files import node_dirs
-from workbench.hints import Command, Hint, Option
+from workbench.hints import Command, Hint, Option, from_json
 from workbench.launch import command, mpi_library
 from workbench.launch.allocation import Allocation, allocation_hint
 from workbench.launch.interface import UNKNOWN, JobState, Launcher
@@ -196,7 +196,7 @@ class ClusterStarter:
     def _job_has_ended(self) -> StartError | None:
         """Return how the job has ended, or why it will never start; None while it runs or is queued."""
         if self._id is None:
-            return None
+            return self._start_has_ended()
         if not self._launcher.batch:
             finished = self._launcher.statuses([self._id])[self._id].finished
             return StartError("its head ended unexpectedly") if finished else None
@@ -212,6 +212,15 @@ class ClusterStarter:
                     ". If nodes are created on demand, set workbench.cancel-hopeless to false.",
                 ),
             )
+        return None
+
+    def _start_has_ended(self) -> StartError | None:
+        """Return how a start by another process has ended, from the note of its end; None while it may go on."""
+        if not self.attached or self.record.state in ("ready", "degraded", "restarting"):
+            return None
+        with contextlib.suppress(OSError):
+            end = None if owns_lease(self.record) else ended.of(self.record)
+            return None if end is None else StartError(f"{end.reason}.", hint=from_json(end.hint))
         return None
 
     def _was_stopped(self) -> StartError | None:

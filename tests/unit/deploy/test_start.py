@@ -18,7 +18,7 @@ from support.processes import DEADLINE, until
 from tornado.iostream import IOStream
 
 from workbench.commands import actions
-from workbench.deploy import certificates, jobs, registry
+from workbench.deploy import certificates, ended, jobs, registry
 from workbench.deploy import stop as stop_module
 from workbench.deploy.record import Record
 from workbench.deploy.request import request
@@ -148,6 +148,19 @@ def test_a_start_that_waits_takes_no_other_cluster_of_its_name_for_its_own() -> 
     with pytest.raises(StartError):
         start.abandon(stopped.value)
     assert registry.read("training") == second
+
+
+@pytest.mark.parametrize(("state", "reason"), [(ended.STOPPED, "the user has stopped it"), (ended.FAILED, "no memory")])
+def test_an_attach_to_a_start_that_has_ended_meanwhile_raises_its_reason_at_once(state: str, reason: str) -> None:
+    record = Record(name="training", ranks=4, deadline=time.time() + DEADLINE)
+    registry.create(record)
+    attached = ClusterStarter(record, renamable=False, attached=True)
+    assert attached.look() == record
+    ended.note(record, state, reason)
+    registry.remove(record)
+
+    with pytest.raises(StartError, match=rf"'training' did not start: {reason}"):
+        attached.look()
 
 
 def test_jobs_of_another_cluster_of_the_name_are_not_its_own() -> None:
