@@ -10,12 +10,12 @@ from functools import partial
 from typing import Any, NoReturn, Self
 
 from distributed.core import Status
-from distributed.deploy.cluster import Cluster
 from tornado.ioloop import PeriodicCallback
 
 from workbench.collective.broadcast import broadcast
 from workbench.deploy import display, logs, registry
 from workbench.deploy.connection import HeadConnection
+from workbench.deploy.ending_loop import EndingLoop
 from workbench.deploy.progress import Progress
 from workbench.deploy.record import Record
 from workbench.deploy.request import rank_count
@@ -46,7 +46,7 @@ class _Arguments(ClusterOptions):
 
 
 @documented(_Arguments)
-class MPICluster(Cluster):
+class MPICluster(EndingLoop):
     """An MPI world of n ranks that is a Dask cluster of n workers; rank i is worker i.
 
     It starts a job with a head, which has Dask's scheduler, and ``mpiexec`` with the ranks. The job outlives this
@@ -175,6 +175,8 @@ class MPICluster(Cluster):
             If its record is corrupt, belongs to another user or is open to others.
         HeadUnreachable
             If its head does not answer from this host.
+        StartError
+            If the cluster was starting, and its start has failed or was stopped.
         """
         if fixed := sorted(options.keys() & {each.name for each in cluster_options()}):
             raise TypeError(f"{cls.__name__}.attach() got an unexpected keyword argument {fixed[0]!r}")
@@ -226,6 +228,7 @@ class MPICluster(Cluster):
         """Disconnect from the cluster, which has ended, and close the clients of this object; called on the loop."""
         await self.detach()
         await ended_clients.close(self, self._connection.lost())
+        self._end_loop_soon()
 
     async def _await_address(self, progress: Progress) -> None:
         while (record := await asyncio.to_thread(self._job.look)).address is None:

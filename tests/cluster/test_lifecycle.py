@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import dask
+import psutil
 import pytest
 from distributed import Client
 from support.folders import folders_of
@@ -57,6 +58,27 @@ def test_close_leaves_no_process_no_record_and_no_socket_but_the_logs() -> None:
 def test_another_process_attaches_and_leaves_the_cluster_running(cluster4: MPICluster) -> None:
     assert _attach_elsewhere(cluster4.name).strip() == "30"
     assert cluster4.refresh().state == "ready"
+
+
+def test_an_attach_leaves_no_thread_and_no_file(cluster4: MPICluster) -> None:
+    process = psutil.Process()
+
+    def used() -> tuple[int, int]:
+        return process.num_threads(), process.num_fds()
+
+    def attach() -> MPICluster:
+        with MPICluster.attach(cluster4.name) as cluster, Client(cluster) as client:
+            assert client.submit(abs, -1, pure=False).result(DEADLINE) == 1
+        return cluster
+
+    closed = attach()
+    before = used()
+    for _ in range(3):
+        attach()
+    until("the threads have ended", lambda: used() <= before)
+    with pytest.raises(HeadUnreachable, match="this object is no longer connected"):
+        closed.refresh()
+    closed.close()
 
 
 def test_two_clients_work_at_once(cluster4: MPICluster) -> None:

@@ -1,0 +1,73 @@
+"""The end of the event loop of a cluster object, with its thread and its files."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from distributed.deploy.cluster import Cluster
+
+if TYPE_CHECKING:
+    from workbench.deploy.connection import HeadConnection
+
+# Seconds for the end of the thread.
+_LOOP_END_S = 1.0
+
+
+class EndingLoop(Cluster):
+    """A Dask cluster whose `close` ends its event loop, which Dask does for its local clusters only."""
+
+    _connection: HeadConnection
+
+    def close(self, timeout: float | None = None) -> Any:
+        """Close the object, and end the loop unless clients still use the loop.
+
+        Parameters
+        ----------
+        timeout : float, optional
+            Deadline in seconds.
+
+        Returns
+        -------
+        None
+            Of an asynchronous object an awaitable.
+        """
+        closing = super().close(timeout)
+        if not self.asynchronous:
+            self._end_loop()
+        return closing
+
+    def sync(self, func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Run a coroutine function on the loop.
+
+        Parameters
+        ----------
+        func : callable
+            The coroutine function.
+        *args, **kwargs : object
+            Its arguments.
+
+        Returns
+        -------
+        object
+            The result; of an asynchronous object an awaitable.
+
+        Raises
+        ------
+        HeadUnreachable
+            If this object is closed, and the loop has ended.
+        """
+        loop: Any = self.loop
+        if loop.asyncio_loop.is_closed():
+            raise self._connection.lost()
+        return super().sync(func, *args, **kwargs)
+
+    def _end_loop(self) -> None:
+        with contextlib.suppress(TimeoutError):  # a thread of the loop may wait for a file server
+            self._loop_runner.stop(_LOOP_END_S)
+
+    def _end_loop_soon(self) -> None:
+        """End the loop from the loop, which cannot wait for its own end."""
+        threading.Thread(target=self._end_loop, name="loop-end", daemon=True).start()
