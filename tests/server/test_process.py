@@ -132,6 +132,22 @@ async def test_the_start_and_the_end_of_a_process_are_logged(caplog):
     assert re.fullmatch(rf"ended: {sys.executable}, process \d+, exit code 3", ended)
 
 
+async def test_a_process_of_a_server_that_ignores_sigint_can_be_interrupted():
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        process = Process(python(WAITS))
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+        whole = await started(process)
+        process.interrupt()
+        ended = await process.ended(60)
+    finally:
+        signal.signal(signal.SIGINT, before)
+        whole[-1].kill()
+
+    assert TRACE in ended.errors
+    assert ended.code == -signal.SIGINT
+
+
 async def test_variables_that_a_shell_would_not_hand_on_are_there():
     code = "import os; print(os.environ['BASH_FUNC_module%%'])"
 

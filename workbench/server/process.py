@@ -7,8 +7,9 @@ import os
 import shlex
 import signal
 import subprocess
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, suppress
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -34,6 +35,23 @@ def by_env(argv: Sequence[str], directory: Path | None = None) -> list[str]:
     if "=" in argv[0]:
         return list(argv)  # env would read the program's name as a variable
     return ["env", *([f"--chdir={directory}"] if directory else []), *argv]
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """Have SIGINT end processes that start in this context.
+
+    A shell starts background jobs with SIGINT ignored, and the processes of a server among them would inherit this.
+    """
+    main = threading.current_thread() is threading.main_thread()  # no other thread can set a handler
+    if not main or signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+        yield
+        return
+    signal.signal(signal.SIGINT, lambda *_: None)  # no process inherits a handler
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 @dataclass(frozen=True)
@@ -78,6 +96,7 @@ class Process:
             with (
                 ExitStack() as files,
                 debug_log.handed_on(os.environ if environment is None else environment) as (variables, log),
+                _interruptible(),
             ):
                 self._out, self._errors = (files.enter_context(TemporaryFile()) for _ in range(2))
                 self._process = subprocess.Popen(
