@@ -123,4 +123,4 @@ async def _upload(client: Client, head: ClientHead, root: str, key: str, obj: An
         try:
             await getattr(client.rpc(root), protocol.BROADCAST_UPLOAD)(key=key, value=value)
         except CommClosedError as error:
-            raise RankLost("rank 0 was lost during the upload of a broadcast. No rank has the object.") from error
+            raise RankLost(protocol.UPLOAD_LOST) from error

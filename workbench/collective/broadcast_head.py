@@ -59,9 +59,7 @@ class Broadcasts:
             await getattr(self.scheduler.rpc(root), protocol.BROADCAST_UPLOAD)(key=key, value=value)
         except OSError as error:
             if await leaves(self.scheduler, root):
-                raise RankLost(
-                    "rank 0 was lost before the upload of a broadcast was complete. No rank has the object."
-                ) from error
+                raise RankLost(protocol.UPLOAD_LOST) from error
             raise CollectiveFailed(
                 f"rank 0 could not be reached for a broadcast ({error}). {STAYS}", hint=LOOK
             ) from error

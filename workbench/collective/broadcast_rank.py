@@ -12,7 +12,8 @@ from workbench.collective import protocol
 from workbench.collective.bcast import bcast, incoming, layout, outgoing
 from workbench.collective.rank_rpc import answering
 from workbench.collective.serialize import serialized
-from workbench.errors import CollectiveFailed, CollectiveTimeout
+from workbench.errors import CollectiveFailed, CollectiveTimeout, RankLost
+from workbench.session.head_client import is_lost
 
 if TYPE_CHECKING:
     from dask.typing import Key
@@ -79,7 +80,12 @@ class Broadcasts:
         worker = self._worker
         nbytes = worker.update_data({key: value})["nbytes"][key]
         uploaded = getattr(worker.scheduler, protocol.BROADCAST_UPLOADED)
-        await uploaded(key=key, address=worker.address, nbytes=nbytes)
+        try:
+            await uploaded(key=key, address=worker.address, nbytes=nbytes)
+        except RuntimeError as error:  # this rank ends, and its connections are closed
+            if not is_lost(error):
+                raise
+            raise RankLost(protocol.UPLOAD_LOST) from error
 
     async def offer(self, **asked: Unpack[protocol.Offer]) -> list[int]:
         """Prepare to send the object; return the bytes of each frame."""

@@ -34,6 +34,7 @@ BROADCAST_BEGIN = "workbench_broadcast_begin"
 BROADCAST_UPLOADED = "workbench_broadcast_uploaded"
 # Of the head and of a rank, for clients.
 BROADCAST_UPLOAD = "workbench_broadcast_upload"
+UPLOAD_LOST = "rank 0 was lost before the upload of a broadcast was complete. No rank has the object."
 # Of a rank, for the head.
 BROADCAST_OFFER = "workbench_broadcast_offer"
 BROADCAST_TAKE = "workbench_broadcast_take"

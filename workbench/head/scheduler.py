@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 from dask.utils import format_bytes
 from distributed import Scheduler
+from distributed.comm.core import CommClosedError
 from distributed.core import Status, error_message
 from distributed.diagnostics.plugin import SchedulerPlugin
 from distributed.protocol import pickle
@@ -22,7 +23,7 @@ from workbench.cells import protocol as cells
 from workbench.collective import protocol as collective
 from workbench.comm.stream_bridge import bridge_streams
 from workbench.comm.unix_http import UnixHTTP
-from workbench.errors import WorkbenchError
+from workbench.errors import RankLost, WorkbenchError
 from workbench.head import request_log
 from workbench.hints import Command
 from workbench.placement.head import disown, fail_processing, protect_pinned
@@ -65,6 +66,7 @@ _NEW_WORK = (
     "workbench_scale",
     "workbench_restart",
 )
+_NOT_SENT = "a rank was lost, or the ranks were restarted, while data were sent to the ranks. Send the data again."
 # Part of the limit above which the use of memory may be the cause of a loss.
 _MUCH = 0.8
 # States of tasks that have started or finished.
@@ -147,6 +149,27 @@ class HeadScheduler(UnixHTTP, Scheduler):
                 killed = f"as the system has killed a process of {place} for lack of memory"
                 return f"{how}, {killed} (last measured: {amount})"
         return f"{how}, with {amount} in use" if limit and memory > _MUCH * limit else how
+
+    async def scatter(
+        self,
+        data: dict[Key, Any],
+        workers: Iterable[str] | None,
+        client: str,
+        broadcast: bool = False,
+        timeout: float = 2,
+    ) -> list[Key]:
+        """Send data of a client to ranks; raise `RankLost` if a rank is lost before it has its data."""
+        try:
+            return await super().scatter(data, workers, client, broadcast=broadcast, timeout=timeout)
+        except (KeyError, CommClosedError) as error:  # KeyError: the address of a rank that has left
+            # Dask closes the connection of the client after the second, as if the head were lost.
+            raise RankLost(_NOT_SENT) from error
+
+    def update_data(self, *, who_has: dict[Key, list[str]], nbytes: dict[Key, int], client: str | None = None) -> None:
+        """Register data that ranks have received; raise `RankLost` and register nothing if one of them has left."""
+        if not {self.coerce_address(rank) for ranks in who_has.values() for rank in ranks} <= self.workers.keys():
+            raise RankLost(_NOT_SENT)
+        super().update_data(who_has=who_has, nbytes=nbytes, client=client)
 
     def reject_new_work(self, refusal: WorkbenchError) -> None:
         """Reject new work with `refusal`; running tasks and calls continue."""

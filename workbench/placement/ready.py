@@ -6,7 +6,8 @@ import contextlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from workbench.errors import CollectiveFailed
+from workbench.errors import CollectiveFailed, RankLost
+from workbench.placement.pinning import cached_pin
 
 if TYPE_CHECKING:
     from distributed import Future
@@ -22,8 +23,10 @@ async def wait_computed(futures: Sequence[Future[Any]], role: str) -> None:
 
     Raises
     ------
+    RankLost
+        If a block was lost with its rank.
     CollectiveFailed
-        If a future was released, or lost with its rank.
+        If a future was released, or its value was lost with a rank.
     """
     from distributed.client import FuturesCancelledError, _wait
 
@@ -33,6 +36,9 @@ async def wait_computed(futures: Sequence[Future[Any]], role: str) -> None:
             await _wait(futures)
     for future in futures:
         if future.cancelled():
+            pin = cached_pin(future)
+            if pin is not None and pin.address not in (await future.client.scheduler.identity())["workers"]:
+                raise RankLost(f"{future.key!r}, {role}, was lost with its rank. Place the data again: X = place(X).")
             raise CollectiveFailed(
                 f"{future.key!r}, {role}, was released, or lost with its rank. Place the data again, X = place(X), or "
                 "broadcast the object again."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import itertools
 import re
@@ -320,9 +321,20 @@ def _scatter(client: Client, data: Any, pins: Sequence[Pin]) -> list[Future[Any]
     row_indexer = data.tocsr() if sparse.is_matrix(data) else data.iloc if hasattr(data, "iloc") else np.asarray(data)
     ends = itertools.accumulate((pin.rows or 0 for pin in pins), initial=0)
     return [
-        client.scatter(row_indexer[start:stop], workers=[pin.address], hash=False)
+        client.sync(_upload, client, row_indexer[start:stop], pin)
         for pin, (start, stop) in zip(pins, itertools.pairwise(ends), strict=True)
     ]
+
+
+async def _upload(client: Client, data: Any, pin: Pin) -> Future[Any]:
+    """Send data to a rank; a cancellation lets an upload end, because the head would keep its data."""
+    upload = asyncio.ensure_future(client.scatter(data, workers=[pin.address], hash=False, asynchronous=True))
+    try:
+        return await asyncio.shield(upload)
+    except asyncio.CancelledError:
+        # Nobody else takes the future, which releases the data, or the error.
+        upload.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
+        raise
 
 
 def collection(meta: Any, name: str, graph: dict[Any, Future[Any]], sizes: Sequence[int]) -> Any:

@@ -1,12 +1,18 @@
-"""How frames are laid out for a broadcast."""
+"""How frames are laid out for a broadcast, and what a rank does with an upload."""
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from workbench.collective import protocol
 from workbench.collective.bcast import incoming, layout, outgoing
+from workbench.collective.broadcast_rank import Broadcasts
 from workbench.comm.buffer_pool import aligned
+from workbench.errors import RankLost
 
 SIZES = st.lists(st.sampled_from([0, 1, 63, 64, 65, 1000, (1 << 16) - 1, 1 << 16, (1 << 16) + 1]), max_size=12)
 
@@ -31,3 +37,19 @@ def test_frames_arrive_as_they_were_sent_each_at_a_multiple_of_64(sizes):
 def test_large_frames_are_sent_from_where_they_lie():
     large = memoryview(bytearray(1 << 20))
     assert outgoing([memoryview(b"header"), large])[1] is large
+
+
+async def test_a_rank_that_ends_after_an_upload_is_lost():
+    async def uploaded(**_):
+        raise RuntimeError("ConnectionPool is closed")
+
+    worker = SimpleNamespace(
+        handlers={},
+        stream_handlers={},
+        address="mpi://192.0.2.1:1234",
+        scheduler=SimpleNamespace(**{protocol.BROADCAST_UPLOADED: uploaded}),
+        update_data=lambda data: {"nbytes": dict.fromkeys(data, 8)},
+    )
+
+    with pytest.raises(RankLost, match="No rank has the object"):
+        await Broadcasts(worker, None, None).upload("key", 1)

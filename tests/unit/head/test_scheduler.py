@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 from types import SimpleNamespace
 
+import pytest
 from distributed import Scheduler
+from distributed.comm.core import CommClosedError
 from support.patience import DEADLINE
 from tornado.httpserver import HTTPServer
 from tornado.web import Application, RequestHandler
 
+from workbench.errors import RankLost
 from workbench.head.scheduler import HeadScheduler
 
 
@@ -64,3 +67,24 @@ async def test_a_rank_that_leaves_in_order_has_not_the_cause_of_an_earlier_one_a
 
     await scheduler.remove_worker(rank.address, stimulus_id="closing", expected=True)
     assert scheduler.causes == {}
+
+
+@pytest.mark.parametrize("error", [KeyError("mpi://127.0.0.1:1"), CommClosedError("a rank has left")])
+async def test_data_for_a_rank_that_leaves_meanwhile_raises_rank_lost(monkeypatch, error):
+    async def scatter(*_, **__):
+        raise error
+
+    monkeypatch.setattr(Scheduler, "scatter", scatter)
+    scheduler = object.__new__(HeadScheduler)
+
+    with pytest.raises(RankLost, match="ranks were restarted, while data were sent"):
+        await scheduler.scatter({}, None, "client")
+
+
+def test_data_on_a_rank_that_has_left_are_not_registered():
+    scheduler = object.__new__(HeadScheduler)
+    scheduler.aliases, scheduler.workers, scheduler.tasks = {}, {}, {}
+
+    with pytest.raises(RankLost, match="ranks were restarted, while data were sent"):
+        scheduler.update_data(who_has={"x": ["tls://192.0.2.1:1234"]}, nbytes={"x": 8}, client="client")
+    assert scheduler.tasks == {}

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import gc
 import re
+import signal
+import threading
 from dataclasses import dataclass
 
 import dask
@@ -17,6 +20,7 @@ from distributed import Client, LocalCluster, get_worker, wait
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import sparse
+from support.patience import DEADLINE
 from support.processes import until
 
 from workbench import blocks, map_blocks, place, run_on_ranks
@@ -45,6 +49,28 @@ ARRAYS = {
 
 def who_runs(block):
     return get_worker().name
+
+
+def test_an_interrupted_place_leaves_nothing_on_the_ranks(client, local_cluster, monkeypatch):
+    scheduler, interrupted, uploaded = local_cluster.scheduler, threading.Event(), threading.Event()
+    scatter = scheduler.handlers["scatter"]
+
+    async def interrupting(**upload):
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+        await asyncio.to_thread(interrupted.wait)
+        try:
+            return await scatter(**upload)
+        finally:
+            uploaded.set()
+
+    monkeypatch.setitem(scheduler.handlers, "scatter", interrupting)
+    with pytest.raises(KeyboardInterrupt):
+        place(TABLE)
+    client.sync(asyncio.sleep, 0)  # the cancellation has arrived
+    interrupted.set()
+
+    assert uploaded.wait(DEADLINE)
+    until("the data are released", lambda: not scheduler.tasks)
 
 
 @pytest.mark.parametrize("given_array", ARRAYS.values(), ids=ARRAYS.keys())

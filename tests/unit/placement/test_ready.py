@@ -1,0 +1,40 @@
+"""The wait for the arguments of a call or a cell."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from workbench.errors import CollectiveFailed, RankLost
+from workbench.placement.pinning import Pin, cache_pin
+from workbench.placement.ready import wait_computed
+
+PLACE = "mpi://192.0.2.1:1234"
+
+
+class Canceled:
+    """A future that Dask has canceled, with a client that knows the addresses of the ranks."""
+
+    key, status = "placed-rank-0", "cancelled"
+
+    def __init__(self, *addresses: str) -> None:
+        async def identity():
+            return {"workers": dict.fromkeys(addresses)}
+
+        self.client = SimpleNamespace(scheduler=SimpleNamespace(identity=identity))
+
+    def cancelled(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(
+    ("addresses", "error", "reason"),
+    [([], RankLost, "was lost with its rank"), ([PLACE], CollectiveFailed, "was released")],
+)
+async def test_a_block_that_is_lost_with_its_rank_is_no_block_that_was_released(addresses, error, reason):
+    block = Canceled(*addresses)
+    cache_pin(block, Pin(PLACE, 1))
+
+    with pytest.raises(error, match=f"'placed-rank-0', an argument of f, {reason}"):
+        await wait_computed([block], "an argument of f")
