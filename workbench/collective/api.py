@@ -137,7 +137,7 @@ class SpmdFunction:
         -------
         concurrent.futures.Future
             Future of the results. Calls of one client run in their order; with `ranks`, calls without a common rank run
-            at the same time.
+            at the same time. Callbacks of the future run in separate threads, and can make calls.
         """
         return _call(self, args, kwargs, **self._options).start()
 

@@ -7,6 +7,7 @@ import contextlib
 import functools
 import math
 import queue
+import threading
 from collections.abc import Callable
 from concurrent.futures import CancelledError, Future
 from typing import TYPE_CHECKING, Any
@@ -36,24 +37,38 @@ _LOOK = 5.0
 _turns: WeakKeyDictionary[Client, DisjointLock] = WeakKeyDictionary()
 
 
+class _CallFuture(Future[Any]):
+    """The future of a call, whose callbacks run in threads.
+
+    On the event loop of the client a callback could make no call, and would delay all work of the client.
+    """
+
+    def add_done_callback(self, fn: Callable[[Future[Any]], object]) -> None:
+        super().add_done_callback(lambda future: threading.Thread(target=fn, args=[future], name="call-done").start())
+
+    def add_brief_callback(self, fn: Callable[[Future[Any]], object]) -> None:
+        """Have the thread that ends the call run a function that does not wait."""
+        super().add_done_callback(fn)
+
+
 class PendingCall:
     """A call whose result has not arrived. `start` or `result` begins the call.
 
     Attributes
     ----------
     future : concurrent.futures.Future
-        Future of the result. ``cancel()`` ends the call on all ranks.
+        Future of the result. ``cancel()`` ends the call on all ranks. Callbacks run in threads.
     """
 
     def __init__(self, request: Request) -> None:
-        self.future: Future[Any] = Future()
+        self.future = _CallFuture()
         self._request = request
         self._head = ClientHead(request.client, request.name)
         self._loop: asyncio.AbstractEventLoop = request.client.loop.asyncio_loop  # type: ignore[union-attr]
         self._started = self._sent = False
         self._news: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
         news = self._news  # a reference to this object would be a cycle, and would keep the broadcast arguments
-        self.future.add_done_callback(lambda _: news.put(None))
+        self.future.add_brief_callback(lambda _: news.put(None))
 
     def start(self) -> Future[Any]:
         """Begin the call without a wait, and return the future of the result."""
@@ -72,7 +87,7 @@ class PendingCall:
             if future.cancelled() and not loop.is_closed():
                 loop.call_soon_threadsafe(task.cancel)
 
-        self.future.add_done_callback(cancel)
+        self.future.add_brief_callback(cancel)
         task.add_done_callback(self._end)
 
     def _end(self, task: asyncio.Task[Any]) -> None:
@@ -113,7 +128,8 @@ class PendingCall:
             # The frames between the rank and this process do not help a reader of the traceback.
             raise serialize.strip_internal_frames(error)
         finally:
-            del self, error  # the traceback of the error contains this frame
+            # The traceback of the error contains this frame. IPython shows a frame only if its arguments have a value.
+            self = error = None  # type: ignore[assignment]  # noqa: PLW0642  (as in concurrent.futures)
 
     def _next(self) -> Callable[[], object] | None:
         """Return the next function to call; None at the end."""

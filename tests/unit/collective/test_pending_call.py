@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import inspect
 import weakref
 from concurrent.futures import wait
 from types import SimpleNamespace
 
+import pytest
 from support.patience import DEADLINE
 
 from workbench.collective.client import PendingCall
@@ -20,9 +22,16 @@ class Call(PendingCall):
         return 1
 
 
-def made():
+class Failing(PendingCall):
+    """A call that fails on a rank."""
+
+    async def _run(self):
+        raise ValueError("from a rank")
+
+
+def made(kind=Call):
     client = SimpleNamespace(loop=SimpleNamespace(asyncio_loop=asyncio.get_running_loop()))
-    return Call(SimpleNamespace(client=client, name="f"))
+    return kind(SimpleNamespace(client=client, name="f"))
 
 
 async def test_the_future_of_a_call_does_not_keep_the_call_and_its_arguments():
@@ -46,3 +55,26 @@ async def test_a_wait_for_a_future_that_was_cancelled_before_the_call_began_ends
     done, _ = await asyncio.to_thread(wait, [future], DEADLINE)
 
     assert done == {future}
+
+
+async def test_a_callback_of_a_call_can_wait_for_the_event_loop():
+    loop, waited = asyncio.get_running_loop(), asyncio.Event()
+
+    async def work():
+        waited.set()
+
+    future = made().start()
+    future.add_done_callback(lambda _: asyncio.run_coroutine_threadsafe(work(), loop).result(DEADLINE))
+
+    async with asyncio.timeout(DEADLINE):
+        await waited.wait()
+
+
+async def test_the_frames_of_an_error_of_a_call_have_their_arguments():
+    call = made(Failing)
+
+    with pytest.raises(ValueError, match="from a rank") as caught:
+        await asyncio.to_thread(call.result)
+
+    (frame,) = [entry.frame.raw for entry in caught.traceback if entry.name == "result"]
+    assert inspect.formatargvalues(*inspect.getargvalues(frame)) == "(self=None)"
