@@ -25,6 +25,7 @@ from workbench.comm.stream_bridge import bridge_streams
 from workbench.comm.unix_http import UnixHTTP
 from workbench.errors import RankLost, WorkbenchError
 from workbench.head import request_log
+from workbench.head.spans import RecentSpans
 from workbench.hints import Command
 from workbench.placement.head import disown, fail_processing, protect_pinned
 from workbench.processes.memory_kills import MemoryKills
@@ -101,6 +102,7 @@ class HeadScheduler(UnixHTTP, Scheduler):
             dashboard=False,
             local_directory=str(local_directory),
         )
+        self.extensions["spans"] = RecentSpans(self)
         protect_pinned(self)
         self._loading_pages, self._has_pages = asyncio.Lock(), False
         self.memory_kills = MemoryKills()
