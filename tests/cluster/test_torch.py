@@ -11,16 +11,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from distributed import Client
 from support import torched
 from support.patience import DEADLINE, FACTOR
 from support.processes import until
-from support.spmd import be_patient, doing, total
+from support.spmd import doing, total
 
-from workbench import MPICluster, place, run_on_ranks, spmd
+from workbench import place, run_on_ranks, spmd
 from workbench.bench import nets, parameter_server
 from workbench.bench.training import Bench
-from workbench.errors import InvalidRequest, RankLost
+from workbench.errors import InvalidRequest
 from workbench.torch import fit, predict
 
 pytestmark = pytest.mark.mpi_flavor
@@ -425,10 +424,3 @@ def test_a_fit_ends_when_the_loss_does_not_fall_or_the_callback_says_so(client4)
     )
     with pytest.raises(InvalidRequest, match="epochs=0, patience=None is not valid"):
         fit(torched.net(), torched.cross_entropy, X, y, epochs=0)
-
-
-def test_a_rank_that_is_killed_in_backward_ends_the_training_and_the_others_are_told(tmp_path):
-    with MPICluster(2, preload="torch", quiet=True) as cluster, Client(cluster) as client:
-        client.run_on_scheduler(be_patient)
-        with pytest.raises(RankLost):
-            run_on_ranks(torched.train_until, "dies", 1, str(tmp_path / "step"), client=client, timeout=4 * DEADLINE)

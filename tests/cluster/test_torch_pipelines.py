@@ -8,16 +8,15 @@ from concurrent.futures import CancelledError
 from pathlib import Path
 
 import pytest
-from distributed import Client
 from support import pipelined, torched
 from support.patience import DEADLINE
 from support.processes import until
-from support.spmd import be_patient, doing
+from support.spmd import doing
 
-from workbench import MPICluster, run_on_ranks, spmd
+from workbench import run_on_ranks, spmd
 from workbench.bench import hybrid
 from workbench.bench.layouts import Arm, Net
-from workbench.errors import InvalidRequest, RankLost
+from workbench.errors import InvalidRequest
 
 pytestmark = pytest.mark.mpi_flavor
 
@@ -156,10 +155,3 @@ def test_the_layouts_of_the_bench_have_the_losses_of_one_process(client4, monkey
     assert sorted(row["arm"] for row in rows if row["measure"] == "ms") == ["2x2_bidirectional", "4x1", "one"]
     assert [(row["arm"], row["measure"]) for row in rows[-1:]] == [("4x1", "MB")]
     assert min(row["value"] for row in rows) > 0
-
-
-def test_a_rank_that_is_killed_in_a_stage_ends_the_training(tmp_path):
-    with MPICluster(2, quiet=True) as cluster, Client(cluster) as client:
-        client.run_on_scheduler(be_patient)
-        with pytest.raises(RankLost):
-            run_on_ranks(pipelined.train_until, "dies", 1, str(tmp_path / "step"), client=client, timeout=4 * DEADLINE)

@@ -7,13 +7,11 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from distributed import Client
 from support import divided, torched
 from support.patience import DEADLINE
-from support.spmd import be_patient
 
-from workbench import MPICluster, run_on_ranks
-from workbench.errors import InvalidRequest, RankLost
+from workbench import run_on_ranks
+from workbench.errors import InvalidRequest
 from workbench.torch import load_sharded
 
 pytestmark = pytest.mark.mpi_flavor
@@ -87,13 +85,3 @@ def test_a_file_that_has_changed_ends_the_load_on_all_ranks(client4, tmp_path, r
         content.write(b"changed")
     with pytest.raises(InvalidRequest, match=f"__{rank}_0.distcp has changed since it was written"):
         trained()
-
-
-def test_a_rank_that_is_killed_while_it_writes_leaves_the_former_checkpoint(tmp_path):
-    with MPICluster(2, quiet=True) as cluster, Client(cluster) as client:
-        client.run_on_scheduler(be_patient)
-        with pytest.raises(RankLost):
-            run_on_ranks(divided.killed, tmp_path / "run", client=client, timeout=4 * DEADLINE)
-    model = torched.net(5)
-    assert load_sharded(tmp_path / "run", model) == {"epoch": 1}
-    assert all(map(torch.equal, model.parameters(), torched.net(1).parameters()))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import math
 from concurrent.futures import CancelledError
 
 import dask.array as da
@@ -11,15 +10,14 @@ import dask.dataframe as dd
 import numpy as np
 import pandas as pd
 import pytest
-from distributed import Client
 from support import streamed, torched
 from support.patience import DEADLINE
 from support.processes import until
-from support.spmd import be_patient, doing, total, wait_for
+from support.spmd import doing, total, wait_for
 
-from workbench import MPICluster, place, run_on_ranks, spmd
+from workbench import place, run_on_ranks, spmd
 from workbench.cells import client as cells
-from workbench.errors import InvalidRequest, PlacementError, RankLost
+from workbench.errors import InvalidRequest, PlacementError
 from workbench.torch import fit, stream
 
 pytestmark = pytest.mark.mpi_flavor
@@ -89,22 +87,6 @@ def test_every_row_of_a_stream_is_in_a_batch_of_each_epoch(client4, shuffle, win
     for epoch in epochs:
         assert sorted(row for batch in epoch for row in batch) == [*range(20), *range(37, 60)]
     assert (epochs[0] == epochs[1]) == (shuffle is None)
-
-
-@pytest.mark.parametrize("shuffle", ["exchange", "local"])
-def test_the_memory_of_a_rank_has_no_more_than_some_chunks(fresh4, shuffle):
-    # 64 chunks of 4 MiB, of which a rank reads 16, and one in each window.
-    rows, columns = 64 * 64, 8192
-    lazy = stream(da.random.default_rng(0).random((rows, columns), chunks=(64, columns)), window=4)
-    smallest = [math.inf] * 4
-    # Other threads of a rank add to a measurement, more on a busy machine, so the smallest one of up to five counts.
-    for _ in range(5):
-        found = run_on_ranks(streamed.growth, lazy, 64, shuffle=shuffle, client=fresh4)
-        assert [count for count, _ in found] == [rows // 4] * 4
-        smallest = [min(before, nbytes) for before, (_, nbytes) in zip(smallest, found, strict=True)]
-        if max(smallest) < 10 * (4 << 20):
-            break
-    assert max(smallest) < 10 * (4 << 20)
 
 
 def test_an_error_in_a_chunk_ends_the_call_with_the_chunk_and_the_next_call_works(client4):
@@ -215,10 +197,3 @@ def test_rows_in_the_memory_of_the_cluster_are_no_stream(client4):
 def test_a_shuffled_frame_is_no_stream(client4):
     with pytest.raises(InvalidRequest, match="Write the result to Parquet"):
         stream(dd.from_pandas(pd.DataFrame({"x": np.arange(8.0)}), npartitions=4).shuffle("x"))
-
-
-def test_a_rank_that_is_killed_ends_the_call_and_the_others_are_told():
-    with MPICluster(2, quiet=True) as cluster, Client(cluster) as client:
-        client.run_on_scheduler(be_patient)
-        with pytest.raises(RankLost):
-            run_on_ranks(streamed.killed, stream(da.arange(640, chunks=8)), 8, client=client, timeout=4 * DEADLINE)

@@ -8,16 +8,12 @@ from concurrent.futures import CancelledError
 from pathlib import Path
 
 import pytest
-from distributed import Client
 from support import stripped, torched
 from support.patience import DEADLINE
 from support.processes import until
-from support.spmd import be_patient, doing, total
+from support.spmd import doing, total
 
-from workbench import MPICluster, run_on_ranks, spmd
-from workbench.bench import strips as bench
-from workbench.bench.strips import ONE, STRIPS, Bench
-from workbench.errors import RankLost
+from workbench import run_on_ranks, spmd
 
 pytestmark = pytest.mark.mpi_flavor
 
@@ -139,36 +135,6 @@ def test_tensors_that_do_not_fit_a_strip_are_refused(client4):
     assert "the function works along axis 2" in rows
 
 
-def test_four_ranks_train_within_half_of_the_memory_in_which_one_process_does_not(fresh4, tmp_path):
-    stripped.written(tmp_path, size := 384)
-    [(loss, needed)] = from_zarr(fresh4, tmp_path, None, alone=True)
-    small = from_zarr(fresh4, tmp_path, needed // 2, alone=False)
-
-    assert from_zarr(fresh4, tmp_path, needed // 2, alone=True)[0][0] == "out of memory"
-    assert [found for found, _ in small] == [pytest.approx(loss, abs=1e-5)] * 4
-    assert max(nbytes for _, nbytes in small) < needed // 2
-    assert needed > 20 * 12 * size**2
-
-
-def from_zarr(client, path, nbytes, *, alone):
-    """Return what ranks found, after they have done the same without a limit once."""
-    for limit in (None, nbytes):
-        answers = run_on_ranks(stripped.trained_from_zarr, str(path), limit, alone=alone, client=client)
-    return [answer for answer in answers if answer is not None]
-
-
-def test_the_strips_bench_has_the_same_gradients_in_less_memory(fresh4):
-    measured = Bench(fresh4, 384, 8)
-    assert measured.check() <= EXACT
-    rows = list(measured.measure(1))
-    summary = bench.summarize(rows) | measured.limited(rows)
-
-    assert {(row["arm"], row["ranks"]) for row in rows} == {(STRIPS, 4), (ONE, 1)}
-    # The bench has the target, for a larger image: here a part of the memory does not depend on the image.
-    assert summary["memory"] <= 0.5
-    assert (summary["strips_within_limit"], summary["one_process_within_limit"]) == ("trains", "out of memory")
-
-
 def works(client):
     return run_on_ranks(total, client=client, timeout=DEADLINE) == [6] * 4
 
@@ -190,10 +156,3 @@ def test_a_training_that_is_cancelled_ends_on_all_ranks(client4, tmp_path):
         call.result(DEADLINE)
     until("all ranks to be back", lambda: all(what == "" for _, what in client4.run(doing).values()))
     assert works(client4)
-
-
-def test_a_rank_that_is_killed_in_backward_ends_the_training_and_the_others_are_told(tmp_path):
-    with MPICluster(2, quiet=True) as cluster, Client(cluster) as client:
-        client.run_on_scheduler(be_patient)
-        with pytest.raises(RankLost):
-            run_on_ranks(stripped.train_until, "dies", 1, str(tmp_path / "step"), client=client, timeout=4 * DEADLINE)
