@@ -89,7 +89,7 @@ async def test_the_form_has_every_option_of_start_in_its_order(server):
 def test_what_is_filled_in_is_what_would_be_typed():
     filled = {
         "ranks": 4, "name": "--json", "nodes": "2", "extra": ["--exclusive", "-h"], "fault_tolerant": True,
-        "queue": None, "account": "", "memory": "2GB", "preset": [],
+        "queue": None, "account": "", "memory": "2GB", "preload": [],
     }  # fmt: skip
 
     words, errors = to_argv(filled)
@@ -112,6 +112,14 @@ def test_each_option_can_be_filled_in_and_is_found_in_a_refusal(field):
     assert errors == {}
     assert field_of(InvalidRequest(option=field.name, given=value, allowed="something else")) == field.name
     assert vars_of(words)[field.name] in (value, str(value))
+
+
+@pytest.mark.parametrize("option", ["name", "ranks", "fault_tolerant"])
+def test_an_empty_list_is_the_value_of_a_list_only(option):
+    words, errors = to_argv({option: [], "extra": []})
+
+    assert words == []
+    assert errors.keys() == {option}
 
 
 def vars_of(words):

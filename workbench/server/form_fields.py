@@ -66,7 +66,7 @@ class Field:
         InvalidRequest
             If the value has the wrong type.
         """
-        if value is None or value in ("", []):
+        if value in (None, "") or (value == [] and self.kind == "list"):
             return []
         if self.kind == "flag":
             if not isinstance(value, bool):
