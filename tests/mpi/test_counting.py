@@ -69,6 +69,16 @@ async def test_messages_from_rank_to_rank_are_counted_to_the_byte(end: End):
 
 
 @on_ranks
+async def test_a_rank_that_a_division_has_given_is_taken_as_mpi4py_takes_it(end: End):
+    def halves(comm: Any) -> None:
+        other = (comm.rank + 4 / 2) % 4
+        comm.Send(z(1), other)
+        comm.Recv(z(1), other)
+
+    await check(end, {"Send": (halves, of([(rank, (rank + 2) % 4) for rank in RANKS], 8))})
+
+
+@on_ranks
 async def test_messages_to_oneself_are_counted_and_those_to_nobody_are_not(end: End):
     from mpi4py import MPI
 
@@ -180,6 +190,8 @@ async def test_there_is_a_case_for_every_operation(end: End):
         "Set_errhandler",
         "Disconnect",
         "Abort",
+        "Spawn",
+        "Spawn_multiple",
         "Improbe",
         "improbe",
         "Idup_with_info",

@@ -347,7 +347,11 @@ class TrafficCounter:
         if rank == _PROC_NULL:
             return
         # This is `_to` inlined, because small messages take a microsecond.
-        pair = self._pairs[self.members[rank]]
+        try:
+            pair = self._pairs[self.members[rank]]
+        except TypeError:  # mpi4py also takes 1.0, the result of a division
+            rank = int(rank)
+            pair = self._pairs[self.members[rank]]
         pair[0] += nbytes
         pair[1] += 1
         self._sizes[size_bin(nbytes)] += 1
@@ -381,7 +385,12 @@ class TrafficCounter:
         if source == MPI.ANY_SOURCE:
             self._messages_from = None
             return
-        received[source] = number = received[source] + STEP
+        try:
+            number = received[source] + STEP
+        except TypeError:  # as in `message`
+            source = int(source)
+            number = received[source] + STEP
+        received[source] = number
         if entered is not None and not number & self.counters.mask and source != self.rank:
             self.counters.synchronized(self._pair(source, self.rank), number, operation, entered, time.monotonic())
 
