@@ -23,10 +23,10 @@ from workbench.cells import protocol as cells
 from workbench.collective import protocol as collective
 from workbench.comm.stream_bridge import bridge_streams
 from workbench.comm.unix_http import UnixHTTP
-from workbench.errors import RankLost, WorkbenchError
+from workbench.errors import InvalidRequest, RankLost, WorkbenchError
 from workbench.head import request_log
 from workbench.head.spans import RecentSpans
-from workbench.hints import Command
+from workbench.hints import Command, Option
 from workbench.placement.head import disown, fail_processing, protect_pinned
 from workbench.processes.memory_kills import MemoryKills
 from workbench.processes.process_id import exit_code
@@ -224,6 +224,29 @@ class HeadScheduler(UnixHTTP, Scheduler):
         for key, task in self.tasks.items():
             if task.who_wants and task.state not in ("memory", "erred"):
                 self.report(_erred(key, error))
+
+    async def register_nanny_plugin(self, *args: Any, **kwargs: Any) -> Any:
+        """Refuse a plugin that no nanny would run, also those that Dask's own plugins register."""
+        self._require_nannies()
+        return await super().register_nanny_plugin(*args, **kwargs)
+
+    async def broadcast(self, *, nanny: bool = False, **kwargs: Any) -> Any:
+        """Send a message to workers; refuse one to nannies if no worker has one."""
+        if nanny:
+            self._require_nannies()
+        return await super().broadcast(nanny=nanny, **kwargs)
+
+    def _require_nannies(self) -> None:
+        if not any(worker.nanny for worker in self.workers.values()):
+            raise InvalidRequest(
+                "ranks have no nannies, which would run this: plugins such as UploadDirectory, Environ, PipInstall and "
+                "CondaInstall, and client.run(..., nanny=True).",
+                hint=(
+                    "Send modules with client.upload_file(), import them on all ranks with ",
+                    Option("preload"),
+                    ", and set variables and install packages before the start of the cluster.",
+                ),
+            )
 
     async def tunnel_dashboard(self, comm: Comm) -> Status:
         """Connect a client to Dask's own dashboard: the connection carries the bytes from now on."""
