@@ -194,6 +194,7 @@ def submit(
     A pinned call runs on its worker only, and waits while that worker is busy. With `actors` the returned objects are
     Dask actors.
     """
+    from dask.base import annotate
     from dask.highlevelgraph import HighLevelGraph, MaterializedLayer
     from dask.task_spec import Task
     from distributed import Future
@@ -216,7 +217,9 @@ def submit(
     graph = HighLevelGraph({"pinned": layer}, {"pinned": set()})
     # Calls that are submitted at the same time by other means have the same priority.
     options: dict[str, Any] = {"priority": priority, "fifo_timeout": "100 ms", "actors": actors}
-    futures: list[Future[Any]] = client.get(graph, list(keys), sync=False, **options)
+    # Annotations of the user may let another worker run the calls, or let them wait for resources that no rank has.
+    with annotate(allow_other_workers=False, resources={}):
+        futures: list[Future[Any]] = client.get(graph, list(keys), sync=False, **options)
     for future in futures:
         if pin := pins[future.key]:
             cache_pin(future, pin)
