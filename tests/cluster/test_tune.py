@@ -203,6 +203,15 @@ def test_what_the_study_refuses_is_raised_in_the_objective(client4):
     assert tune(objective, study(), 1, ranks=4, client=client4).best_value == 1.0
 
 
+def test_an_objective_may_stop_its_study(client4):
+    def stop(comm, trial):
+        trial.study.stop()
+        return comm.allreduce(1.0)
+
+    study = tune(stop, optuna.create_study(), 9, ranks=4, client=client4)
+    assert [trial.value for trial in study.trials] == [4.0]
+
+
 def test_an_error_that_is_not_to_be_caught_ends_all_trials(client4, tmp_path):
     def objective(comm, trial, folder):
         if trial.number != 1:

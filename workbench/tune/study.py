@@ -31,7 +31,7 @@ from workbench.errors import (
 )
 from workbench.placement import pinning
 from workbench.session.current_client import current_client
-from workbench.tune.trial import answer, failure, identity_of, run
+from workbench.tune.trial import STOP, answer, failure, identity_of, run
 
 if TYPE_CHECKING:
     import optuna
@@ -278,7 +278,9 @@ class _Tuning:
         running = self._running[number]
         try:
             name, args, kwargs = serialize.loads(contents)
-            attribute = getattr(running.trial, name)
+            if name == STOP:
+                self._left = 0
+            attribute = None if name == STOP else getattr(running.trial, name)
             reply = serialize.dumps((attribute(*args, **kwargs) if callable(attribute) else attribute, None))
         except Exception as error:  # noqa: BLE001  (the ranks raise the error)
             reply = failure(error)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import queue
 from collections.abc import Callable, Sequence
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from dask.utils import format_bytes
@@ -17,6 +18,9 @@ from workbench.metrics.report import tell
 
 if TYPE_CHECKING:
     from workbench.mpi.communicator import Communicator
+
+STOP = "study.stop"
+"""The request to begin no more trials."""
 
 # Seconds between two checks that the call still runs.
 _LOOK = 0.05
@@ -167,6 +171,11 @@ class RankTrial:
             The value, which the storage of the study must accept.
         """
         self._ask("set_user_attr", key, value)
+
+    @property
+    def study(self) -> Any:
+        """The study, with ``stop()`` alone: no more trials begin, as after ``optuna.Study.stop``."""
+        return SimpleNamespace(stop=lambda: self._ask(STOP))
 
     @property
     def params(self) -> Any:
