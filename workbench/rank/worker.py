@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import os
 import shutil
 import socket
@@ -17,6 +18,7 @@ import psutil
 from dask.system import cpu_count
 from dask.utils import format_bytes
 from distributed import Worker
+from distributed.worker import _worker_cvar
 
 from workbench import comm, config
 from workbench.cells.rank import Cells
@@ -164,6 +166,9 @@ async def serve(
         plugins=(busy := BusyTime(),),
     )
     current_worker.carry(worker)
+    # Functions of Dask such as get_client() then work in calls and cells as in tasks.
+    for thread in (context.spmd_thread, main_thread):
+        thread.submit(functools.partial(_worker_cvar.set, worker))
     MemoryLimit(worker, f"rank {rank_name(context.world, context.rank)}").start()
     communicators = CommunicatorCache(context.spmd)
     Broadcasts(worker, context, communicators)

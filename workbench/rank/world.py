@@ -6,6 +6,7 @@ These functions import ``mpi4py.MPI``; no module that the kernel loads does.
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import functools
 import gc
 import importlib
@@ -18,6 +19,7 @@ import traceback
 from collections.abc import Callable
 from concurrent.futures import Future
 from concurrent.futures import wait as wait_for
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -29,6 +31,7 @@ from workbench.gpu import visible
 from workbench.hints import Command
 from workbench.mpi.context import RankContext, enter
 from workbench.mpi.threads import MainThread, SpmdThread
+from workbench.rank import objects
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -64,6 +67,7 @@ def live(record: Record, index: int, ranks: int, timeout: float, times: dict[str
         importlib.import_module(module)
     enter(context)
     _ignore_finalize()
+    objects.send_by_value()
     _log_to(record.logs / f"rank-{worker.worker_name(context.world, context.rank)}.log")
     description = f"rank {context.rank} of {context.size}, {context.library}, MPI_THREAD_{context.threads.upper()}"
     print(description, flush=True)  # noqa: T201  (this is the rank's log)
@@ -168,6 +172,10 @@ def _log_to(path: Path) -> None:
     with logs.append(path) as log:
         os.dup2(log.fileno(), 1)
         os.dup2(log.fileno(), 2)
+    # C code would keep up to 4 KiB of its output until the end of the process.
+    with suppress(AttributeError, ValueError):  # a library without these names
+        library = ctypes.CDLL(None)
+        library.setlinebuf(ctypes.c_void_p.in_dll(library, "stdout"))
 
 
 def _ignore_finalize() -> None:

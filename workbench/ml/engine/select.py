@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
@@ -61,12 +62,15 @@ def serves_calls(client: Client) -> bool:
 
 def _refuse_on_workers() -> None:
     """Raise InvalidRequest where a fit would wait for the worker that calls it."""
-    try:
-        place = f"in a task, on {get_worker().address}"
-    except ValueError:
-        if not context.is_rank():
-            return
-        place = "on a rank, in a cell or in an SPMD call"
+    if context.is_in_cell() or threading.current_thread().name == "spmd":
+        place = "in a cell or in an SPMD call"
+    else:
+        try:
+            place = f"in a task, on {get_worker().address}"
+        except ValueError:
+            if not context.is_rank():
+                return
+            place = "on a rank"
     raise InvalidRequest(
         f"a fit on the ranks that begins {place} would wait for itself. Fit in the notebook, or pass arrays with "
         'engine="auto", which are fitted in this process.'
