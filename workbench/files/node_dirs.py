@@ -43,6 +43,8 @@ _MARK_TIME = 10.0
 _MAP_TIME, _MAP_TIME_IN_CONTAINER = 0.2, 120.0
 # PROC_PID_INIT_INO of Linux: the first namespace of processes, in which all processes of a host are seen.
 _FIRST_NAMESPACE = 0xEFFFFFFC
+# Bytes of /dev/shm below which Open MPI may not start; containers often have 64 MiB, which are enough for 16 ranks.
+_LEAST_SHARED = 32 << 20
 # Seconds for ranks to end after their mpiexec.
 _RANK_END_TIMEOUT = 2.0
 
@@ -223,8 +225,8 @@ def _spill(cluster_id: str, node: str) -> Path:
 def _shared_memory(cluster_id: str, _: str) -> Path:
     # This folder belongs to one node, also if /tmp is shared. All nodes of a world have one name for it, for MPI.
     memory = "/dev/shm"  # noqa: S108  (as above)
-    place = Path(memory if os.access(memory, os.W_OK) else tempfile.gettempdir())
-    return place / stub.folder_name(cluster_id, "memory")
+    is_usable = os.access(memory, os.W_OK) and shutil.disk_usage(memory).total >= _LEAST_SHARED
+    return Path(memory if is_usable else tempfile.gettempdir()) / stub.folder_name(cluster_id, "memory")
 
 
 def _private(path: Path, remedy: str) -> Path:

@@ -11,6 +11,7 @@ import tempfile
 import time
 import uuid
 from pathlib import Path
+from types import SimpleNamespace
 
 import dask
 import pytest
@@ -183,6 +184,12 @@ def test_folders_are_removed_although_a_full_disk_has_no_place_for_temporary_fil
         patch.setattr(tempfile, "gettempdir", full)
         node_dirs.remove(cluster_id)
     assert [folder for folder in folders if folder.exists()] == []
+
+
+def test_shared_memory_is_not_in_a_small_shared_memory_of_a_container(cluster_id, monkeypatch):
+    monkeypatch.setattr(node_dirs.shutil, "disk_usage", lambda _: SimpleNamespace(total=8 << 20))
+
+    assert node_dirs.shared_memory(cluster_id).parent == Path(tempfile.gettempdir())
 
 
 @pytest.mark.parametrize("open_mode", [0o750, 0o705, 0o777])
