@@ -12,6 +12,7 @@ from typing import Any, NoReturn, Self
 from distributed.core import Status
 from tornado.ioloop import PeriodicCallback
 
+from workbench.cancellation import run_to_end
 from workbench.collective.broadcast import broadcast
 from workbench.deploy import display, logs, registry
 from workbench.deploy.connection import HeadConnection
@@ -192,7 +193,7 @@ class MPICluster(EndingLoop):
                     self.status = Status.closed
                     if not self._owner:
                         raise
-                    await asyncio.to_thread(self._job.abandon, error)
+                    await run_to_end(asyncio.to_thread(self._job.abandon, error))
             return self
 
         return start().__await__()
@@ -209,7 +210,7 @@ class MPICluster(EndingLoop):
                 self.scheduler_comm, self.security = self._connection.rpc, self._connection.security
                 await self._await_ready(progress)
         except BaseException:
-            await self._connection.close()
+            await run_to_end(self._connection.close())
             raise
         self._cluster_info["name"] = self._job.record.name
         await super()._start()

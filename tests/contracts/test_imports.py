@@ -153,7 +153,7 @@ def test_no_files_import_each_other_in_a_circle():
     assert circles({module: graph.find_modules_directly_imported_by(module) & modules for module in modules}) == []
 
 
-BASE = {"config", "errors", "hints", "session", "text"}
+BASE = {"cancellation", "config", "errors", "hints", "session", "text"}
 
 
 def packages_that_import(modules: frozenset[str]) -> dict[str, set[str]]:
@@ -231,3 +231,27 @@ def test_importing_the_package_takes_less_than_twice_the_time_of_importing_dask(
     ours, dasks = zip(*[(seconds("workbench"), seconds("dask")) for _ in range(5)], strict=True)
 
     assert min(ours) < 2 * min(dasks)
+
+
+def cleanups(tree):
+    """Return the statements that run when a task is cancelled: those of each ``finally``, and of each handler."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Try):
+            yield from node.finalbody
+            for handler in node.handlers:
+                caught = ast.unparse(handler.type) if handler.type else "BaseException"
+                if "BaseException" in caught or "CancelledError" in caught:
+                    yield from handler.body
+
+
+def test_no_second_cancellation_skips_what_a_finally_awaits():
+    found = [
+        f"{path.relative_to(PACKAGE)}:{node.lineno}: {ast.unparse(node)}"
+        for path in PACKAGE.rglob("*.py")
+        if path.name != "cancellation.py"
+        for statement in cleanups(ast.parse(path.read_text()))
+        for node in ast.walk(statement)
+        if isinstance(node, ast.AsyncWith | ast.AsyncFor)
+        or (isinstance(node, ast.Await) and not ast.unparse(node).startswith("await run_to_end("))
+    ]
+    assert not found, "await workbench.cancellation.run_to_end(...) there"

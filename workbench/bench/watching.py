@@ -19,6 +19,7 @@ import psutil
 
 from workbench.bench.simulated_dashboard import PACE
 from workbench.bench.simulated_nodes import messages
+from workbench.cancellation import run_to_end
 from workbench.deploy import certificates
 from workbench.errors import InvalidRequest, WorkbenchError
 from workbench.metrics.schema import TICK
@@ -111,7 +112,7 @@ async def _program(*words: str, **variables: str) -> AsyncIterator[tuple[psutil.
     finally:
         if process.returncode is None:
             process.kill()
-            await process.wait()
+            await run_to_end(process.wait())
 
 
 async def _percent(process: psutil.Process, seconds: float) -> float:

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from workbench.cancellation import run_to_end
 from workbench.cells import protocol
 from workbench.collective.rank_rpc import RankRPC, gather_or_cancel
 from workbench.deploy import logs
@@ -114,7 +115,7 @@ class Engines:
         finally:
             if not line:  # also if a rank has failed meanwhile: the next cell starts another controller
                 process, self._process = self._process, None
-                await self._end(process)
+                await run_to_end(self._end(process))
         if not line:
             raise CollectiveFailed(f"the controller of the cells did not start. See {path}.")
         self._connections = json.loads(line)

@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Unpack
 
 from distributed.diagnostics.plugin import SchedulerPlugin
 
+from workbench.cancellation import run_to_end
 from workbench.cells import protocol
 from workbench.cells.controller_process import ANSWER, Engines
 from workbench.collective.cancelled import Cancelled
-from workbench.collective.operation import Outcomes, run_to_end
+from workbench.collective.operation import Outcomes
 from workbench.collective.queue import CallQueue, Turn, gone, just_being
 from workbench.collective.rank_locations import ranges
 from workbench.collective.rank_rpc import RankRPC, gather_or_cancel, room

@@ -12,8 +12,9 @@ from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from workbench import config
+from workbench.cancellation import run_to_end
 from workbench.collective import protocol
-from workbench.collective.operation import Outcomes, prepare, run_to_end
+from workbench.collective.operation import Outcomes, prepare
 from workbench.collective.queue import CallQueue, require_complete
 from workbench.collective.rank_rpc import LOOK, STAYS, RankRPC, gather_or_cancel, leaves, root_cause
 from workbench.errors import CollectiveFailed, CollectiveTimeout, RankLost
@@ -101,7 +102,7 @@ class _Part:
         await prepare(self._prepare(), self._deadline, self._cancel, self._not_ready)
         if len(ranks) > 1:
             # When all ranks are prepared, the broadcast is brought to an end, also without its client.
-            await run_to_end(self._run_all(), None)
+            await run_to_end(self._run_all())
 
     async def _prepare(self) -> None:
         ranks = self._members.ranks

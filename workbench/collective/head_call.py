@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from dask.utils import format_bytes
 
+from workbench.cancellation import run_to_end
 from workbench.collective import protocol, rank_locations
-from workbench.collective.operation import Outcomes, prepare, run_to_end
+from workbench.collective.operation import Outcomes, prepare
 from workbench.collective.queue import BLOCKED, CallQueue
 from workbench.collective.rank_rpc import RankRPC, gather_or_cancel, poll, room, root_cause
 from workbench.errors import CollectiveFailed, CollectiveTimeout, InvalidRequest, RankLost

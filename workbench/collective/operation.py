@@ -6,11 +6,10 @@ An operation starts when all ranks are prepared, and ends on all ranks at a dead
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import functools
 import math
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from typing import Any, Generic, TypeVar
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Generic, TypeVar
 
 from workbench.errors import CollectiveTimeout
 
@@ -32,25 +31,6 @@ async def prepare(
         call_off()
         if limit.expired() and isinstance(error, TimeoutError) and not isinstance(error, CollectiveTimeout):
             raise late() from None
-        raise
-
-
-async def run_to_end(work: Coroutine[Any, Any, T], stop: asyncio.Future[None] | None) -> T:
-    """Return the result of `work`, which a cancellation does not interrupt: `stop` asks `work` to end.
-
-    Also after several cancellations, the next operation must wait for the end of this one.
-    """
-    working = asyncio.ensure_future(work)
-    try:
-        return await asyncio.shield(working)
-    except asyncio.CancelledError:
-        if stop is not None and not stop.done():
-            stop.set_result(None)
-        while not working.done():
-            with contextlib.suppress(asyncio.CancelledError):
-                await asyncio.wait([working])
-        if not working.cancelled():
-            working.exception()  # without this asyncio logs a traceback
         raise
 
 

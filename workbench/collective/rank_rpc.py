@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from workbench import errors
+from workbench.cancellation import run_to_end
 from workbench.errors import CollectiveFailed, RankLost, WorkbenchError
 from workbench.hints import AGAIN, Command
 
@@ -120,7 +121,7 @@ async def gather_or_cancel(calls: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
             # A second cancellation would skip what a call awaits in a `finally`.
             if not task.cancelling():
                 task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await run_to_end(asyncio.gather(*tasks, return_exceptions=True))
         raise
 
 

@@ -9,6 +9,8 @@ import asyncio
 import contextlib
 from typing import TYPE_CHECKING
 
+from workbench.cancellation import run_to_end
+
 if TYPE_CHECKING:
     from distributed.comm.core import Comm
 
@@ -24,7 +26,7 @@ async def bridge_streams(comm: Comm, reader: asyncio.StreamReader, writer: async
     finally:
         for way in ways:
             way.cancel()
-        await asyncio.gather(*ways, return_exceptions=True)
+        await run_to_end(asyncio.gather(*ways, return_exceptions=True))
         writer.close()
         comm.abort()
 

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from distributed.comm.core import connect
 
+from workbench.cancellation import run_to_end
 from workbench.comm.stream_bridge import bridge_streams
 from workbench.dashboard import PREFIX
 from workbench.dashboard.head_source import HeadSource
@@ -60,7 +61,7 @@ async def bridge(connection: HeadConnection, socket: Path) -> AsyncIterator[None
         server.close()
         for task in tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await run_to_end(asyncio.gather(*tasks, return_exceptions=True))
         with contextlib.suppress(FileNotFoundError):
             os.unlink(socket)  # noqa: PTH108  (no method of Path in an asynchronous function)
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from distributed.core import rpc
 
 from workbench import config
+from workbench.cancellation import run_to_end
 from workbench.comm import connector
 from workbench.deploy import certificates, ended
 from workbench.deploy.jobs import is_batch
@@ -138,7 +139,7 @@ class HeadConnection(HeadClient):
             try:
                 local = await tunnel.open(addresses, config.seconds("connect-timeout"))
             except BaseException:
-                await tunnel.close()
+                await run_to_end(tunnel.close())
                 raise
             self._forwarded[purpose] = tunnel, addresses, local
             return local
@@ -183,7 +184,7 @@ class HeadConnection(HeadClient):
                 await asyncio.gather(self._tunnel.close(), *(tunnel.close() for tunnel, *_ in forwarded.values()))
         finally:
             with contextlib.suppress(RuntimeError):  # no thread starts while the interpreter ends
-                await self.end_reason()  # for later calls
+                await run_to_end(self.end_reason())  # for later calls
 
     @property
     def head(self) -> Any:

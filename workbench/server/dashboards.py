@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
 
+from workbench.cancellation import run_to_end
 from workbench.dashboard import PREFIX
 from workbench.deploy import logs
 from workbench.deploy.lease import owns_lease
@@ -158,7 +159,7 @@ class DashboardProcesses:
         except TimeoutError:
             kind, failure = StartTimeout, f"was not ready after {_START:.0f} s"
         except BaseException:
-            await _end(panel)
+            await run_to_end(_end(panel))
             raise
         await _end(panel)
         message = f"the dashboard of cluster {record.name!r} {failure}: {await records.read(_log_summary, log, begin)}"

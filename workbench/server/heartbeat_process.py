@@ -12,6 +12,7 @@ import logging
 import sys
 from typing import Any
 
+from workbench.cancellation import run_to_end
 from workbench.deploy import registry
 from workbench.deploy.connection import HeadConnection
 from workbench.deploy.start import ClusterStarter
@@ -59,7 +60,7 @@ async def _poll(name: str, heartbeats: dict[str, Any]) -> None:
                     pause = _EVERY
                     await asyncio.sleep(_EVERY)
             finally:
-                await connection.close()
+                await run_to_end(connection.close())
         except Exception as error:  # noqa: BLE001  (no error may end the polls of the other heads)
             logging.getLogger(__name__).debug("cluster %s: %s", name, error)
         await asyncio.sleep(pause)

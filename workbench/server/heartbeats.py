@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection
 from tempfile import TemporaryFile
 from typing import Any
 
+from workbench.cancellation import run_to_end
 from workbench.log import debug_log
 from workbench.processes.ending import end
 from workbench.server.log import logger
@@ -144,7 +145,7 @@ class Heartbeats:
             finally:
                 self._process = None
                 stdin = process.stdin
-                await end(process, _END, _TITLE, stdin.close if stdin is not None else None)
+                await run_to_end(end(process, _END, _TITLE, stdin.close if stdin is not None else None))
 
     def _show(self, pulses: dict[str, Any]) -> None:
         message = {"type": "pulse", "pulses": pulses, "time": time.time()}

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryFile
 
+from workbench.cancellation import run_to_end
 from workbench.errors import LaunchError
 from workbench.log import debug_log
 
@@ -194,4 +195,4 @@ async def end_of(process: Process, deadline: float) -> ProcessResult:
     try:
         return await process.ended(deadline)
     finally:
-        await process.kill()
+        await run_to_end(process.kill())

@@ -12,6 +12,7 @@ from tornado.httpserver import HTTPServer
 from tornado.netutil import bind_sockets
 from tornado.web import Application
 
+from workbench.cancellation import run_to_end
 from workbench.hints import TERMINAL
 from workbench.server.dashboard_pages import ROUTE, ClusterPages
 from workbench.server.dashboards import DashboardProcesses
@@ -163,5 +164,5 @@ async def _serve(name: str, on_ready: Callable[[str], None]) -> None:
         await asyncio.Event().wait()
     finally:
         server.stop()
-        await panels.close()
-        await server.close_all_connections()
+        await run_to_end(panels.close())
+        await run_to_end(server.close_all_connections())
