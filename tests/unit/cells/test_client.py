@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
@@ -11,7 +10,7 @@ from IPython.core.completer import CompletionContext
 from IPython.core.error import UsageError
 
 from workbench.cells import client as cells_client
-from workbench.cells import engine_client, protocol
+from workbench.cells import engine_client
 from workbench.cells.client import check_syntax
 from workbench.cells.engine_client import CellOutput
 from workbench.cells.magics import CellMagics, _leading_options, _parse, _ranks, match
@@ -82,8 +81,6 @@ def test_the_values_of_an_expression_get_the_name_that_is_asked_for(monkeypatch)
         ("%%mpi X --world 1\nmy", ["value1"]),
         ("\n%%mpi --world=2\n--world 1\nmy", ["value2"]),
         ("%mpi --world 1 my", ["value1"]),
-        ("%%mpi --shared --world 1\nmy", ["value1 of all"]),
-        ("%mpi --shared my", ["myvalue of all"]),
         ("%mpi 1\nmy", []),
         ("%%mpi_profile\nmy", []),
         ("1\n%mpi my", ["myvalue"]),
@@ -94,11 +91,7 @@ def test_the_values_of_an_expression_get_the_name_that_is_asked_for(monkeypatch)
 )
 def test_names_of_rank_0_are_completed_where_they_are_used(text, expected, monkeypatch):
     names = ["myvalue", "value1", "value2"]
-
-    def complete(_, __, world, *, shared):
-        return [f"{names[world]} of all" if shared else names[world]]
-
-    monkeypatch.setattr(cells_client, "complete", complete)
+    monkeypatch.setattr(cells_client, "complete", lambda *asked: [names[asked[2]]])
     monkeypatch.setattr("workbench.cells.magics._client_here", lambda: None)
     last = text.split("\n")[-1]
 
@@ -210,13 +203,11 @@ def test_a_client_that_has_missed_an_engine_is_replaced(monkeypatch):
             raise TimeoutError
 
     def connect(connection, kind):
-        close = partial(made.append, "closed")
-        made.append(SimpleNamespace(wait_for_engines=wait_for_engines, close=close, session=SimpleNamespace()))
+        made.append(SimpleNamespace(wait_for_engines=wait_for_engines, close=lambda: made.append("closed")))
         return made[-1]
 
     monkeypatch.setattr(engine_client, "connect", connect)
-    client = engine_client.rank_client({}, 2, 7, lambda: None)
+    client = engine_client.rank_client({}, 2, lambda: None)
 
     assert made[1] == "closed"
     assert made[2] is client
-    assert client.session.metadata == {protocol.NAMESPACE: 7}

@@ -38,15 +38,7 @@ def cells(monkeypatch):
 def begin(cells: Cells, cell: str, client: str) -> Any:
     names = {"big": {"value": b"parcel"}}
     its = cells.begin(
-        cell=cell,
-        client=client,
-        notebook=None,
-        origin=None,
-        world=0,
-        ranks=None,
-        names=names,
-        allowed={"limit": 1},
-        timeout=DEADLINE,
+        cell=cell, client=client, origin=None, world=0, ranks=None, names=names, allowed={"limit": 1}, timeout=DEADLINE
     )
     return asyncio.ensure_future(its)
 
