@@ -529,6 +529,41 @@ def test_tasks_flow_while_a_cell_runs_and_print_to_the_log(cluster4, client4, tm
     until("what a task has printed", lambda: "a task" in cluster4.logs())
 
 
+def test_what_threads_and_scripts_of_a_cell_print_and_help_are_shown(client4):
+    threads = """
+import threading
+from concurrent.futures import ThreadPoolExecutor
+for target in (lambda: print("of a thread"), lambda: 1 / 0):
+    thread = threading.Thread(target=target)
+    thread.start()
+    thread.join()
+with ThreadPoolExecutor(1) as pool:
+    pool.submit(print, "of a pool").result()
+"""
+    text = shown(cells_client.run(threads, ranks=[1], client=client4))
+    assert text.count("ZeroDivisionError: division by zero\n") == 1
+    assert "rank 1:\nof a thread\nof a pool\n" in text
+
+    assert shown(cells_client.run("%%bash\necho of a script", client=client4)) == "ranks 0-3: of a script\n"
+    assert shown(cells_client.run("zip?", client=client4)).startswith("ranks 0-3:\n")
+    assert not shown(cells_client.run("1;", client=client4))
+
+
+def test_a_cell_may_await_and_run_coroutines_and_ctrl_c_ends_a_wait(client4, tmp_path):
+    begin = "import asyncio\nasync def doubled():\n    await asyncio.sleep(0)\n    return 2 * rank\n"
+    for last in ("await doubled()", "asyncio.run(doubled())"):
+        assert cells_client.run(begin + last, values=True, client=client4).values() == [0, 2, 4, 6]
+    assert cells_client.evaluate("await doubled()", client=client4) == [0, 2, 4, 6]
+
+    result = cells_client.run("await asyncio.sleep(100)", timeout=0.5, client=client4)
+    assert result.timed_out
+    assert {each.status for each in result.done.values()} == {"interrupted"}
+    assert not shown(result)
+    failed = cells_client.run("await asyncio.sleep(0)\n1 / (rank - 2)", client=client4)
+    assert failed.failed == [2]
+    assert is_usable(client4)
+
+
 def test_names_of_rank_0_are_completed_unless_a_cell_runs(client4, tmp_path):
     cells_client.run("import math\nmyvalue = 3; myother = 4", client=client4).check()
 

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import contextlib
 import functools
@@ -165,7 +166,8 @@ def check_syntax(code: str) -> None:
     from IPython.core.inputtransformer2 import TransformerManager
 
     try:
-        compile(TransformerManager().transform_cell(code), "<cell>", "exec", dont_inherit=True)
+        source = TransformerManager().transform_cell(code)
+        compile(source, "<cell>", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
     except (SyntaxError, ValueError) as error:
         number = (error.lineno or 0) if isinstance(error, SyntaxError) else 0
         lines = code.splitlines()

@@ -21,7 +21,9 @@ from ipyparallel.engine.app import IPEngine
 from IPython.core.interactiveshell import InteractiveShell
 from traitlets.config import Config
 
+from workbench.cells.coroutine import interrupt_coroutine
 from workbench.errors import StartError
+from workbench.mpi.threads import is_of_worker
 
 # A callback of Dask that loses exceptions. A later SIGINT then ends the cell.
 _DEAF = "_gc_callback"
@@ -30,7 +32,7 @@ _RUNS = InteractiveShell.run_code.__code__
 
 
 class CellStream(OutStream):
-    """Standard output or error of a rank: the main thread writes to the notebook, all other threads to the rank's log.
+    """Standard output or error of a rank: a cell and its threads write to the notebook, all others to the rank's log.
 
     Parameters
     ----------
@@ -38,16 +40,32 @@ class CellStream(OutStream):
         The stream that this stream replaces.
     admit
         Receives the number of characters to write, and returns how many of them may be sent to the notebook.
+    in_cell
+        Returns whether a cell runs.
     """
 
-    def __init__(self, session: Any, thread: Any, name: str, log: Any, admit: Callable[[int], int]) -> None:
+    def __init__(
+        self,
+        session: Any,
+        thread: Any,
+        name: str,
+        log: Any,
+        *,
+        admit: Callable[[int], int],
+        in_cell: Callable[[], bool],
+    ) -> None:
         # Output of C code stays in the log, since the whole process shares the file descriptor.
         super().__init__(session, thread, name, watchfd=False)
-        self.log, self._admit = log, admit
+        self.log, self._admit, self._in_cell = log, admit, in_cell
+
+    def _is_shown(self) -> bool:
+        """Return whether the notebook shows what the calling thread writes."""
+        thread = threading.current_thread()
+        return thread is threading.main_thread() or (self._in_cell() and not is_of_worker(thread))
 
     def write(self, string: str) -> int:
         """Write a string to the notebook or to the log, by the calling thread."""
-        if threading.current_thread() is not threading.main_thread():
+        if not self._is_shown():
             return int(self.log.write(string))
         if (admitted := self._admit(len(string))) > 0:
             super().write(string[:admitted])
@@ -55,10 +73,10 @@ class CellStream(OutStream):
 
     def flush(self) -> None:
         """Send or write what is buffered."""
-        if threading.current_thread() is not threading.main_thread():
-            self.log.flush()
-        else:
+        if self._is_shown():
             super().flush()
+        else:
+            self.log.flush()
 
     def fileno(self) -> int:
         """Return the file descriptor of the log: subprocesses write there."""
@@ -112,11 +130,12 @@ class RankEngine(IPEngine):  # type: ignore[misc]
         registered: Future[str],
         ended: Future[Any],
         admit: Callable[[int], int],
+        in_cell: Callable[[], bool],
         run: Callable[[Any], Any],
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self._registered, self._ended, self._admit = registered, ended, admit
+        self._registered, self._ended, self._admit, self._in_cell = registered, ended, admit, in_cell
         self.run_cell = run
 
     def initialize(self, argv: Any = None) -> None:
@@ -128,11 +147,12 @@ class RankEngine(IPEngine):  # type: ignore[misc]
         """Do nothing: the rank has its signal handlers."""
 
     def redirect_output(self, iopub_socket: Any) -> None:
-        """Send the output and the displays of the main thread to the notebook."""
+        """Send the output and the displays of cells to the notebook."""
         from ipykernel.displayhook import ZMQDisplayHook
 
         for name in ("stdout", "stderr"):
-            stream = CellStream(self.session, iopub_socket, name, getattr(sys, name), self._admit)
+            log = getattr(sys, name)
+            stream = CellStream(self.session, iopub_socket, name, log, admit=self._admit, in_cell=self._in_cell)
             stream.topic = f"engine.{self.id}.{name}".encode()
             setattr(sys, name, stream)
         sys.displayhook = ZMQDisplayHook(self.session, iopub_socket)
@@ -191,6 +211,7 @@ def serve(
     registered: Future[str],
     ended: Future[Any],
     admit: Callable[[int], int],
+    in_cell: Callable[[], bool],
     run: Callable[[Any], Any],
 ) -> None:
     """Run the engine until its end. On the main thread.
@@ -205,7 +226,7 @@ def serve(
         Gets the identity of the engine when the engine is ready, or the error.
     ended
         Ends the engine when it is done.
-    admit
+    admit, in_cell
         As of `CellStream`.
     run
         Called with each cell that arrives at the engine.
@@ -228,6 +249,7 @@ def serve(
             registered=registered,
             ended=ended,
             admit=admit,
+            in_cell=in_cell,
             run=run,
         )
         engine.connection_info_env = json.dumps(connection)
@@ -245,8 +267,11 @@ def interruptible(is_in_cell: Callable[[], bool]) -> None:
     """Let SIGINT end the code of a user, and nothing else. On the main thread."""
 
     def handle(_: int, frame: FrameType | None) -> None:
-        if is_in_cell() and _in_user_code(frame):
+        if not is_in_cell():
+            return
+        if _in_user_code(frame):
             raise KeyboardInterrupt
+        interrupt_coroutine()
 
     signal.signal(signal.SIGINT, handle)
 

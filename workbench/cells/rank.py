@@ -124,6 +124,7 @@ class Cells:
             registered=registered,
             ended=end,
             admit=self._admit,
+            in_cell=lambda: self._cell is not None and self._cell.running,
             run=self.run,
         )
         self._worker.loop.add_callback(self._leave_engine, registered)

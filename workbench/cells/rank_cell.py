@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from workbench.cells import protocol
+from workbench.cells.coroutine import is_interrupted, no_event_loop, run_coroutine
 from workbench.cells.run_cell import CellOutcome, RunCell
 from workbench.collective.rank_state import RankState
 from workbench.collective.serialize import in_words
@@ -88,17 +89,20 @@ def run_in_shell(
 
     def show(shell: Any, kind: type[BaseException], error: BaseException, trace: Any, tb_offset: Any = None) -> None:
         # The other errors follow from the failure of another rank, or from Ctrl-C.
-        if not issubclass(kind, CallCancelled | KeyboardInterrupt):
+        if not issubclass(kind, CallCancelled | KeyboardInterrupt) and not is_interrupted():
             failing(_line(error))
             shell.showtraceback((kind, error, trace), tb_offset=tb_offset)
 
     shell.set_custom_exc((BaseException,), show)
+    shell.loop_runner = run_coroutine
     with (
         _without_display(shell) if cell.result_limit is not None else nullcontext(),
         _failing_programs(shell),
+        no_event_loop(),
         user_code(),
     ):
         result = shell.run_cell(cell.source, store_history=True)
+    _show_pages(shell)
     error = result.error_before_exec or result.error_in_exec
     if isinstance(error, SystemExit) and not error.code:
         return CellOutcome("exit", "the rank left the cell by exit()")
@@ -108,6 +112,14 @@ def run_in_shell(
         return CellOutcome("ended", str(error))
     traceback = "\n".join(getattr(shell, "_last_traceback", None) or ())
     return CellOutcome("error", _line(error), traceback)
+
+
+def _show_pages(shell: Any) -> None:
+    """Display what a cell has sent to the pager, for example by ``name?``: a notebook has a pager for its own cells."""
+    for payload in shell.payload_manager.read_payload():
+        if payload["source"] == "page":
+            shell.display_pub.publish(payload["data"])
+    shell.payload_manager.clear_payload()
 
 
 @contextmanager

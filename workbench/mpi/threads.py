@@ -15,6 +15,11 @@ from concurrent.futures import Future
 from typing import Any, ParamSpec, TypeVar
 
 
+def is_of_worker(thread: threading.Thread) -> bool:
+    """Return whether a thread runs calls, the event loop of the worker, or tasks, and no code of a cell."""
+    return thread.name in {"spmd", "dask-worker"} or "Dask-" in thread.name
+
+
 class MainThread:
     """Runs functions on the main thread, one after another, until the rank ends.
 
