@@ -8,16 +8,15 @@ waits for the end of the worker, and becomes the IPython engine for the first ce
 
 from __future__ import annotations
 
+import os
 import queue
+import sys
 import threading
+import traceback
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import suppress
 from typing import Any, ParamSpec, TypeVar
-
-
-def is_of_worker(thread: threading.Thread) -> bool:
-    """Return whether a thread runs calls, the event loop of the worker, or tasks, and no code of a cell."""
-    return thread.name in {"spmd", "dask-worker"} or "Dask-" in thread.name
 
 
 class MainThread:
@@ -42,6 +41,28 @@ class MainThread:
         self.ended.add_done_callback(lambda _: self._queue.put(None))
         while (function := self._queue.get()) is not None:
             function()
+
+
+def end_copy(rank: int, error: BaseException | None = None) -> None:
+    """End this process if code of the user has forked it from the process of the rank, and has not ended it.
+
+    A copy of a rank would otherwise stay until the end of the cluster, and read the sockets of the rank.
+
+    Parameters
+    ----------
+    rank
+        Pid before the code.
+    error
+        The error with which the code has ended.
+    """
+    if os.getpid() == rank:
+        return
+    if error is not None and not isinstance(error, SystemExit):
+        traceback.print_exception(error)
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(Exception):  # a stream of the user
+            stream.flush()
+    os._exit(0 if error is None else 1)
 
 
 P = ParamSpec("P")
