@@ -1,21 +1,27 @@
-"""Calls and cells do what programs do elsewhere: they use Dask, and send objects of their own classes."""
+"""Calls and cells do what programs do elsewhere: they print, fork, use Dask, and send objects of their own classes."""
 
 from __future__ import annotations
 
+import ctypes
 import enum
 import multiprocessing
 import os
+import subprocess
+import sys
+import threading
 
 import numpy as np
 import pytest
 from dask.base import annotate
 from distributed import get_client, get_worker
 from distributed.diagnostics.plugin import Environ, UploadDirectory
-from support.processes import DEADLINE
+from support.processes import DEADLINE, until
 
-from workbench import blocks, map_blocks, place, run_on_ranks
+from workbench import blocks, map_blocks, place, run_on_ranks, spmd
 from workbench.cells import client as cells_client
+from workbench.cells.output import grouped, with_label
 from workbench.errors import InvalidRequest
+from workbench.placement import pinning
 
 
 class Point:
@@ -38,6 +44,97 @@ def double(x):
 Point.__module__ = Color.__module__ = double.__module__ = "__main__"
 
 
+def speak(comm):
+    print("a print")  # noqa: T201  (the subject of the test)
+    thread = threading.Thread(target=print, args=("a thread",))
+    thread.start()
+    thread.join()
+    subprocess.run(["echo", "a program"], check=True)
+    ctypes.CDLL(None).puts(b"C code")
+    if comm.rank == 3:
+        sys.stderr.write("only rank 3\n")
+    return comm.rank
+
+
+SPOKEN = "a print\na thread\na program\nC code\n"
+
+
+def test_what_a_call_its_threads_programs_and_c_code_print_is_shown(client4, capsys):
+    assert run_on_ranks(speak, client=client4) == [0, 1, 2, 3]
+    assert capsys.readouterr().out == f"ranks 0-2:\n{SPOKEN}rank 3:\n{SPOKEN}only rank 3\n"
+
+    assert spmd(client=client4, ranks=[1])(speak).submit().result(DEADLINE) == [0]
+    assert capsys.readouterr().out == f"rank 1:\n{SPOKEN}"
+
+
+def test_what_a_call_has_printed_before_its_error_is_shown_and_too_much_is_counted(client4, capsys):
+    def fail(comm):
+        print("x" * 300_000 if comm.rank == 2 else "short")  # noqa: T201  (as above)
+        if comm.rank == 2:
+            raise ArithmeticError
+
+    with pytest.raises(ArithmeticError):
+        run_on_ranks(fail, client=client4)
+
+    shown = capsys.readouterr().out
+    assert shown.endswith("rank 2: 37,857 more bytes of output are only in its log: cluster.logs(2)\n")
+    assert len(shown) < 270_000
+
+
+def test_prints_of_tasks_are_no_output_of_a_call_that_runs_meanwhile(client4, cluster4, capsys, tmp_path):
+    over = tmp_path / "over"
+
+    def wait_for(comm):
+        until("the end", over.exists)
+
+    call = spmd(client=client4)(wait_for).submit()
+    client4.submit(print, "of a task", pure=False).result(DEADLINE)
+    over.touch()
+    call.result(DEADLINE)
+
+    assert "of a task" in cluster4.logs()
+    assert capsys.readouterr().out == ""
+
+
+def test_what_programs_and_c_code_of_a_cell_print_is_shown(client4):
+    code = """
+import ctypes, os, subprocess
+subprocess.run(["echo", "a program"])
+ctypes.CDLL(None).puts(b"C code")
+if os.fork() == 0:
+    print("a copy")
+else:
+    os.wait()
+"""
+    result = cells_client.run(code, client=client4)
+
+    assert "".join(with_label(piece) for piece in grouped(result.outputs)) == (
+        "ranks 0-3:\na program\nC code\na copy\n"
+    )
+
+
+def test_a_copy_of_a_rank_that_leaves_its_call_or_its_cell_ends(client4, capsys):
+    ranks = [rank.address for rank in pinning.target_workers(client4, "rank")]
+
+    def fork(comm, fails):
+        child = os.fork()
+        if child == 0 and fails:
+            raise ValueError("in the copy")
+        if fails:
+            os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)  # so that its error is output of the call
+        return child
+
+    for fails, code in ((False, 0), (True, 1)):
+        copies = run_on_ranks(fork, fails, client=client4)
+        ended = [
+            client4.run(os.waitpid, copy, 0, workers=[address]) for copy, address in zip(copies, ranks, strict=True)
+        ]
+        assert [os.waitstatus_to_exitcode(status) for each in ended for _, status in each.values()] == [code] * 4
+    assert "ValueError: in the copy" in capsys.readouterr().out
+    assert run_on_ranks(lambda comm: comm.allreduce(1), client=client4) == [4] * 4
+
+
+@pytest.mark.mpi_flavor
 def test_objects_of_classes_of_the_notebook_are_sent_by_mpi_and_multiprocessing(client4):
     def send(comm):
         neighbor = comm.sendrecv(Point(comm.rank), dest=(comm.rank + 1) % 4)
@@ -59,6 +156,7 @@ def test_functions_of_dask_work_in_calls_and_cells_as_in_tasks(client4):
     assert cells_client.run(code, client=client4, values=True).values() == [(rank, "running") for rank in range(4)]
 
 
+@pytest.mark.parametrize("options", [{"allow_other_workers": True}, {"resources": {"GPU": 1}}, {"workers": "nobody"}])
 def test_blocks_are_pinned_whatever_annotations_say(client4, options):
     def is_loose(keys, dask_scheduler):
         return {dask_scheduler.tasks[key].loose_restrictions for key in keys}

@@ -23,7 +23,7 @@ from traitlets.config import Config
 
 from workbench.cells.coroutine import interrupt_coroutine
 from workbench.errors import StartError
-from workbench.mpi.threads import is_of_worker
+from workbench.log.written import is_of_worker
 
 # A callback of Dask that loses exceptions. A later SIGINT then ends the cell.
 _DEAF = "_gc_callback"
@@ -54,14 +54,18 @@ class CellStream(OutStream):
         admit: Callable[[int], int],
         in_cell: Callable[[], bool],
     ) -> None:
-        # Output of C code stays in the log, since the whole process shares the file descriptor.
+        # Output of C code goes to the log, since the whole process shares the file descriptor.
         super().__init__(session, thread, name, watchfd=False)
         self.log, self._admit, self._in_cell = log, admit, in_cell
 
     def _is_shown(self) -> bool:
         """Return whether the notebook shows what the calling thread writes."""
         thread = threading.current_thread()
-        return thread is threading.main_thread() or (self._in_cell() and not is_of_worker(thread))
+        if not self._is_master_process():  # a process that a cell has forked
+            return False
+        return thread is threading.main_thread() or (
+            self._in_cell() and thread.name != "spmd" and not is_of_worker(thread)
+        )
 
     def write(self, string: str) -> int:
         """Write a string to the notebook or to the log, by the calling thread."""

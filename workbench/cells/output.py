@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from workbench.cells.engine_client import CellOutput
 from workbench.cells.result import CellResult
-from workbench.collective.rank_locations import ranges
+from workbench.collective.rank_locations import label, labeled
 
 
 @dataclass(frozen=True)
@@ -20,18 +20,6 @@ class OutputGroup:
     item: CellOutput
 
 
-def label(ranks: Iterable[int]) -> str:
-    """Return ranks as text.
-
-    Examples
-    --------
-    >>> label([2]), label([0, 1, 3])
-    ('rank 2', 'ranks 0-1, 3')
-    """
-    ranks = list(ranks)
-    return f"{'rank' if len(ranks) == 1 else 'ranks'} {ranges(ranks)}"
-
-
 def with_label(shown: OutputGroup) -> str:
     r"""Return the text of a stream with its label, in the same line if the text has one line.
 
@@ -40,8 +28,7 @@ def with_label(shown: OutputGroup) -> str:
     >>> with_label(OutputGroup("rank 2", CellOutput("stdout", "hello")))
     'rank 2: hello\n'
     """
-    text = shown.item.text if shown.item.text.endswith("\n") else f"{shown.item.text}\n"
-    return f"{shown.label}:{' ' if text.count(chr(10)) == 1 else chr(10)}{text}"
+    return labeled(shown.label, shown.item.text)
 
 
 def grouped(outputs: Mapping[int, list[CellOutput]]) -> list[OutputGroup]:

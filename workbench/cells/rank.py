@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import functools
 import importlib
+import os
 import signal
 import sys
 import threading
@@ -24,9 +25,10 @@ from workbench.errors import CollectiveFailed, RankLost
 from workbench.files import node_dirs
 from workbench.hints import Command
 from workbench.log.printable import brief
+from workbench.log.written import Written
 from workbench.mpi.call_state import CallCancelled, CallState
 from workbench.mpi.polling import keep_alive
-from workbench.mpi.threads import MainThread
+from workbench.mpi.threads import MainThread, end_copy
 from workbench.placement.in_use import take
 
 if TYPE_CHECKING:
@@ -244,6 +246,7 @@ class Cells:
         if cell is None or cell.id != code.cell:
             return CellOutcome("ended", "the cell was cancelled before its start")
         cell.begin()
+        process, written = os.getpid(), Written(but_prints=True)
         # This report precedes the traceback, which takes time.
         failing = functools.partial(self._worker.loop.add_callback, self._report, cell.id, "failing")
         try:
@@ -257,7 +260,10 @@ class Cells:
             comm_world.leave()
         if cell.interrupted:
             outcome = CellOutcome("interrupted", cell.interrupted, outcome.traceback)
-        outcome.cut = cell.cut
+        end_copy(process)
+        text, cut = written.take(cell.request["allowed"]["limit"])
+        sys.stdout.write(text)
+        outcome.cut = cell.cut + cut
         self._cell = None
         self._worker.loop.add_callback(self._leave, cell, outcome.status, outcome.summary)
         return outcome

@@ -7,8 +7,9 @@ import contextlib
 import functools
 import math
 import queue
+import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError, Future
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
@@ -16,6 +17,7 @@ from weakref import WeakKeyDictionary
 from workbench.collective import broadcast, protocol, serialize
 from workbench.collective import result as collective_result
 from workbench.collective.disjoint_lock import DisjointLock
+from workbench.collective.rank_locations import label, labeled
 from workbench.collective.request import Request
 from workbench.collective.watchdog import StallDetector
 from workbench.errors import CollectiveTimeout, HeadUnreachable, WorkbenchError
@@ -65,7 +67,7 @@ class PendingCall:
         self._request = request
         self._head = ClientHead(request.client, request.name)
         self._loop: asyncio.AbstractEventLoop = request.client.loop.asyncio_loop  # type: ignore[union-attr]
-        self._started = self._sent = False
+        self._started = self._sent = self._waits = False
         self._news: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
         news = self._news  # a reference to this object would be a cycle, and would keep the broadcast arguments
         self.future.add_brief_callback(lambda _: news.put(None))
@@ -110,6 +112,7 @@ class PendingCall:
 
         Ctrl-C and an error of such a function end the call on all ranks.
         """
+        self._waits = True
         try:
             if not self._started:
                 self.start()
@@ -172,6 +175,8 @@ class PendingCall:
                 raise
             finally:
                 watching.cancel()
+        if printed := answer.get("printed"):
+            self._show(functools.partial(sys.stdout.write, printed_text(printed)))
         return await collective_result.decode(self._request, answer)
 
     async def _computed(self) -> float | None:
@@ -230,3 +235,30 @@ class PendingCall:
     def _print(self, line: str) -> None:
         # In the thread that waits, so that the line appears below the cell of the call.
         self._news.put(functools.partial(print, line, flush=True))
+
+    def _show(self, write: Callable[[], object]) -> None:
+        if self._waits:
+            self._news.put(write)
+        else:
+            write()
+
+
+def printed_text(printed: Sequence[tuple[int, str, int]]) -> str:
+    r"""Return the output of the ranks of a call, as `Answer` has it, as text: equal output of several ranks once.
+
+    Examples
+    --------
+    >>> printed_text([(0, "hello\n", 0), (1, "hello\n", 0), (2, "", 3)])
+    'ranks 0-1: hello\nrank 2: 3 more bytes of output are only in its log: cluster.logs(2)\n'
+    """
+    alike: dict[str, list[int]] = {}
+    for rank, text, _ in printed:
+        if text:
+            alike.setdefault(text, []).append(rank)
+    lines = [labeled(label(ranks), text) for text, ranks in alike.items()]
+    lines += [
+        f"rank {rank}: {cut:,} more bytes of output are only in its log: cluster.logs({rank})\n"
+        for rank, _, cut in printed
+        if cut
+    ]
+    return "".join(lines)

@@ -119,8 +119,10 @@ class CollectiveCall:
         outcomes = self._outcomes(protocol.GO, **message)
         try:
             if await outcomes.wait(self._left, self._stop):
-                return await self._finish([future.result() for future in outcomes.futures.values()])
-            return await self._break_off(outcomes)
+                answer = await self._finish([future.result() for future in outcomes.futures.values()])
+            else:
+                answer = await self._break_off(outcomes)
+            return {**answer, **_printed(outcomes)}
         finally:
             drop_copies(self._scheduler, self._written(), f"spmd-{self._call}")
 
@@ -275,6 +277,17 @@ def keys_by_rank(name: str, keys: Sequence[Sequence[Key]], ranks: Iterable[int])
             "again: X = place(X)."
         )
     return dict(zip(ranks, keys if len(keys) == len(ranks) else [keys[0]] * len(ranks), strict=True))
+
+
+def _printed(outcomes: Outcomes[protocol.Outcome]) -> protocol.Answer:
+    """Return the output of the ranks for the client."""
+    ended = {
+        rank: future.result()
+        for rank, future in outcomes.futures.items()
+        if rank in outcomes.order and not future.exception()
+    }
+    printed = [(rank, *outcome["printed"]) for rank, outcome in ended.items() if "printed" in outcome]
+    return {"printed": printed} if printed else {}
 
 
 def _gone(keys: Sequence[Key], name: str) -> str:

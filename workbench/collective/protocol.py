@@ -159,6 +159,8 @@ class Outcome(TypedDict, total=False):
     messages: int
     """Balance of messages and collective operations; the sum over all ranks is a multiple of `KEYS` + 1 if each message
     was received, and all ranks have made as many collective operations."""
+    printed: tuple[str, int]
+    """Output of the function, and bytes of output above the limit; missing without output."""
     kept: list[tuple[Key, int]]
     """Blocks that the rank keeps, with their bytes: the answer to `KEEP` in the place of an outcome."""
 
@@ -177,6 +179,8 @@ class Answer(TypedDict, total=False):
     """The rank that failed."""
     others: str
     """Sentence about the other ranks."""
+    printed: list[tuple[int, str, int]]
+    """Output of each rank that has any, as in `Outcome`, with the number of the rank."""
     world: int
     addresses: list[str]
     """Addresses of the ranks, in their order."""

@@ -7,6 +7,7 @@ import contextlib
 import ctypes
 import functools
 import math
+import os
 import sys
 import threading
 import time
@@ -15,10 +16,12 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 
 from workbench.collective import protocol, serialize
 from workbench.collective.rank_state import RankState
+from workbench.log.written import Written
 from workbench.metrics.call_stack import is_importing
 from workbench.mpi.call_state import CallCancelled, CallState
 from workbench.mpi.counters import KEYS
 from workbench.mpi.polling import is_over, keep_alive
+from workbench.mpi.threads import end_copy
 
 if TYPE_CHECKING:
     from dask.typing import Key
@@ -35,6 +38,8 @@ D = TypeVar("D", protocol.Ready, protocol.Outcome)
 
 # Bytes of a value above which the value is a separate frame of the message.
 _LARGE = 1 << 20
+# Bytes of the output of a call that are sent to the notebook, of all ranks together.
+_PRINTED = 1 << 20
 # Seconds from the request to end until the interrupt of Python code that makes no MPI call, and until the revocation of
 # the communicator in C code that waits in MPI, if MPI supports that.
 INTERRUPT, REVOKE = 0.1, 0.3
@@ -97,8 +102,16 @@ class SpmdCall(RankState):
         args, kwargs = serialize.fill(args, kwargs, values)
         self._function = lambda comm: function(comm, *args, **kwargs)
 
+    def run(self, *args: Any) -> protocol.Outcome:
+        """Call the function, and return the outcome with the output of the function; arguments as of `_run`."""
+        written = Written()
+        outcome = self._run(*args)
+        if any(printed := written.take(_PRINTED // len(self._ranks))):
+            outcome["printed"] = printed
+        return outcome
+
     @_as_data
-    def run(
+    def _run(
         self,
         communicators: CommunicatorCache,
         activity: Activity,
@@ -133,7 +146,7 @@ class SpmdCall(RankState):
         comm_world.enter(comm)
         self.watch.check()
         try:
-            value = self._function(comm)  # type: ignore[misc]
+            value = self._function_of_rank(comm)
         except SystemExit as end:
             # A failure; else the program has ended. An error that was unpickled by tblib has no `code`.
             if any(end.args) or self._to_blocks is not None:
@@ -148,6 +161,17 @@ class SpmdCall(RankState):
             outcome = {} if wanted["root"] and number else _of_value(value, wanted["limit"])
         self._returned = True
         return outcome
+
+    def _function_of_rank(self, comm: Communicator) -> Any:
+        """Return the value of the function; end the copies of this process that the function has left."""
+        process = os.getpid()
+        try:
+            value = self._function(comm)  # type: ignore[misc]
+        except BaseException as error:
+            end_copy(process, error)
+            raise
+        end_copy(process)
+        return value
 
     def _attend(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Call a function that `end` can end."""

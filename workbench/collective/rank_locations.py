@@ -55,6 +55,30 @@ def ranges(ranks: Iterable[int]) -> str:
     return f"{text} and {more} more" if more else text
 
 
+def label(ranks: Iterable[int]) -> str:
+    """Return ranks as text.
+
+    Examples
+    --------
+    >>> label([2]), label([0, 1, 3])
+    ('rank 2', 'ranks 0-1, 3')
+    """
+    ranks = list(ranks)
+    return f"{'rank' if len(ranks) == 1 else 'ranks'} {ranges(ranks)}"
+
+
+def labeled(label: str, text: str) -> str:
+    r"""Return output with its label, in the same line if the output has one line.
+
+    Examples
+    --------
+    >>> labeled("rank 2", "hello")
+    'rank 2: hello\n'
+    """
+    text = text if text.endswith("\n") else f"{text}\n"
+    return f"{label}:{' ' if text.count(chr(10)) == 1 else chr(10)}{text}"
+
+
 def _where(place: Mapping[str, Any] | None) -> tuple[int, str]:
     if place is None:
         return 2, "idle"

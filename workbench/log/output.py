@@ -10,6 +10,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
+from workbench.log import written
+
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
@@ -20,11 +22,13 @@ FULL = (errno.ENOSPC, errno.EDQUOT)
 class _LogFile(io.FileIO):
     def write(self, data: ReadableBuffer, /) -> int:
         try:
-            return super().write(data)
+            number = super().write(data)
         except OSError as error:
             if error.errno not in FULL:
                 raise
             return memoryview(data).nbytes
+        written.note(number)
+        return number
 
 
 def append(path: Path, opener: Callable[[str, int], int] | None = None) -> BinaryIO:

@@ -1,0 +1,89 @@
+"""What code of the user has written to the log of its process: prints, and output of programs and of C code."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import threading
+from contextlib import suppress
+
+# Messages of Dask, which may come from any thread.
+_MESSAGES = re.compile(rb"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} - distributed.*\n?", re.MULTILINE)
+
+# For each write of Python to the log while a `Written` is open: begin, end, and whether a thread of the worker wrote.
+_writes: list[tuple[int, int, bool]] = []
+_open: set[Written] = set()
+
+
+class Written:
+    """What is written to the log of this process, which its standard output and error share, from now on.
+
+    Parameters
+    ----------
+    but_prints
+        Leave out what Python has written. Otherwise only tasks and the worker are left out.
+
+    Notes
+    -----
+    Programs and C code write to the log without a call of Python, so that their output is found by its place in the
+    file. Each write moves the position of the open file, which needs no query of a file server.
+    """
+
+    def __init__(self, *, but_prints: bool = False) -> None:
+        self._but_prints = but_prints
+        self._begin = _position()
+        _open.add(self)
+
+    def take(self, limit: int) -> tuple[str, int]:
+        """Return at most `limit` bytes of the text, and the number of further bytes; the last call of an object."""
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(Exception):  # a stream of the user
+                stream.flush()
+        end = _position()
+        _open.discard(self)
+        left_out = [(begin, stop) for begin, stop, of_worker in _writes if of_worker or self._but_prints]
+        if not _open:
+            _writes.clear()
+        pieces, place = [], self._begin
+        for begin, stop in [*left_out, (end, end)]:
+            if begin > place:
+                pieces.append((place, min(begin, end)))
+            place = max(place, stop)
+        if not (wanted := sum(stop - begin for begin, stop in pieces)):
+            return "", 0
+        text = _MESSAGES.sub(b"", _read(pieces, limit))
+        return text.decode(errors="replace"), max(0, wanted - limit)
+
+
+def note(number: int) -> None:
+    """Note that Python has written so many bytes to the log. On the thread that has written."""
+    if not _open:
+        return
+    end, of_worker = _position(), is_of_worker(threading.current_thread())
+    begin = end - number
+    if _writes and _writes[-1][1:] == (begin, of_worker):
+        begin = _writes.pop()[0]  # a call may print for days
+    _writes.append((begin, end, of_worker))
+
+
+def is_of_worker(thread: threading.Thread) -> bool:
+    """Return whether a thread of a rank runs the event loop of the worker, or tasks."""
+    return thread.name == "dask-worker" or "Dask-" in thread.name
+
+
+def _position() -> int:
+    """Return the end of the log after the last write of this process or of a program that it has started."""
+    try:
+        return os.lseek(1, 0, os.SEEK_CUR)
+    except OSError:  # a terminal or a pipe
+        return 0
+
+
+def _read(pieces: list[tuple[int, int]], limit: int) -> bytes:
+    contents = b""
+    with suppress(OSError), open("/proc/self/fd/1", "rb") as log:
+        for begin, end in pieces:
+            log.seek(begin)
+            contents += log.read(min(end - begin, limit - len(contents)))
+    return contents
