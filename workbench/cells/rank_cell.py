@@ -94,7 +94,7 @@ def run_in_shell(
             shell.showtraceback((kind, error, trace), tb_offset=tb_offset)
 
     shell.set_custom_exc((BaseException,), show)
-    shell.loop_runner = run_coroutine
+    runner, shell.loop_runner = shell.loop_runner, run_coroutine
     with (
         _without_display(shell) if cell.result_limit is not None else nullcontext(),
         _failing_programs(shell),
@@ -102,6 +102,7 @@ def run_in_shell(
         user_code(),
     ):
         result = shell.run_cell(cell.source, store_history=True)
+    shell.loop_runner = runner  # of views of ipyparallel
     _show_pages(shell)
     error = result.error_before_exec or result.error_in_exec
     if isinstance(error, SystemExit) and not error.code:
