@@ -262,7 +262,9 @@ class Cells:
             outcome = CellOutcome("interrupted", cell.interrupted, outcome.traceback)
         end_copy(process)
         text, cut = written.take(cell.request["allowed"]["limit"])
-        sys.stdout.write(text)
+        if text:
+            with contextlib.suppress(Exception):  # a stream of the user
+                sys.stdout.write(text)
         outcome.cut = cell.cut + cut
         self._cell = None
         self._worker.loop.add_callback(self._leave, cell, outcome.status, outcome.summary)
