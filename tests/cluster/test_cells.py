@@ -90,7 +90,7 @@ def ranks_of(client):
     return [address for address, _ in sorted(workers.items(), key=lambda item: item[1]["name"])]
 
 
-@pytest.mark.parametrize("code", ["for i in (1,", "x = = 1", "await nothing()"])
+@pytest.mark.parametrize("code", ["for i in (1,", "x = = 1", "def f(): await nothing()"])
 def test_a_syntax_error_is_told_before_anything_is_sent(client4, code):
     with pytest.raises(InvalidRequest, match=r"^line 1: .*The cell was not run on any rank\.$"):
         cells_client.run(f"{code}\nsent = True", client=client4)
