@@ -210,6 +210,29 @@ def test_an_encoder_of_a_transformer_is_cut_between_its_layers():
     assert names == ["0", "1.layers.0", "1.layers.1", "1.layers.2", "1.layers.3", "1.norm"]
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda net: net.register_forward_hook(lambda _module, _args, output: output * 2),
+        lambda net: net.register_forward_pre_hook(lambda _, args: (args[0] * 2,)),
+        lambda net: net.register_full_backward_hook(lambda _module, before, _after: (before[0] * 2,)),
+        lambda net: net.register_full_backward_pre_hook(lambda _, after: (after[0] * 2,)),
+        lambda net: setattr(net, "forward", lambda rows, **_: rows * 2),
+    ],
+    ids=["hook", "pre-hook", "backward hook", "backward pre-hook", "forward"],
+)
+@pytest.mark.parametrize("part", ["1", "2", "2.layers.1"])
+def test_modules_keep_hooks_and_their_own_forward(change, part):
+    inner = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
+    module, rows = nn.Sequential(nn.Linear(8, 8), inner, encoder()), torch.randn(2, 5, 8)
+    change(module.get_submodule(part))
+    cut = whole(Layers(module))
+
+    torch.testing.assert_close(cut(rows), module(rows))
+    gradients = [torch.autograd.grad(net(rows).square().sum(), module[0].weight)[0] for net in (cut, module)]
+    torch.testing.assert_close(*gradients)
+
+
 def test_a_large_submodule_is_opened_and_arguments_with_defaults_are_kept():
     class Trunk(nn.Module):
         def __init__(self):

@@ -133,11 +133,15 @@ class _Tracer(fx.Tracer):
         return super().create_node(*args, **options)
 
     def call_module(self, m: nn.Module, forward: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if type(m) is nn.TransformerEncoder and len(args) == 1 and not kwargs:
+        # `_encoded` would leave out hooks, and a `forward` of the instance.
+        customized = "forward" in vars(m) or m._forward_hooks or m._forward_pre_hooks  # noqa: SLF001
+        if type(m) is nn.TransformerEncoder and len(args) == 1 and not kwargs and not customized:
             forward = functools.partial(_encoded, m)
         return super().call_module(m, forward, args, kwargs)
 
     def is_leaf_module(self, m: nn.Module, _: str) -> bool:
+        if m._backward_hooks or m._backward_pre_hooks:  # noqa: SLF001  (a trace would lose them)
+            return True
         if m is self._opened or type(m) is nn.Sequential:
             return False
         if not any(m.children()) or sum(each.numel() for each in m.parameters()) <= self._smallest:
