@@ -15,7 +15,7 @@ from workbench import config
 from workbench.deploy import ended, jobs, registry
 from workbench.deploy import logs as log_files
 from workbench.deploy.record import Record
-from workbench.errors import ClusterNotFound, HeadUnreachable, InvalidRequest, WorkbenchError
+from workbench.errors import ClusterNotFound, HeadUnreachable, InvalidRequest, StartError, WorkbenchError
 from workbench.files import atomic_file
 from workbench.hints import TERMINAL, Command
 from workbench.launch import command
@@ -317,9 +317,11 @@ def status(record: Record, bound: MPICluster | None = None) -> Status:
         with suppress(OSError):  # the head is busy or ending: the record has the same values
             record = bound.refresh()  # type: ignore[assignment]  # an awaitable only of asynchronous clusters
             return Status.of(record)
-    elif registry.written(record) is not None:
-        with suppress(OSError), connected(record) as cluster:
-            return Status.of(cluster.record)
+    elif record.address is not None and registry.written(record) is not None:
+        from workbench.deploy.connection import present  # loads Dask
+
+        with suppress(OSError, StartError):
+            return Status.of(present(record))
     return Status.of(record, jobs.status(record) if jobs.shows_more(record) else None)
 
 

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Awaitable
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from distributed.core import rpc
@@ -335,3 +336,29 @@ class HeadConnection(HeadClient):
             await asyncio.sleep(_JOB_CHECK_INTERVAL_S)
             if not await asyncio.to_thread(self._job.runs):
                 return
+
+
+def present(record: Record) -> Record:
+    """Return the record of a cluster that the head has now, whatever its state; for any thread.
+
+    Raises
+    ------
+    OSError
+        If the head does not answer within ``workbench.connect-timeout``.
+    StartError
+        If the cluster has failed to start.
+    """
+
+    async def ask() -> Record:
+        job = ClusterStarter(record, renamable=False, attached=True)
+        connection = HeadConnection(job)
+        try:
+            async with asyncio.timeout(config.seconds("connect-timeout")):
+                await connection.open()
+        finally:
+            await run_to_end(connection.close())
+        return job.record
+
+    # The thread of a notebook runs a loop already.
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(lambda: asyncio.run(ask())).result()

@@ -17,8 +17,9 @@ from workbench.commands import actions
 from workbench.commands import format as commands_format
 from workbench.deploy import registry
 from workbench.deploy import stop as deploy_stop
+from workbench.deploy.connection import HeadConnection
 from workbench.deploy.record import Record, World
-from workbench.errors import ClusterNotFound, HeadUnreachable, InvalidRequest
+from workbench.errors import ClusterNotFound, HeadUnreachable, InvalidRequest, StartError
 from workbench.hints import TERMINAL
 from workbench.launch import pbs
 from workbench.launch.interface import Resources
@@ -57,20 +58,26 @@ def test_the_status_counts_the_ranks_of_all_worlds():
     assert commands_format.status_line(status) == "cluster 'a' is ready: 2 of 3 ranks in 2 worlds"
 
 
-def test_a_head_that_could_not_write_its_record_is_asked_for_its_state(monkeypatch):
-    record = running("a", message="world 0 is ready")
-    now = record.replace(state="degraded")
-    asked = mock.MagicMock()
-    asked.return_value.__enter__.return_value.record = now
-    monkeypatch.setattr(actions, "connected", asked)
+@pytest.mark.parametrize("state", ["degraded", "restarting", "starting"])
+def test_a_head_that_could_not_write_its_record_is_asked_for_its_state_once(monkeypatch, state):
+    record = running("a", message="world 0 is ready", address="tls://127.0.0.1:1")
+    now = record.replace(state=state)
+    opened = mock.create_autospec(HeadConnection.open)
+    opened.side_effect = lambda connection: connection._job.update(now)  # as with the answer of the head
+    monkeypatch.setattr(HeadConnection, "open", opened)
     assert actions.status(record).state == "ready"
-    asked.assert_not_called()
+    opened.assert_not_called()
 
     (record.folder / registry.RECORD).chmod(0o1600)
     old = registry.read("a")
-    assert actions.status(old).state == "degraded"
-    asked.side_effect = HeadUnreachable("no answer.")
-    assert re.match(r"world 0 is ready; this was the state at .*, and its head could not", actions.status(old).message)
+    assert actions.status(old).state == state
+    opened.assert_awaited_once()
+    for error in (HeadUnreachable("no answer."), TimeoutError(), StartError("failed.")):
+        opened.side_effect = error
+        assert re.match(r"world 0 is ready; this was the state at .*, and its head", actions.status(old).message)
+    opened.reset_mock()
+    actions.status(old.replace(address=None))
+    opened.assert_not_called()
 
 
 def test_a_job_on_several_nodes_is_not_told_to_be_on_one():
