@@ -249,10 +249,11 @@ def read(name: str) -> Record:
             hint="Another version has written the record, or the record is damaged. Remove its folder if the cluster "
             "has ended (the removal stops a cluster that still runs).",
         ) from error
-    if (when := written(record)) is None:
+    # The message of the last states is the reason of the end, whenever the head has written the record.
+    if (when := written(record)) is None or record.state in ("failed", "closing"):
         return record
     old = f"this was the state at {clock(when)}, and its head could not write its record since"
-    return record.replace(message=f"{record.message}; {old}")
+    return record.replace(message="; ".join(filter(None, (record.message, old))))
 
 
 def running(name: str, *, ending: bool = False) -> Record:

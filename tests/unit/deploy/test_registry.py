@@ -416,6 +416,14 @@ def test_a_record_that_its_head_cannot_replace_is_marked_until_it_can(monkeypatc
     message = r"world 0 is ready; this was the state at \d+:\d+, and its head could not write its record since"
     assert re.fullmatch(message, registry.read("a").message)
     assert registry.written(record) == (record.folder / registry.RECORD).stat().st_mtime
+    for state, message, shown in (
+        ("ready", "", r"this was the state at .* since"),
+        ("failed", "rank 1 was lost", "rank 1 was lost"),
+        ("closing", "", ""),
+    ):
+        registry.write(record.replace(state=state, message=message))
+        (record.folder / registry.RECORD).chmod(0o1600)
+        assert re.fullmatch(shown, registry.read("a").message)
     registry.update(later)
     assert registry.read("a") == later
     assert registry.written(record) is None
