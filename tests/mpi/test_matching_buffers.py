@@ -110,8 +110,8 @@ async def test_the_words_state_at_most_four_calls_of_at_most_eight_ranks(end: En
     calls = {f"Bcast of {number} float64": [number] for number in range(4)}
     assert different(calls, "Pass one.").endswith("; Bcast of 3 float64 on rank 3. Pass one.")
     calls["Bcast of 4 float64"] = [4]
-    assert different(calls, "Pass one.").endswith("; Bcast of 3 float64 on rank 3; .... Pass one.")
-    assert "Scan on ranks 0, 1, 2, 3, 4, 5, 6, 7, .... " in different({"Scan": range(9)}, "Pass one.")
+    assert different(calls, "Pass one.").endswith("; Bcast of 3 float64 on rank 3; ... Pass one.")
+    assert "Scan on ranks 0, 1, 2, 3, 4, 5, 6, 7, ... Pass one." in different({"Scan": range(9)}, "Pass one.")
 
 
 @on_ranks

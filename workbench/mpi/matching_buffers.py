@@ -169,7 +169,8 @@ def different(passed: Mapping[str, Sequence[int]], remedy: str) -> str:
         for text, ranks in islice(passed.items(), _CLAUSES)
     ]
     found = "; ".join([*shown, "..."] if len(passed) > _CLAUSES else shown)
-    return f"the ranks pass different arrays to a collective operation: {found}. {remedy}"
+    end = "" if found.endswith("...") else "."
+    return f"the ranks pass different arrays to a collective operation: {found}{end} {remedy}"
 
 
 def dtype_of(kind: int) -> np.dtype[Any] | None:
