@@ -23,7 +23,7 @@ from workbench.deploy.request import rank_count
 from workbench.deploy.signature import documented, takes
 from workbench.deploy.start import POLL_INTERVAL_S, ClusterStarter, submitted_script
 from workbench.deploy.widget import widget
-from workbench.errors import InvalidRequest
+from workbench.errors import HeadUnreachable, InvalidRequest
 from workbench.launch.options import ClusterOptions, option
 from workbench.launch.options import options as cluster_options
 from workbench.log import debug_log
@@ -219,11 +219,15 @@ class MPICluster(EndingLoop):
         watch.start()
 
     async def _close_if_gone(self) -> None:
+        ended_clients.ask_first(self, self._ending_error)
         # Dask would try to reach the scheduler, and log errors.
         if self.status == Status.running and await self._connection.gone() and self.status == Status.running:
             end = await self._connection.end_reason()
             await self.leave()
             self.on_gone("its head was killed or crashed" if end is None else end.reason)
+
+    async def _ending_error(self) -> HeadUnreachable | None:
+        return self._connection.lost() if await self._connection.end_reason() else None
 
     async def leave(self) -> None:
         """Disconnect from the cluster, which has ended, and close the clients of this object; called on the loop."""

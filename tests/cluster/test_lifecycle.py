@@ -243,7 +243,10 @@ def test_a_head_ends_in_order_on_sigterm_and_gives_its_reason_to_all_that_wait(t
     client = Client(cluster, set_as_default=False)
     processes, record = processes_of(cluster), cluster.record
     watch = cluster.periodic_callbacks["cluster-end"]
+    cluster.sync(watch.callback)
     watch.stop()  # so that the client still tries to reach the scheduler
+    done = client.submit(_sleep, 0.0, pure=False)
+    assert done.result(DEADLINE) == 0.0
     begun = tmp_path / "begun"
     task = client.submit(_sleep, 600.0, pure=False)
     with ThreadPoolExecutor() as pool:
@@ -259,7 +262,9 @@ def test_a_head_ends_in_order_on_sigterm_and_gives_its_reason_to_all_that_wait(t
     assert not record.folder.exists()
     with pytest.raises(HeadUnreachable, match=why):
         cluster.refresh()
-    until("the client has lost the head", lambda: client.status == "connecting")
+    until("the client has lost the head", lambda: client.status == "connecting" and done.status != "finished")
+    with pytest.raises(HeadUnreachable, match=why):
+        done.result(DEADLINE)
     late = client.submit(_sleep, 0.0, pure=False)
     client.loop.add_callback(watch.start)
     with pytest.raises(HeadUnreachable, match=why):

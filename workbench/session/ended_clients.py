@@ -1,14 +1,15 @@
 """The Dask clients of a cluster that has ended.
 
-Dask would try to reach the scheduler for 30 s, log errors, and then cancel the futures for an unknown reason.
+Dask would cancel the futures for an unknown reason, try to reach the scheduler for 30 s, and log errors.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -18,14 +19,37 @@ if TYPE_CHECKING:
 
 async def close(cluster: Cluster, ending: Exception) -> None:
     """Let the futures of all clients of a cluster fail with `ending`, and close the clients; called on their loop."""
+    for client in _clients(cluster):
+        _fail_futures(client, ending)
+        with without_cancellations():
+            await client._close(fast=True)  # noqa: SLF001  (`close` stops a loop)
+        _fail_futures(client, ending)  # those of a thread that has submitted them meanwhile
+
+
+def ask_first(cluster: Cluster, ending: Callable[[], Awaitable[Exception | None]]) -> None:
+    """Let the futures of all clients of a cluster fail with the result of `ending`, if any, when a connection breaks.
+
+    Dask cancels the futures before the end of the cluster is noticed otherwise.
+    """
+    for client in _clients(cluster):
+        own = vars(client)
+        own.setdefault("_reconnect", functools.partial(_reconnect, client, client._reconnect, ending))  # noqa: SLF001
+
+
+async def _reconnect(
+    client: Client, reconnect: Callable[[], Awaitable[None]], ending: Callable[[], Awaitable[Exception | None]]
+) -> None:
+    if (error := await ending()) is not None:
+        _fail_futures(client, error)
+    if client.status == "connecting":  # not closed meanwhile
+        await reconnect()
+
+
+def _clients(cluster: Cluster) -> list[Client]:
     from distributed import Client  # the magics import this module, and `%load_ext workbench` loads no Dask
 
-    for client in list(Client._instances):  # noqa: SLF001  (a cluster does not know its clients)
-        if client.cluster is cluster:
-            _fail_futures(client, ending)
-            with without_cancellations():
-                await client._close(fast=True)  # noqa: SLF001  (`close` stops a loop)
-            _fail_futures(client, ending)  # those of a thread that has submitted them meanwhile
+    # A cluster does not know its clients.
+    return [client for client in list(Client._instances) if client.cluster is cluster]  # noqa: SLF001
 
 
 def _fail_futures(client: Client, ending: Exception) -> None:
