@@ -94,6 +94,7 @@ def inspect_collection(name: str, collection: Any, device: str | None = None) ->
     import dask.dataframe as dd
 
     if isinstance(collection, dd.DataFrame | dd.Series) and not isinstance(collection, dd.Index):
+        _refuse_incomplete(name, collection)
         return Source(name, collection, collection._meta)  # noqa: SLF001, there is no public name for it
     if isinstance(collection, pd.DataFrame | pd.Series):
         collection = schema.native(collection)
@@ -124,6 +125,16 @@ def _inspect_matrix(name: str, collection: Any, meta: Any) -> Source:
     empty = sparse.empty_matrix(meta)
     empty.resize((0, collection.shape[1]))
     return Source(name, collection, empty, collection.shape[0], nbytes)
+
+
+def _refuse_incomplete(name: str, frame: Any) -> None:
+    for each in frame.expr.walk():
+        # See `materialize`.
+        if type(each).__name__ == "FromGraph" and len(each.operand("keys")) < each.npartitions:
+            raise PlacementError(
+                f"{name} was persisted, and has lost partitions, because Dask joins small Parquet files (dask#12488). "
+                f"Place the dataframe from before persist(): the placed {name} is persisted."
+            )
 
 
 def _refuse_unknown(name: str, collection: Any) -> None:

@@ -378,6 +378,16 @@ def test_what_cannot_be_placed_is_refused_in_one_sentence(client, collections, m
         place(*collections)
 
 
+def test_a_frame_that_has_lost_partitions_when_dask_persisted_it_is_refused(client, tmp_path):
+    for part in range(8):
+        FRAME[part::8].to_parquet(tmp_path / f"{part}.parquet")
+    lazy = dd.read_parquet(tmp_path, columns=FRAME.columns[:1])
+    for frame in (lazy.persist(), lazy.persist() + 1):
+        with pytest.raises(PlacementError, match=r"Place the dataframe from before persist\(\)"):
+            place(frame)
+    assert len(place(lazy)) == len(place(dd.from_pandas(FRAME, npartitions=8).persist())) == len(FRAME)
+
+
 def test_blocks_for_something_else_than_ranks_and_nodes_are_refused(client):
     with pytest.raises(
         PlacementError, match=r"per='nodes' is not valid: did you mean 'node'\? \(allowed: rank, node\)"
