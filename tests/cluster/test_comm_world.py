@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from support.processes import DEADLINE, until
-from support.spmd import WAYS, doing, fail, hang, total, wait_for
+from support.spmd import WAYS, doing, fail, hang, in_a_thread, total, wait_for
 
 from workbench import run_on_ranks, spmd
 from workbench.cells import client as cells_client
@@ -41,6 +41,11 @@ def place(comm):
         and MPI.Comm.Compare(comm, world) == MPI.IDENT
     )
     return world.rank, world.size, same and again and world.Get_attr(MPI.TAG_UB) > 0
+
+
+def place_in_a_thread(comm):
+    """Return the same as `place`, in a thread of the call, and in a thread of this thread."""
+    return in_a_thread(lambda: in_a_thread(lambda: place(comm)))
 
 
 def of_all(_=None):
@@ -85,6 +90,37 @@ def test_it_is_the_communicator_of_the_call_and_outside_that_of_all_ranks(client
     assert run_on_ranks(place, client=client4) == [(rank, 4, True) for rank in range(4)]
     assert run_on_ranks(place, client=client4, ranks=[3, 1]) == [(0, 2, True), (1, 2, True)]
     assert sorted(client4.run(of_all).values()) == [(rank, 4) for rank in range(4)]
+    assert run_on_ranks(place_in_a_thread, client=client4, ranks=[2, 0]) == [(0, 2, True), (1, 2, True)]
+    assert (
+        cells_client.evaluate(
+            "from mpi4py import MPI; from support.spmd import in_a_thread; in_a_thread(lambda: MPI.COMM_WORLD == comm)",
+            client=client4,
+        )
+        == [True] * 4
+    )
+
+
+def test_a_program_replaces_it_until_the_end_of_the_call_and_pickle_stores_only_the_names(client4):
+    def replace(comm):
+        import pickle
+        from unittest import mock
+
+        from mpi4py import MPI
+
+        half, duplicate = comm.Split(comm.rank % 2), MPI.COMM_SELF.Dup()
+        sizes = []
+        for _ in range(2):
+            with mock.patch.object(MPI, "COMM_WORLD", half):
+                sizes.append(MPI.COMM_WORLD.size)
+            sizes.append(MPI.COMM_WORLD.size)
+        with pytest.raises(ValueError, match="cannot serialize"):
+            pickle.dumps(duplicate)
+        duplicate.Free()
+        MPI.COMM_WORLD = half
+        return *sizes, MPI.COMM_WORLD.size
+
+    assert run_on_ranks(replace, client=client4) == [(2, 4, 2, 4, 2)] * 4
+    assert run_on_ranks(place, client=client4) == [(rank, 4, True) for rank in range(4)]
 
 
 def test_it_is_another_one_in_a_cell_beside_a_call(client4, tmp_path):

@@ -57,6 +57,10 @@ def test_what_a_call_posted_and_never_waited_for_takes_no_message_of_the_next(cl
 def test_a_thread_that_a_call_left_takes_no_message_of_the_next(client4):
     run_on_ranks(functions.leave_a_thread, client=client4)
     assert run_on_ranks(functions.passed_on, client=client4, timeout=DEADLINE) == [3, 0, 1, 2]
+    for by_name in (False, True):
+        assert run_on_ranks(functions.leave_a_server, by_name=by_name, client=client4) == [[rank] for rank in range(4)]
+        ended = run_on_ranks(functions.wait_for_the_end_of_the_server, client=client4, timeout=DEADLINE)
+        assert ended == [(True, rank) for rank in range(4)]
 
 
 @pytest.mark.mpi_flavor

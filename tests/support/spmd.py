@@ -6,6 +6,7 @@ import ctypes
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -39,6 +40,12 @@ def decorated_total(comm, X):
 def decorated_mean(comm, X):
     # a communicator makes it the plain function
     return decorated_total(comm, X) / comm.allreduce(X.size)
+
+
+def in_a_thread(function):
+    """Return the value of a function, which runs in a thread that this thread starts."""
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(function).result()
 
 
 def nested(comm):

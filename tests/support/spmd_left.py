@@ -95,6 +95,37 @@ def leave_a_thread(comm):
         pass
 
 
+def leave_a_server(comm, *, by_name):
+    """Leave a thread that receives each message that arrives, without a wait; return what the thread has received."""
+    from mpi4py import MPI
+
+    served, ended = [], threading.Event()
+    world = MPI.COMM_WORLD if by_name else comm
+
+    def serve():
+        try:
+            while True:
+                if world.iprobe():
+                    served.append(world.recv())
+        finally:
+            ended.set()
+
+    threading.Thread(target=serve, daemon=True).start()
+    comm.send(comm.rank, comm.rank)
+    while not served:
+        pass
+    MPI.servers = ended
+    return served
+
+
+def wait_for_the_end_of_the_server(comm):
+    """Send a message that the server would receive; return whether this ends the server, and the message."""
+    from mpi4py import MPI
+
+    comm.isend(comm.rank, comm.rank)
+    return MPI.servers.wait(60), comm.recv()
+
+
 def broadcast_alone(comm):
     """Broadcast from rank 0 what the others do not receive."""
     if comm.rank == 0:

@@ -18,7 +18,7 @@ from workbench.collective import protocol, serialize
 from workbench.collective.rank_state import RankState
 from workbench.log.written import Written
 from workbench.metrics.call_stack import is_importing
-from workbench.mpi.call_state import CallCancelled, CallState
+from workbench.mpi.call_state import RETURNED, CallCancelled, CallState
 from workbench.mpi.counters import KEYS
 from workbench.mpi.polling import is_over, keep_alive
 from workbench.mpi.threads import end_copy
@@ -201,8 +201,9 @@ class SpmdCall(RankState):
 
     def _end_threads(self) -> None:
         """End the MPI operations of threads that the function has left: they would take messages of the next call."""
+        self.watch.returned = threading.get_ident(), threading.main_thread().ident
         if not self._returned or self.watch.operation is not None:
-            self.watch.end("the function of the call has returned")
+            self.watch.end(RETURNED)
 
     def _release(self) -> None:
         """Release the arguments, except for buffers to which MPI may still write."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -11,6 +12,8 @@ from workbench.mpi.counters import Counters
 
 # Number of posted requests above which complete ones are dropped, at least.
 _MIN_TIDY = 64
+# Why a thread that a call has left is ended.
+RETURNED = "the function of the call that has started this thread has returned"
 
 
 class CallCancelled(BaseException):
@@ -60,6 +63,7 @@ class CallState:
         "messages",
         "operation",
         "posted",
+        "returned",
         "since",
         "unknown",
     )
@@ -71,6 +75,8 @@ class CallState:
         self.since = time.monotonic()
         self.count = 0
         self.ended: str | None = None
+        self.returned: tuple[int | None, ...] | None = None
+        """The threads of calls and cells, once the function has returned: operations of others then raise an error."""
         self.messages = 0
         """Sum of the `Pairs` numbers of sent messages, minus those of received messages."""
         self.unknown = 0
@@ -98,14 +104,16 @@ class CallState:
             self.ended = reason
 
     def check(self) -> None:
-        """Raise `CallCancelled` if the call was canceled."""
+        """Raise `CallCancelled` if the call was canceled, or if this is a thread that the function has left."""
         if self.ended is not None:
             raise CallCancelled(self.ended)
+        if self.returned is not None and threading.get_ident() not in self.returned:
+            raise CallCancelled(RETURNED)
 
     def enter(self, operation: str) -> None:
-        """Begin an operation; raises `CallCancelled` if the call was canceled before."""
-        if self.ended is not None:
-            raise CallCancelled(self.ended)
+        """Begin an operation; raises the errors of `check`."""
+        if self.ended is not None or self.returned is not None:
+            self.check()
         self.operation = operation
         self.count += 1
         self.since = time.monotonic()

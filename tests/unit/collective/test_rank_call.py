@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from support.patience import DEADLINE
 from support.processes import until
+from support.spmd import in_a_thread
 
 from workbench.collective import rank_call, serialize
 from workbench.collective.rank_call import SpmdCall
@@ -86,6 +87,9 @@ def test_a_thread_that_receives_when_its_call_returns_is_ended_and_the_communica
 
     with pytest.raises(CallCancelled, match="has returned") if operation else contextlib.nullcontext():
         call.watch.check()
+    for use in (call.watch.check, lambda: call.watch.enter("Recv")):
+        with pytest.raises(CallCancelled, match="has returned"):
+            in_a_thread(use)
     assert call.left_behind()["pending"] == bool(operation)
     if operation:
         abandoned = []
