@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -79,6 +80,23 @@ def test_an_attach_leaves_no_thread_and_no_file(cluster4: MPICluster) -> None:
     with pytest.raises(HeadUnreachable, match="this object is no longer connected"):
         closed.refresh()
     closed.close()
+
+
+def test_requests_of_threads_end_when_another_thread_closes_the_object(cluster4: MPICluster) -> None:
+    def request(cluster: MPICluster, begun: threading.Event) -> None:
+        while True:
+            cluster.refresh()
+            begun.set()
+
+    with ThreadPoolExecutor() as pool:
+        for _ in range(5):
+            cluster, begun = MPICluster.attach(cluster4.name), threading.Event()
+            requests = [pool.submit(request, cluster, begun) for _ in range(3)]
+            assert begun.wait(DEADLINE)
+            cluster.close()
+            for each in requests:
+                with pytest.raises(HeadUnreachable):
+                    each.result(DEADLINE)
 
 
 def test_two_clients_work_at_once(cluster4: MPICluster) -> None:
@@ -239,6 +257,7 @@ def _sleep(seconds: float) -> float:
 
 
 def test_a_head_ends_in_order_on_sigterm_and_gives_its_reason_to_all_that_wait(tmp_path: Path) -> None:
+    before = _loops()
     cluster = MPICluster(1, quiet=True)
     client = Client(cluster, set_as_default=False)
     processes, record = processes_of(cluster), cluster.record
@@ -270,7 +289,12 @@ def test_a_head_ends_in_order_on_sigterm_and_gives_its_reason_to_all_that_wait(t
     with pytest.raises(HeadUnreachable, match=why):
         late.result(DEADLINE)
     until("the client is closed, too", lambda: client.status == "closed")
+    until("the thread of the loop has ended", lambda: _loops() <= before)
     cluster.close()
+
+
+def _loops() -> set[threading.Thread]:
+    return {thread for thread in threading.enumerate() if thread.name == "IO loop"}
 
 
 def _wait_in_a_call(comm: Any, begun: Path) -> None:

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
+from distributed.core import Status
 from distributed.deploy.cluster import Cluster
+from distributed.utils import LoopRunner
+
+from workbench.errors import HeadUnreachable
 
 if TYPE_CHECKING:
+    from distributed import Client
+
     from workbench.deploy.connection import HeadConnection
 
 # Seconds for the end of the thread.
@@ -34,7 +40,10 @@ class EndingLoop(Cluster):
         None
             Of an asynchronous object an awaitable.
         """
-        closing = super().close(timeout)
+        try:
+            closing = super().close(timeout)
+        except HeadUnreachable:  # the loop has ended
+            closing = None
         if not self.asynchronous:
             self._end_loop()
         return closing
@@ -57,17 +66,33 @@ class EndingLoop(Cluster):
         Raises
         ------
         HeadUnreachable
-            If this object is closed, and the loop has ended.
+            If this object is closed.
         """
-        loop: Any = self.loop
-        if loop.asyncio_loop.is_closed():
+        if self.asynchronous:
+            return super().sync(func, *args, **kwargs)
+        if self.status == Status.closed:
             raise self._connection.lost()
-        return super().sync(func, *args, **kwargs)
+        try:
+            # Another thread may close this object: the loop stays until the end of this call.
+            user = LoopRunner(loop=self.loop)
+            user.start()
+        except (RuntimeError, AssertionError):  # the loop has ended
+            raise self._connection.lost() from None
+        try:
+            return super().sync(func, *args, **kwargs)
+        finally:
+            _stop(user)
 
-    def _end_loop(self) -> None:
-        with contextlib.suppress(TimeoutError):  # a thread of the loop may wait for a file server
-            self._loop_runner.stop(_LOOP_END_S)
+    def _end_loop(self, clients: Iterable[Client] = ()) -> None:
+        for client in clients:
+            _stop(client._loop_runner)  # noqa: SLF001  (`close` would send requests)
+        _stop(self._loop_runner)
 
-    def _end_loop_soon(self) -> None:
-        """End the loop from the loop, which cannot wait for its own end."""
-        threading.Thread(target=self._end_loop, name="loop-end", daemon=True).start()
+    def _end_loop_soon(self, clients: Iterable[Client]) -> None:
+        """End the loop, which these closed clients no longer use, from the loop, which cannot wait for its own end."""
+        threading.Thread(target=self._end_loop, args=(clients,), name="loop-end", daemon=True).start()
+
+
+def _stop(user: LoopRunner) -> None:
+    with contextlib.suppress(TimeoutError):  # a thread of the loop may wait for a file server
+        user.stop(_LOOP_END_S)
