@@ -137,7 +137,8 @@ class SpmdFunction:
         -------
         concurrent.futures.Future
             Future of the results. Calls of one client run in their order; with `ranks`, calls without a common rank run
-            at the same time. Callbacks of the future run in separate threads, and can make calls.
+            at the same time. Callbacks of the future run in a separate thread, in their order, and can make calls; at
+            its end a program waits for the callbacks of calls that have ended.
         """
         return _call(self, args, kwargs, **self._options).start()
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import logging
 import math
 import queue
 import sys
 import threading
+from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError, Future
 from typing import TYPE_CHECKING, Any
@@ -40,13 +42,41 @@ _turns: WeakKeyDictionary[Client, DisjointLock] = WeakKeyDictionary()
 
 
 class _CallFuture(Future[Any]):
-    """The future of a call, whose callbacks run in threads.
+    """The future of a call, whose callbacks run one after another, in their order, in a thread of this future.
 
-    On the event loop of the client a callback could make no call, and would delay all work of the client.
+    On the event loop of the client a callback could make no call, and would delay all work of the client. The thread
+    exists while callbacks wait or run. The thread is no daemon: at exit the interpreter waits for the callbacks of the
+    calls that have ended. Callbacks of calls that still run then may not run.
     """
 
+    def __init__(self) -> None:
+        super().__init__()
+        self._callbacks: deque[Callable[[Future[Any]], object]] = deque()
+        self._callbacks_lock, self._callbacks_run = threading.Lock(), False
+
     def add_done_callback(self, fn: Callable[[Future[Any]], object]) -> None:
-        super().add_done_callback(lambda future: threading.Thread(target=fn, args=[future], name="call-done").start())
+        # A reference from the callback to this object would be a cycle, and would keep the result.
+        super().add_done_callback(functools.partial(_CallFuture._call_later, fn=fn))
+
+    def _call_later(self, fn: Callable[[Future[Any]], object]) -> None:
+        with self._callbacks_lock:
+            self._callbacks.append(fn)
+            if self._callbacks_run:
+                return
+            self._callbacks_run = True
+        threading.Thread(target=self._run_callbacks, name="call-done", daemon=False).start()
+
+    def _run_callbacks(self) -> None:
+        while True:
+            with self._callbacks_lock:
+                if not self._callbacks:
+                    self._callbacks_run = False
+                    return
+                fn = self._callbacks.popleft()
+            try:
+                fn(self)
+            except BaseException:  # the next callbacks run also after SystemExit
+                logging.getLogger("concurrent.futures").exception("exception calling callback for %r", self)
 
     def add_brief_callback(self, fn: Callable[[Future[Any]], object]) -> None:
         """Have the thread that ends the call run a function that does not wait."""
@@ -59,7 +89,7 @@ class PendingCall:
     Attributes
     ----------
     future : concurrent.futures.Future
-        Future of the result. ``cancel()`` ends the call on all ranks. Callbacks run in threads.
+        Future of the result. ``cancel()`` ends the call on all ranks. Callbacks run in a thread, in their order.
     """
 
     def __init__(self, request: Request) -> None:

@@ -239,7 +239,8 @@ class _Tuning:
             raise
         self._running[trial.number] = _Running(trial, group, call)
         over = functools.partial(self._over, trial.number)
-        call.start().add_done_callback(lambda _: self._news.put(over))
+        call.start()
+        call.future.add_brief_callback(lambda _: self._news.put(over))
 
     def _call(
         self, name: str, group: Mapping[int, str], function: Callable[..., Any], /, *args: Any, **kwargs: Any
@@ -269,7 +270,8 @@ class _Tuning:
                     self._lost = RankLost(f"ranks {ranges(group)} were lost while trials ran.")
             self._busy.remove(group)
 
-        call.start().add_done_callback(lambda _: self._news.put(returned))
+        call.start()
+        call.future.add_brief_callback(lambda _: self._news.put(returned))
 
     def _question(self, number: int, contents: bytes) -> None:
         """Answer a request of a trial."""

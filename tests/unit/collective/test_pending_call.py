@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import inspect
+import threading
 import weakref
 from concurrent.futures import wait
 from types import SimpleNamespace
@@ -68,6 +69,30 @@ async def test_a_callback_of_a_call_can_wait_for_the_event_loop():
 
     async with asyncio.timeout(DEADLINE):
         await waited.wait()
+
+
+async def test_callbacks_of_a_call_run_one_after_another_in_their_order_also_after_an_error(caplog):
+    began, release, ended, order = threading.Event(), threading.Event(), threading.Event(), []
+
+    def first(_):
+        began.set()
+        release.wait(DEADLINE)
+        order.append(1)
+        raise ValueError("from a callback")
+
+    future = made().start()
+    future.add_done_callback(first)
+    future.add_done_callback(lambda _: order.append(2))
+    assert await asyncio.to_thread(began.wait, DEADLINE)
+    future.add_done_callback(lambda _: order.append(3))
+    future.add_done_callback(lambda _: ended.set())
+    threads = [thread.name for thread in threading.enumerate()]
+    release.set()
+
+    assert await asyncio.to_thread(ended.wait, DEADLINE)
+    assert order == [1, 2, 3]
+    assert threads.count("call-done") == 1
+    assert "from a callback" in caplog.text
 
 
 async def test_the_frames_of_an_error_of_a_call_have_their_arguments():
