@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from workbench.errors import CollectiveFailed, RankLost
 from workbench.placement.pinning import cached_pin
+from workbench.session.head_client import ClientHead
 
 if TYPE_CHECKING:
     from distributed import Future
@@ -27,6 +28,8 @@ async def wait_computed(futures: Sequence[Future[Any]], role: str) -> None:
         If a block was lost with its rank.
     CollectiveFailed
         If a future was released, or its value was lost with a rank.
+    HeadUnreachable
+        If the head was lost, or the client was closed.
     """
     from distributed.client import FuturesCancelledError, _wait
 
@@ -36,8 +39,8 @@ async def wait_computed(futures: Sequence[Future[Any]], role: str) -> None:
             await _wait(futures)
     for future in futures:
         if future.cancelled():
-            pin = cached_pin(future)
-            if pin is not None and pin.address not in (await future.client.scheduler.identity())["workers"]:
+            pin, head = cached_pin(future), ClientHead(future.client, f"the wait for {role}")
+            if pin is not None and pin.address not in (await head.call("identity"))["workers"]:
                 raise RankLost(f"{future.key!r}, {role}, was lost with its rank. Place the data again: X = place(X).")
             raise CollectiveFailed(
                 f"{future.key!r}, {role}, was released, or lost with its rank. Place the data again, X = place(X), or "

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from workbench.errors import CollectiveFailed, RankLost
+from workbench.errors import CollectiveFailed, HeadUnreachable, RankLost
 from workbench.placement.pinning import Pin, cache_pin
 from workbench.placement.ready import wait_computed
 
@@ -26,6 +26,32 @@ class Canceled:
 
     def cancelled(self) -> bool:
         return True
+
+
+class Closed(Canceled):
+    """A future whose client was closed."""
+
+    def __init__(self) -> None:
+        self.client = SimpleNamespace(scheduler=None)
+
+
+class Closing(Canceled):
+    """A future whose client is closed during the request for the addresses."""
+
+    def __init__(self) -> None:
+        async def identity():
+            raise RuntimeError("ConnectionPool is closed")
+
+        self.client = SimpleNamespace(scheduler=SimpleNamespace(identity=identity))
+
+
+@pytest.mark.parametrize("kind", [Closed, Closing])
+async def test_the_wait_for_a_block_of_a_closed_client_reports_that_the_client_was_closed(kind):
+    block = kind()
+    cache_pin(block, Pin(PLACE, 1))
+
+    with pytest.raises(HeadUnreachable, match=r"during the wait for an argument of f .* or the client was closed"):
+        await wait_computed([block], "an argument of f")
 
 
 @pytest.mark.parametrize(
