@@ -45,7 +45,7 @@ class RecentSpans(SpansSchedulerExtension):
 
     def _forget(self) -> None:
         defaults = self.spans_search_by_name["default",]
-        forgotten = {span.id for span in defaults[: -self._keep] if not self._has_tasks(span)}
+        forgotten = {span.id for span in defaults[: -self._keep] if not span.children and not self._has_tasks(span)}
         for spans in (defaults, self.spans_search_by_tag["default"], self.root_spans):
             spans[:] = [span for span in spans if span.id not in forgotten]
         for key in forgotten:

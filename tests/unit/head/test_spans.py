@@ -21,11 +21,16 @@ def test_spans_of_forgotten_tasks_go_unless_they_have_a_name(client, local_clust
     wait(kept)
     with span("named"):
         run(100)
+    with span("default"), span("child"):
+        run(101)
     for number in range(20):
         run(number)
 
     assert len(spans.spans_search_by_name["default",]) <= 7
-    assert len(spans.spans) == len(spans.root_spans) == len(spans.spans_search_by_name["default",]) + 1
+    assert len(spans.root_spans) == len(spans.spans_search_by_name["default",]) + 1
+    assert len(spans.spans) == len(spans.root_spans) + 1
+    (child,) = spans.spans_search_by_name["default", "child"]
+    assert child.parent in spans.root_spans
     assert scheduler.task_groups["kept"].span_id in spans.spans
     worker = next(iter(scheduler.workers.values()))
     spans.heartbeat(worker, {("execute", "forgotten", "abs", "thread-cpu", "seconds"): 1.0})
