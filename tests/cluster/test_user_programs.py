@@ -116,21 +116,27 @@ else:
 def test_a_copy_of_a_rank_that_leaves_its_call_or_its_cell_ends(client4, capsys):
     ranks = [rank.address for rank in pinning.target_workers(client4, "rank")]
 
-    def fork(comm, fails):
+    def fork(comm, error):
         child = os.fork()
-        if child == 0 and fails:
-            raise ValueError("in the copy")
-        if fails:
+        if child == 0 and error is not None:
+            raise error
+        if error is not None:
             os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)  # so that its error is output of the call
         return child
 
-    for fails, code in ((False, 0), (True, 1)):
-        copies = run_on_ranks(fork, fails, client=client4)
+    for error, code in ((None, 0), (ValueError("in the copy"), 1), (SystemExit(3), 3)):
+        copies = run_on_ranks(fork, error, client=client4)
         ended = [
             client4.run(os.waitpid, copy, 0, workers=[address]) for copy, address in zip(copies, ranks, strict=True)
         ]
         assert [os.waitstatus_to_exitcode(status) for each in ended for _, status in each.values()] == [code] * 4
     assert "ValueError: in the copy" in capsys.readouterr().out
+
+    cell = "import os\nif (child := os.fork()) == 0: {}\nos.waitstatus_to_exitcode(os.waitpid(child, 0)[1])"
+    for end, code in (("exit()", 0), ("1 / 0", 1), ("raise SystemExit(3)", 3)):
+        result = cells_client.run(cell.format(end), client=client4, values=True)
+        assert result.values() == [code] * 4
+        assert ("ZeroDivisionError" in "".join(map(with_label, grouped(result.outputs)))) == (code == 1)
     assert run_on_ranks(lambda comm: comm.allreduce(1), client=client4) == [4] * 4
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 import warnings
@@ -15,6 +16,7 @@ from workbench.cells.run_cell import CellOutcome, RunCell
 from workbench.collective.rank_state import RankState
 from workbench.collective.serialize import in_words
 from workbench.mpi.call_state import CallCancelled, CallState
+from workbench.mpi.threads import end_copy
 
 if TYPE_CHECKING:
     from dask.typing import Key
@@ -94,17 +96,20 @@ def run_in_shell(
             shell.showtraceback((kind, error, trace), tb_offset=tb_offset)
 
     shell.set_custom_exc((BaseException,), show)
-    runner, shell.loop_runner = shell.loop_runner, run_coroutine
-    with (
-        _without_display(shell) if cell.result_limit is not None else nullcontext(),
-        _failing_programs(shell),
-        no_event_loop(),
-        user_code(),
-    ):
-        result = shell.run_cell(cell.source, store_history=True)
-    shell.loop_runner = runner  # of views of ipyparallel
+    process, runner, shell.loop_runner = os.getpid(), shell.loop_runner, run_coroutine
+    try:
+        with (
+            _without_display(shell) if cell.result_limit is not None else nullcontext(),
+            _failing_programs(shell),
+            no_event_loop(),
+            user_code(),
+        ):
+            result = shell.run_cell(cell.source, store_history=True)
+    finally:
+        shell.loop_runner = runner  # of views of ipyparallel
     _show_pages(shell)
     error = result.error_before_exec or result.error_in_exec
+    end_copy(process, error)
     if isinstance(error, SystemExit) and not error.code:
         return CellOutcome("exit", "the rank left the cell by exit()")
     if error is None:

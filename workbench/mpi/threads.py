@@ -53,16 +53,30 @@ def end_copy(rank: int, error: BaseException | None = None) -> None:
     rank
         Pid before the code.
     error
-        The error with which the code has ended.
+        The error with which the code has ended. Its exit code and its text are those of a Python program.
     """
     if os.getpid() == rank:
         return
-    if error is not None and not isinstance(error, SystemExit):
-        traceback.print_exception(error)
+    code = _exit_code(error)
+    if not isinstance(code, int):
+        with suppress(Exception):  # a stream of the user
+            print(code, file=sys.stderr)  # noqa: T201  (as Python does)
+        code = 1
     for stream in (sys.stdout, sys.stderr):
         with suppress(Exception):  # a stream of the user
             stream.flush()
-    os._exit(0 if error is None else 1)
+    os._exit(code & 0xFF)
+
+
+def _exit_code(error: BaseException | None) -> object:
+    """Return the exit code of a program that ends with an error, or what the program prints before exit code 1."""
+    if error is None:
+        return 0
+    if not isinstance(error, SystemExit):
+        return "".join(traceback.format_exception(error)).rstrip()
+    # Not `code`, which an error that was unpickled by tblib does not have.
+    code = next(iter(error.args), None)
+    return 0 if code is None else code
 
 
 P = ParamSpec("P")
