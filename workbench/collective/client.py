@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import json
 import logging
 import math
 import queue
-import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -26,6 +26,7 @@ from workbench.errors import CollectiveTimeout, HeadUnreachable, WorkbenchError
 from workbench.placement.ready import wait_computed
 from workbench.session import notebook
 from workbench.session.head_client import ClientHead
+from workbench.text import rank_name
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -206,7 +207,7 @@ class PendingCall:
             finally:
                 watching.cancel()
         if printed := answer.get("printed"):
-            self._show(functools.partial(sys.stdout.write, printed_text(printed)))
+            self._show(functools.partial(show_text, printed_text(printed, answer["world"])))
         return await collective_result.decode(self._request, answer)
 
     async def _computed(self) -> float | None:
@@ -264,7 +265,7 @@ class PendingCall:
 
     def _print(self, line: str) -> None:
         # In the thread that waits, so that the line appears below the cell of the call.
-        self._news.put(functools.partial(print, line, flush=True))
+        self._news.put(functools.partial(show_text, f"{line}\n"))
 
     def _show(self, write: Callable[[], object]) -> None:
         if self._waits:
@@ -273,13 +274,24 @@ class PendingCall:
             write()
 
 
-def printed_text(printed: Sequence[tuple[int, str, int]]) -> str:
+def show_text(text: str) -> None:
+    """Print a text about a call as far as possible: the call does not fail because of a stream."""
+    with contextlib.suppress(Exception):  # a stream of the user, or one that is closed
+        try:
+            print(text, end="", flush=True)  # noqa: T201  (for the user)
+        except UnicodeEncodeError as error:
+            print(text.encode(error.encoding, "backslashreplace").decode(error.encoding), end="", flush=True)  # noqa: T201
+
+
+def printed_text(printed: Sequence[tuple[int, str, int]], world: int) -> str:
     r"""Return the output of the ranks of a call, as `Answer` has it, as text: equal output of several ranks once.
 
     Examples
     --------
-    >>> printed_text([(0, "hello\n", 0), (1, "hello\n", 0), (2, "", 3)])
+    >>> printed_text([(0, "hello\n", 0), (1, "hello\n", 0), (2, "", 3)], 0)
     'ranks 0-1: hello\nrank 2: 3 more bytes of output are only in its log: cluster.logs(2)\n'
+    >>> printed_text([(0, "", 3)], 1)
+    'rank 0: 3 more bytes of output are only in its log: cluster.logs("w1.0")\n'
     """
     alike: dict[str, list[int]] = {}
     for rank, text, _ in printed:
@@ -287,7 +299,8 @@ def printed_text(printed: Sequence[tuple[int, str, int]]) -> str:
             alike.setdefault(text, []).append(rank)
     lines = [labeled(label(ranks), text) for text, ranks in alike.items()]
     lines += [
-        f"rank {rank}: {cut:,} more bytes of output are only in its log: cluster.logs({rank})\n"
+        f"rank {rank}: {cut:,} more bytes of output are only in its log: cluster.logs("
+        f"{json.dumps(rank_name(world, rank)) if world else rank})\n"
         for rank, _, cut in printed
         if cut
     ]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import gc
 import inspect
+import io
+import sys
 import threading
 import weakref
 from concurrent.futures import wait
@@ -13,7 +15,7 @@ from types import SimpleNamespace
 import pytest
 from support.patience import DEADLINE
 
-from workbench.collective.client import PendingCall
+from workbench.collective.client import PendingCall, show_text
 
 
 class Call(PendingCall):
@@ -103,3 +105,16 @@ async def test_the_frames_of_an_error_of_a_call_have_their_arguments():
 
     (frame,) = [entry.frame.raw for entry in caught.traceback if entry.name == "result"]
     assert inspect.formatargvalues(*inspect.getargvalues(frame)) == "(self=None)"
+
+
+def test_output_that_cannot_be_shown_fails_no_call(monkeypatch):
+    monkeypatch.setattr(sys, "stdout", None)
+    show_text("lost")
+
+    shown = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(shown, "ascii"))
+    show_text("caf\u00e9\n")
+    assert shown.getvalue() == b"caf\\xe9\n"
+
+    sys.stdout.close()
+    show_text("lost")
