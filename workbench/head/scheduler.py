@@ -225,16 +225,17 @@ class HeadScheduler(UnixHTTP, Scheduler):
             if task.who_wants and task.state not in ("memory", "erred"):
                 self.report(_erred(key, error))
 
-    async def register_nanny_plugin(self, *args: Any, **kwargs: Any) -> Any:
+    # Dask looks for `comm` and `serializers` in the signatures of both.
+    async def register_nanny_plugin(self, comm: None, plugin: bytes, name: str, idempotent: bool) -> Any:
         """Refuse a plugin that no nanny would run, also those that Dask's own plugins register."""
         self._require_nannies()
-        return await super().register_nanny_plugin(*args, **kwargs)
+        return await super().register_nanny_plugin(comm, plugin, name, idempotent)
 
-    async def broadcast(self, *, nanny: bool = False, **kwargs: Any) -> Any:
+    async def broadcast(self, *, nanny: bool = False, serializers: Any = None, **kwargs: Any) -> Any:
         """Send a message to workers; refuse one to nannies if no worker has one."""
         if nanny:
             self._require_nannies()
-        return await super().broadcast(nanny=nanny, **kwargs)
+        return await super().broadcast(nanny=nanny, serializers=serializers, **kwargs)
 
     def _require_nannies(self) -> None:
         if not any(worker.nanny for worker in self.workers.values()):

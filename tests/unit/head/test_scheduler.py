@@ -8,6 +8,8 @@ from types import SimpleNamespace
 import pytest
 from distributed import Scheduler
 from distributed.comm.core import CommClosedError
+from distributed.core import _expects_comm
+from distributed.utils import has_keyword
 from support.patience import DEADLINE
 from tornado.httpserver import HTTPServer
 from tornado.web import Application, RequestHandler
@@ -88,3 +90,24 @@ def test_data_on_a_rank_that_has_left_are_not_registered():
     with pytest.raises(RankLost, match="ranks were restarted, while data were sent"):
         scheduler.update_data(who_has={"x": ["tls://192.0.2.1:1234"]}, nbytes={"x": 8}, client="client")
     assert scheduler.tasks == {}
+
+
+async def test_handlers_of_dask_for_nannies_have_its_parameters_where_a_worker_has_a_nanny(monkeypatch):
+    async def register(*arguments):
+        return arguments[1:]
+
+    async def broadcast(*_, **options):
+        return options
+
+    monkeypatch.setattr(Scheduler, "register_nanny_plugin", register)
+    monkeypatch.setattr(Scheduler, "broadcast", broadcast)
+    scheduler = object.__new__(HeadScheduler)
+    scheduler.workers = {"tcp://a": SimpleNamespace(nanny="tcp://b")}
+
+    assert _expects_comm(scheduler.register_nanny_plugin)
+    request = {"plugin": b"", "name": "n", "idempotent": True}
+    assert await scheduler.register_nanny_plugin(None, **request) == (None, b"", "n", True)
+    assert has_keyword(scheduler.broadcast, "serializers")
+    assert await scheduler.broadcast(msg={}, nanny=True, serializers=["dask"]) == {
+        "msg": {}, "nanny": True, "serializers": ["dask"],
+    }  # fmt: skip
