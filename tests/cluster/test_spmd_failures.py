@@ -413,13 +413,13 @@ def test_a_rank_that_dies_in_a_call_is_named_and_a_restart_helps():
         if mpi_library.find().flavor == "openmpi":
             with pytest.raises(RankLost, match="rank 2 of world 0 was lost"):
                 run_on_ranks(total, client=client)
-            with pytest.raises(CollectiveFailed, match=r"lost with its rank\. Place the data again"):
+            with pytest.raises(RankLost, match=r"lost with its rank\. Place the data again"):
                 run_on_ranks(total, X)
             cluster.restart()
         else:  # the others died with it, and all are started again
             again = "the ranks to be there again"
             until(again, lambda: cluster.refresh().state == "ready" and cluster.record.worlds[0].starts == 2)
-        with pytest.raises(CollectiveFailed, match=r"lost with its rank\. Place the data again"):
+        with pytest.raises(RankLost, match=r"lost with its rank\. Place the data again"):
             run_on_ranks(total, X)
         assert run_on_ranks(total, client=client) == [3] * 3
         assert run_on_ranks(total, place(TABLE), result="root") == TABLE.sum()
