@@ -21,14 +21,15 @@ FULL = (errno.ENOSPC, errno.EDQUOT)
 
 class _LogFile(io.FileIO):
     def write(self, data: ReadableBuffer, /) -> int:
-        try:
-            number = super().write(data)
-        except OSError as error:
-            if error.errno not in FULL:
-                raise
-            return memoryview(data).nbytes
-        written.note(number)
-        return number
+        with written.lock:
+            try:
+                number = super().write(data)
+            except OSError as error:
+                if error.errno not in FULL:
+                    raise
+                return memoryview(data).nbytes
+            written.note(number)
+            return number
 
 
 def append(path: Path, opener: Callable[[str, int], int] | None = None) -> BinaryIO:

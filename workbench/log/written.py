@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import re
 import sys
@@ -14,6 +15,9 @@ _MESSAGES = re.compile(rb"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} - distributed.*\
 # For each write of Python to the log while a `Written` is open: begin, end, and whether a thread of the worker wrote.
 _writes: list[tuple[int, int, bool]] = []
 _open: set[Written] = set()
+lock = threading.RLock()
+"""Held from a write of Python to its note, since the position moves with the write of another thread."""
+os.register_at_fork(before=lock.acquire, after_in_parent=lock.release, after_in_child=lock.release)
 
 
 class Written:
@@ -31,20 +35,24 @@ class Written:
     """
 
     def __init__(self, *, but_prints: bool = False) -> None:
-        self._but_prints = but_prints
-        self._begin = _position()
-        _open.add(self)
+        self.but_prints = but_prints
+        _flush_c()
+        with lock:
+            self._begin = _position()
+            _open.add(self)
 
     def take(self, limit: int) -> tuple[str, int]:
         """Return at most `limit` bytes of the text, and the number of further bytes; the last call of an object."""
         for stream in (sys.stdout, sys.stderr):
             with suppress(Exception):  # a stream of the user
                 stream.flush()
-        end = _position()
-        _open.discard(self)
-        left_out = [(begin, stop) for begin, stop, of_worker in _writes if of_worker or self._but_prints]
-        if not _open:
-            _writes.clear()
+        _flush_c()
+        with lock:
+            end = _position()
+            _open.discard(self)
+            left_out = [(begin, stop) for begin, stop, of_worker in _writes if of_worker or self.but_prints]
+            if not _open:
+                _writes.clear()
         pieces, place = [], self._begin
         for begin, stop in [*left_out, (end, end)]:
             if begin > place:
@@ -57,10 +65,13 @@ class Written:
 
 
 def note(number: int) -> None:
-    """Note that Python has written so many bytes to the log. On the thread that has written."""
+    """Note that Python has written so many bytes to the log. On the thread that has written, which holds the lock."""
     if not _open:
         return
-    end, of_worker = _position(), is_of_worker(threading.current_thread())
+    of_worker = is_of_worker(threading.current_thread())
+    if not of_worker and not any(each.but_prints for each in _open):
+        return  # nothing leaves out this write
+    end = _position()
     begin = end - number
     if _writes and _writes[-1][1:] == (begin, of_worker):
         begin = _writes.pop()[0]  # a call may print for days
@@ -80,10 +91,21 @@ def _position() -> int:
         return 0
 
 
+def _flush_c() -> None:
+    """Write what C code has printed without the end of a line, which else appears in a later call."""
+    # Not all files: the flush of a file waits for a thread that reads from this file.
+    with suppress(ValueError):  # a C library with another name of the variable
+        libc = ctypes.CDLL(None)
+        libc.fflush(ctypes.c_void_p.in_dll(libc, "stdout"))
+
+
 def _read(pieces: list[tuple[int, int]], limit: int) -> bytes:
-    contents = b""
+    contents: list[bytes] = []
     with suppress(OSError), open("/proc/self/fd/1", "rb") as log:
         for begin, end in pieces:
+            if limit <= 0:
+                break
             log.seek(begin)
-            contents += log.read(min(end - begin, limit - len(contents)))
-    return contents
+            contents.append(log.read(min(end - begin, limit)))
+            limit -= len(contents[-1])
+    return b"".join(contents)

@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 PROGRAM = """
-import json, os, subprocess, sys, threading
+import ctypes, json, os, subprocess, sys, threading
 from workbench.log import output
 from workbench.log.written import Written
 
@@ -33,6 +33,19 @@ for options, limit in (({}, 1000), ({"but_prints": True}, 1000), ({}, 9)):
     write()
     answers.append(written.take(limit))
 answers.append(Written().take(9))
+
+written = Written()
+libc = ctypes.CDLL(None)
+libc.printf(b"progress 10%%")
+answers.append(written.take(1000))
+
+written = Written()
+tasks = threading.Thread(target=lambda: [print("task", file=sys.stderr) for _ in range(5000)], name="dask-worker")
+tasks.start()
+while tasks.is_alive():
+    print("call", flush=True)
+tasks.join()
+answers.append(set(written.take(10**9)[0].split()) == {"call"})
 with open(sys.argv[1], "w") as file:
     json.dump(answers, file)
 """
@@ -48,4 +61,6 @@ def test_output_of_a_call_is_what_its_threads_and_programs_have_written(tmp_path
         ["a program\n", 0],
         ["a print\na", 87],
         ["", 0],
+        ["progress 10%", 0],
+        True,
     ]
