@@ -555,10 +555,12 @@ def test_a_cell_may_await_and_run_coroutines_and_ctrl_c_ends_a_wait(client4, tmp
         assert cells_client.run(begin + last, values=True, client=client4).values() == [0, 2, 4, 6]
     assert cells_client.evaluate("await doubled()", client=client4) == [0, 2, 4, 6]
 
-    result = cells_client.run("await asyncio.sleep(100)", timeout=0.5, client=client4)
-    assert result.timed_out
-    assert {each.status for each in result.done.values()} == {"interrupted"}
-    assert not shown(result)
+    blocks = "import time\nasync def blocked():\n    time.sleep(30)\nawait asyncio.gather(blocked())"
+    for waits in ("await asyncio.sleep(100)", "await asyncio.to_thread(__import__('time').sleep, 30)", blocks):
+        result = cells_client.run(waits, timeout=0.5, client=client4)
+        assert result.timed_out
+        assert {each.status for each in result.done.values()} == {"interrupted"}
+        assert not shown(result)
     failed = cells_client.run("await asyncio.sleep(0)\n1 / (rank - 2)", client=client4)
     assert failed.failed == [2]
     assert is_usable(client4)

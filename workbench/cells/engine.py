@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
+from traceback import walk_stack
 from types import FrameType
 from typing import Any, NoReturn
 
@@ -271,11 +272,11 @@ def interruptible(is_in_cell: Callable[[], bool]) -> None:
     """Let SIGINT end the code of a user, and nothing else. On the main thread."""
 
     def handle(_: int, frame: FrameType | None) -> None:
-        if not is_in_cell():
+        if not is_in_cell() or any(each.f_code.co_name == _DEAF for each, _ in walk_stack(frame)):
             return
         if _in_user_code(frame):
             raise KeyboardInterrupt
-        interrupt_coroutine()
+        interrupt_coroutine(frame)
 
     signal.signal(signal.SIGINT, handle)
 
@@ -284,7 +285,5 @@ def _in_user_code(frame: FrameType | None) -> bool:
     """Return whether a frame is in the code of the user, or in a function that this code calls."""
     called = None
     while frame is not None and frame.f_code is not _RUNS:
-        if frame.f_code.co_name == _DEAF:
-            return False
         called, frame = frame, frame.f_back
     return frame is not None and called is not None and called.f_code.co_name.startswith("<")

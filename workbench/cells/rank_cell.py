@@ -90,8 +90,8 @@ def run_in_shell(
     shell.user_ns.update(names | {"exit": exit_cell, "quit": exit_cell})
 
     def show(shell: Any, kind: type[BaseException], error: BaseException, trace: Any, tb_offset: Any = None) -> None:
-        # The other errors follow from the failure of another rank, or from Ctrl-C.
-        if not issubclass(kind, CallCancelled | KeyboardInterrupt) and not is_interrupted():
+        # The other errors follow from the failure of another rank, or from Ctrl-C, also the end of a coroutine.
+        if not issubclass(kind, CallCancelled | KeyboardInterrupt | GeneratorExit) and not is_interrupted():
             failing(_line(error))
             shell.showtraceback((kind, error, trace), tb_offset=tb_offset)
 
