@@ -257,7 +257,6 @@ def _sleep(seconds: float) -> float:
 
 
 def test_a_head_ends_in_order_on_sigterm_and_gives_its_reason_to_all_that_wait(tmp_path: Path) -> None:
-    before = _loops()
     cluster = MPICluster(1, quiet=True)
     client = Client(cluster, set_as_default=False)
     processes, record = processes_of(cluster), cluster.record
@@ -289,12 +288,7 @@ def test_a_head_ends_in_order_on_sigterm_and_gives_its_reason_to_all_that_wait(t
     with pytest.raises(HeadUnreachable, match=why):
         late.result(DEADLINE)
     until("the client is closed, too", lambda: client.status == "closed")
-    until("the thread of the loop has ended", lambda: _loops() <= before)
     cluster.close()
-
-
-def _loops() -> set[threading.Thread]:
-    return {thread for thread in threading.enumerate() if thread.name == "IO loop"}
 
 
 def _wait_in_a_call(comm: Any, begun: Path) -> None:

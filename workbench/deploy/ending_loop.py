@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from distributed.core import Status
@@ -14,8 +14,6 @@ from distributed.utils import LoopRunner
 from workbench.errors import HeadUnreachable
 
 if TYPE_CHECKING:
-    from distributed import Client
-
     from workbench.deploy.connection import HeadConnection
 
 # Seconds for the end of the thread.
@@ -83,14 +81,15 @@ class EndingLoop(Cluster):
         finally:
             _stop(user)
 
-    def _end_loop(self, clients: Iterable[Client] = ()) -> None:
-        for client in clients:
-            _stop(client._loop_runner)  # noqa: SLF001  (`close` would send requests)
+    def _end_loop(self) -> None:
         _stop(self._loop_runner)
 
-    def _end_loop_soon(self, clients: Iterable[Client]) -> None:
-        """End the loop, which these closed clients no longer use, from the loop, which cannot wait for its own end."""
-        threading.Thread(target=self._end_loop, args=(clients,), name="loop-end", daemon=True).start()
+    def _end_loop_soon(self) -> None:
+        """End the loop from the loop, which cannot wait for its own end.
+
+        The loop stays for clients, whose futures need the loop to raise the reason of the end.
+        """
+        threading.Thread(target=self._end_loop, name="loop-end", daemon=True).start()
 
 
 def _stop(user: LoopRunner) -> None:

@@ -17,18 +17,13 @@ if TYPE_CHECKING:
     from distributed.deploy.cluster import Cluster
 
 
-async def close(cluster: Cluster, ending: Exception) -> list[Client]:
-    """Let the futures of all clients of a cluster fail with `ending`, and close the clients; called on their loop.
-
-    Returns the clients, which still use the loop.
-    """
-    clients = _clients(cluster)
-    for client in clients:
+async def close(cluster: Cluster, ending: Exception) -> None:
+    """Let the futures of all clients of a cluster fail with `ending`, and close the clients; called on their loop."""
+    for client in _clients(cluster):
         _fail_futures(client, ending)
         with without_cancellations():
             await client._close(fast=True)  # noqa: SLF001  (`close` stops a loop)
         _fail_futures(client, ending)  # those of a thread that has submitted them meanwhile
-    return clients
 
 
 def ask_first(cluster: Cluster, ending: Callable[[], Awaitable[Exception | None]]) -> None:
