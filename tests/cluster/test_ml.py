@@ -333,7 +333,7 @@ def test_a_fit_on_a_rank_that_would_wait_for_itself_is_refused(client4, engine):
 
     with pytest.raises(InvalidRequest, match=r"begins in a task, on .* would wait for itself"):
         client4.submit(fit, pure=False).result(DEADLINE)
-    with pytest.raises(InvalidRequest, match="begins on a rank"):
+    with pytest.raises(InvalidRequest, match="begins in a cell or in an SPMD call"):
         run_on_ranks(fit, client=client4, timeout=DEADLINE)
     assert works(client4)
 
