@@ -191,6 +191,14 @@ OLD = [Holder.drop, Holder.keep_a_view, Holder.share_a_view, Holder.duplicate, H
 STEPS = st.lists(NEW | st.tuples(st.sampled_from(OLD), st.integers(0, 99)), min_size=5, max_size=60)
 
 
+@pytest.fixture(scope="module")
+def _little_to_search_for_garbage():
+    # Not undone, because what the collection of the tests has made is frozen, too.
+    gc.collect()
+    gc.freeze()
+
+
+@pytest.mark.usefixtures("_little_to_search_for_garbage")
 @settings(max_examples=300)
 @given(STEPS)
 def test_no_slab_is_used_again_while_anything_can_see_it(steps):
