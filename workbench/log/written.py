@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import os
 import re
 import sys
@@ -95,8 +96,13 @@ def _flush_c() -> None:
     """Write what C code has printed without the end of a line, which else appears in a later call."""
     # Not all files: the flush of a file waits for a thread that reads from this file.
     with suppress(ValueError):  # a C library with another name of the variable
-        libc = ctypes.CDLL(None)
+        libc = _libc()
         libc.fflush(ctypes.c_void_p.in_dll(libc, "stdout"))
+
+
+@functools.cache  # each opening of the library takes 15 us of each call
+def _libc() -> ctypes.CDLL:
+    return ctypes.CDLL(None)
 
 
 def _read(pieces: list[tuple[int, int]], limit: int) -> bytes:

@@ -20,21 +20,11 @@ def send_by_value() -> None:
 
 def _or_by_value(dumps: Callable[..., Any]) -> Callable[..., Any]:
     def dumps_or_by_value(obj: Any, protocol: int | None = None, **options: Any) -> Any:
-        taken: list[bool] = []
-        if take := options.get("buffer_callback"):
-
-            def take_and_note(buffer: pickle.PickleBuffer) -> Any:
-                in_band = take(buffer)
-                taken.append(not in_band)
-                return in_band
-
-            options["buffer_callback"] = take_and_note
         try:
             return dumps(obj, protocol, **options)
         except (pickle.PicklingError, AttributeError):
-            if any(taken):
-                # The caller has buffers of the failed attempt, which `loads` would read as those of this one.
-                options["buffer_callback"] = None
-            return cloudpickle.dumps(obj, protocol, **options)
+            # Without options: a callback for buffers may have those of the failed attempt, which `loads` would read as
+            # those of this one.
+            return cloudpickle.dumps(obj, protocol)
 
     return dumps_or_by_value
