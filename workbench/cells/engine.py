@@ -25,6 +25,7 @@ from traitlets.config import Config
 from workbench.cells.coroutine import interrupt_coroutine
 from workbench.errors import StartError
 from workbench.log.written import is_of_worker
+from workbench.mpi.context import is_in_call
 
 # A callback of Dask that loses exceptions. A later SIGINT then ends the cell.
 _DEAF = "_gc_callback"
@@ -64,9 +65,7 @@ class CellStream(OutStream):
         thread = threading.current_thread()
         if not self._is_master_process():  # a process that a cell has forked
             return False
-        return thread is threading.main_thread() or (
-            self._in_cell() and thread.name != "spmd" and not is_of_worker(thread)
-        )
+        return thread is threading.main_thread() or (self._in_cell() and not is_in_call() and not is_of_worker(thread))
 
     def write(self, string: str) -> int:
         """Write a string to the notebook or to the log, by the calling thread."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 import functools
 import operator
 import sys
-import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from types import MethodType
@@ -204,7 +203,7 @@ def spmd(
 
 
 def _call(fn: Callable[..., Any], args: Any, kwargs: Any, **options: Any) -> PendingCall:
-    if threading.current_thread().name == "spmd":
+    if context.is_in_call():
         raise InvalidRequest(
             "an SPMD call inside another SPMD call would wait forever. Call the plain function, fn(comm, ...)."
         )

@@ -18,6 +18,8 @@ from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any, ParamSpec, TypeVar
 
+from workbench.mpi.context import SPMD
+
 
 class MainThread:
     """Runs functions on the main thread, one after another, until the rank ends.
@@ -89,7 +91,7 @@ class SpmdThread:
     def __init__(self) -> None:
         self._queue: queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]]] = queue.SimpleQueue()
         # A daemon thread, because a collective with dead ranks never returns, and must not keep the process.
-        self._thread = threading.Thread(target=self._run, name="spmd", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=SPMD, daemon=True)
         self._thread.start()
 
     def submit(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Future[T]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
@@ -62,7 +61,7 @@ def serves_calls(client: Client) -> bool:
 
 def _refuse_on_workers() -> None:
     """Raise InvalidRequest where a fit would wait for the worker that calls it."""
-    if context.is_in_cell() or threading.current_thread().name == "spmd":
+    if context.is_in_cell() or context.is_in_call():
         place = "in a cell or in an SPMD call"
     else:
         try:
