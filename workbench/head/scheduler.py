@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 import socket
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
@@ -16,6 +16,7 @@ from distributed.comm.core import CommClosedError
 from distributed.core import Status, error_message
 from distributed.diagnostics.plugin import SchedulerPlugin
 from distributed.protocol import pickle
+from distributed.spans import SpansSchedulerExtension
 from tornado.iostream import IOStream
 
 from workbench import comm
@@ -25,7 +26,6 @@ from workbench.comm.stream_bridge import bridge_streams
 from workbench.comm.unix_http import UnixHTTP
 from workbench.errors import InvalidRequest, RankLost, WorkbenchError
 from workbench.head import request_log
-from workbench.head.spans import RecentSpans
 from workbench.hints import Command, Option
 from workbench.placement.head import disown, fail_processing, protect_pinned
 from workbench.processes.memory_kills import MemoryKills
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from distributed.comm.core import Comm
     from distributed.scheduler import WorkerState
     from distributed.security import Security
+    from distributed.spans import Span
 
 SETTINGS = {
     # A task that has killed its rank would kill the next rank, too, with all its blocks.
@@ -318,3 +319,47 @@ class RankMembershipPlugin(SchedulerPlugin):
         if place is not None:
             causes = scheduler.causes if isinstance(scheduler, HeadScheduler) else {}
             self._left(*place, causes.get(worker, ""))
+
+
+class RecentSpans(SpansSchedulerExtension):
+    """Spans of tasks, which Dask's own dashboard shows; of the unnamed ones whose tasks are forgotten only the latest.
+
+    Parameters
+    ----------
+    scheduler
+        The scheduler.
+    keep
+        Number of unnamed spans that are kept in any case.
+
+    Notes
+    -----
+    Dask keeps 6 kB for each graph that was submitted when no other task ran, as long as the scheduler runs.
+    """
+
+    def __init__(self, scheduler: Scheduler, keep: int = 200) -> None:
+        super().__init__(scheduler)
+        self._keep = self._many = keep
+
+    def observe_tasks(self, *args: Any, **options: Any) -> Any:
+        """Assign new tasks to spans."""
+        annotations = super().observe_tasks(*args, **options)
+        if len(self.spans_search_by_name["default",]) > self._many:
+            self._forget()
+        return annotations
+
+    def heartbeat(self, ws: WorkerState, data: dict[tuple[Hashable, ...], float]) -> None:
+        """Add the measurements of a rank; those of forgotten spans may be late."""
+        super().heartbeat(ws, {key: value for key, value in data.items() if key[1] in self.spans})
+
+    def _forget(self) -> None:
+        defaults = self.spans_search_by_name["default",]
+        forgotten = {span.id for span in defaults[: -self._keep] if not span.children and not self._has_tasks(span)}
+        for spans in (defaults, self.spans_search_by_tag["default"], self.root_spans):
+            spans[:] = [span for span in spans if span.id not in forgotten]
+        for key in forgotten:
+            del self.spans[key]
+        # Each span is looked at a few times only, also if most of them stay.
+        self._many = 2 * len(defaults)
+
+    def _has_tasks(self, span: Span) -> bool:
+        return any(self.scheduler.task_groups.get(group.name) is group for group in span.groups)

@@ -11,6 +11,7 @@ import functools
 import gc
 import importlib
 import os
+import pickle
 import secrets
 import sys
 import threading
@@ -20,8 +21,11 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from concurrent.futures import wait as wait_for
 from contextlib import suppress
+from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import cloudpickle
 
 from workbench import comm
 from workbench.deploy import logs, registry
@@ -31,7 +35,6 @@ from workbench.gpu import visible
 from workbench.hints import Command
 from workbench.mpi.context import RankContext, enter
 from workbench.mpi.threads import MainThread, SpmdThread
-from workbench.rank import objects
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -67,7 +70,7 @@ def live(record: Record, index: int, ranks: int, timeout: float, times: dict[str
         importlib.import_module(module)
     enter(context)
     _ignore_finalize()
-    objects.send_by_value()
+    _send_by_value()
     _log_to(record.logs / f"rank-{worker.worker_name(context.world, context.rank)}.log")
     description = f"rank {context.rank} of {context.size}, {context.library}, MPI_THREAD_{context.threads.upper()}"
     print(description, flush=True)  # noqa: T201  (this is the rank's log)
@@ -186,6 +189,29 @@ def _ignore_finalize() -> None:
     def finalize() -> None: ...
 
     MPI.Finalize = finalize
+
+
+def _send_by_value() -> None:
+    """Let mpi4py's object methods and `multiprocessing` send objects of classes of the notebook with their classes.
+
+    `pickle` sends the names of classes, which other ranks do not find.
+    """
+    from mpi4py import MPI
+
+    MPI.pickle.__init__(_or_by_value(pickle.dumps), None, pickle.HIGHEST_PROTOCOL)  # type: ignore[misc]
+    ForkingPickler.dumps = _or_by_value(ForkingPickler.dumps)  # type: ignore[method-assign]
+
+
+def _or_by_value(dumps: Callable[..., Any]) -> Callable[..., Any]:
+    def dumps_or_by_value(obj: Any, protocol: int | None = None, **options: Any) -> Any:
+        try:
+            return dumps(obj, protocol, **options)
+        except (pickle.PicklingError, AttributeError):
+            # Without options: a callback for buffers may have those of the failed attempt, which `loads` would read as
+            # those of this one.
+            return cloudpickle.dumps(obj, protocol)
+
+    return dumps_or_by_value
 
 
 def init_mpi(ranks: int, world: int, thread: SpmdThread) -> RankContext:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from distributed import span, wait
 from support.processes import until
 
-from workbench.head.spans import RecentSpans
+from workbench.head.scheduler import RecentSpans
 
 
 def test_spans_of_forgotten_tasks_go_unless_they_have_a_name(client, local_cluster, monkeypatch):

@@ -6,7 +6,7 @@ import pickle
 
 import numpy as np
 
-from workbench.rank.objects import _or_by_value
+from workbench.rank.world import _or_by_value
 
 
 class Point:
