@@ -232,8 +232,7 @@ class MPICluster(EndingLoop):
     async def leave(self) -> None:
         """Disconnect from the cluster, which has ended, and close the clients of this object; called on the loop."""
         await self.detach()
-        await ended_clients.close(self, self._connection.lost())
-        self._end_loop_soon()
+        self._end_loop_soon(await ended_clients.close(self, self._connection.lost()))
 
     async def _await_address(self, progress: Progress) -> None:
         while (record := await asyncio.to_thread(self._job.look)).address is None:

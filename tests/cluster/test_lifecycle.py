@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import shutil
 import signal
@@ -107,6 +108,7 @@ def test_two_clients_work_at_once(cluster4: MPICluster) -> None:
 
 
 def test_two_clusters_run_side_by_side_and_one_ends_in_order_on_sigint(cluster4: MPICluster, client4: Client) -> None:
+    loops = _loops()
     other = MPICluster(2, quiet=True)
     with Client(other, set_as_default=False) as client:
         assert len(client.run(os.getpid)) == 2
@@ -114,12 +116,21 @@ def test_two_clusters_run_side_by_side_and_one_ends_in_order_on_sigint(cluster4:
         assert {cluster4.name, other.name} <= set(registry.names())
         assert other.record.address != cluster4.record.address
     processes, record = processes_of(other), other.record
+    left_open = [Client(other, set_as_default=False)]
     os.kill(record.process.pid, signal.SIGINT)
     until("all processes are gone", lambda: all(map(gone, processes)), GONE_WITHIN)
     assert not record.folder.exists()
     assert end_of(record) == (ended.ENDED, "SIGINT was received")
+    until("the client is closed, too", lambda: left_open[0].status == "closed")
+    left_open.clear()
+    gc.collect()
+    until("the thread of the loop has ended", lambda: _loops() <= loops)
     other.close()
     assert cluster4.refresh().state == "ready"
+
+
+def _loops() -> set[threading.Thread]:
+    return {thread for thread in threading.enumerate() if thread.name == "IO loop"}
 
 
 def test_a_second_cluster_of_one_name_is_refused_and_the_first_unharmed(cluster4: MPICluster) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from distributed.core import Status
@@ -14,6 +15,8 @@ from distributed.utils import LoopRunner
 from workbench.errors import HeadUnreachable
 
 if TYPE_CHECKING:
+    from distributed import Client
+
     from workbench.deploy.connection import HeadConnection
 
 # Seconds for the end of the thread.
@@ -84,14 +87,21 @@ class EndingLoop(Cluster):
     def _end_loop(self) -> None:
         _stop(self._loop_runner)
 
-    def _end_loop_soon(self) -> None:
-        """End the loop from the loop, which cannot wait for its own end.
+    def _end_loop_soon(self, clients: Iterable[Client]) -> None:
+        """End the loop from the loop, when these closed clients are deleted.
 
-        The loop stays for clients, whose futures need the loop to raise the reason of the end.
+        Futures of the clients need the loop to raise the reason of the end.
         """
-        threading.Thread(target=self._end_loop, name="loop-end", daemon=True).start()
+        for client in clients:
+            weakref.finalize(client, _stop_soon, client._loop_runner).atexit = False  # noqa: SLF001
+        _stop_soon(self._loop_runner)
 
 
 def _stop(user: LoopRunner) -> None:
     with contextlib.suppress(TimeoutError):  # a thread of the loop may wait for a file server
         user.stop(_LOOP_END_S)
+
+
+def _stop_soon(user: LoopRunner) -> None:
+    # The loop cannot wait for its own end, and may also run the collection that deletes a client.
+    threading.Thread(target=_stop, args=(user,), name="loop-end", daemon=True).start()

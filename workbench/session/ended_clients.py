@@ -17,13 +17,18 @@ if TYPE_CHECKING:
     from distributed.deploy.cluster import Cluster
 
 
-async def close(cluster: Cluster, ending: Exception) -> None:
-    """Let the futures of all clients of a cluster fail with `ending`, and close the clients; called on their loop."""
-    for client in _clients(cluster):
+async def close(cluster: Cluster, ending: Exception) -> list[Client]:
+    """Let the futures of all clients of a cluster fail with `ending`, close the clients, and return them.
+
+    Called on their loop, which they still use.
+    """
+    clients = _clients(cluster)
+    for client in clients:
         _fail_futures(client, ending)
         with without_cancellations():
             await client._close(fast=True)  # noqa: SLF001  (`close` stops a loop)
         _fail_futures(client, ending)  # those of a thread that has submitted them meanwhile
+    return clients
 
 
 def ask_first(cluster: Cluster, ending: Callable[[], Awaitable[Exception | None]]) -> None:
@@ -32,8 +37,8 @@ def ask_first(cluster: Cluster, ending: Callable[[], Awaitable[Exception | None]
     Dask cancels the futures before the end of the cluster is noticed otherwise.
     """
     for client in _clients(cluster):
-        own = vars(client)
-        own.setdefault("_reconnect", functools.partial(_reconnect, client, client._reconnect, ending))  # noqa: SLF001
+        if "_reconnect" not in vars(client):
+            vars(client)["_reconnect"] = functools.partial(_reconnect, client, client._reconnect, ending)  # noqa: SLF001
 
 
 async def _reconnect(
