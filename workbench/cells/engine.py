@@ -25,7 +25,7 @@ from traitlets.config import Config
 from workbench.cells.coroutine import interrupt_coroutine
 from workbench.errors import StartError
 from workbench.log.written import is_of_worker
-from workbench.mpi.context import is_in_call
+from workbench.mpi.threads import is_in_call
 
 # A callback of Dask that loses exceptions. A later SIGINT then ends the cell.
 _DEAF = "_gc_callback"

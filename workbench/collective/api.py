@@ -17,6 +17,7 @@ from workbench.collective.client import PendingCall
 from workbench.collective.request import request
 from workbench.errors import InvalidRequest
 from workbench.mpi import context
+from workbench.mpi.threads import is_in_call
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -203,7 +204,7 @@ def spmd(
 
 
 def _call(fn: Callable[..., Any], args: Any, kwargs: Any, **options: Any) -> PendingCall:
-    if context.is_in_call():
+    if is_in_call():
         raise InvalidRequest(
             "an SPMD call inside another SPMD call would wait forever. Call the plain function, fn(comm, ...)."
         )

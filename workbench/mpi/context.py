@@ -12,10 +12,6 @@ if TYPE_CHECKING:
     from workbench.mpi.threads import SpmdThread
 
 
-SPMD = "spmd"
-"""Name of the SPMD thread."""
-
-
 @dataclass(frozen=True)
 class RankContext:
     """One rank's place in its MPI world and its communicators.
@@ -71,11 +67,6 @@ def is_rank() -> bool:
 def is_in_cell() -> bool:
     """Return whether a ``%%mpi`` cell calls this, because no other code runs on the main thread of a rank."""
     return is_rank() and threading.current_thread() is threading.main_thread()
-
-
-def is_in_call() -> bool:
-    """Return whether an SPMD call calls this, because no other code of a user runs on the SPMD thread of a rank."""
-    return threading.current_thread().name == SPMD
 
 
 def current() -> RankContext:

@@ -18,7 +18,8 @@ from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any, ParamSpec, TypeVar
 
-from workbench.mpi.context import SPMD
+# Name of the SPMD thread.
+_SPMD = "spmd"
 
 
 class MainThread:
@@ -43,6 +44,11 @@ class MainThread:
         self.ended.add_done_callback(lambda _: self._queue.put(None))
         while (function := self._queue.get()) is not None:
             function()
+
+
+def is_in_call() -> bool:
+    """Return whether an SPMD call calls this, because no other code of a user runs on the SPMD thread of a rank."""
+    return threading.current_thread().name == _SPMD
 
 
 def end_copy(rank: int, error: BaseException | None = None) -> None:
@@ -91,7 +97,7 @@ class SpmdThread:
     def __init__(self) -> None:
         self._queue: queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]]] = queue.SimpleQueue()
         # A daemon thread, because a collective with dead ranks never returns, and must not keep the process.
-        self._thread = threading.Thread(target=self._run, name=SPMD, daemon=True)
+        self._thread = threading.Thread(target=self._run, name=_SPMD, daemon=True)
         self._thread.start()
 
     def submit(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Future[T]:

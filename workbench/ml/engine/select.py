@@ -10,6 +10,7 @@ from distributed import get_worker
 from workbench import config
 from workbench.errors import InvalidRequest
 from workbench.mpi import context
+from workbench.mpi.threads import is_in_call
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -61,7 +62,7 @@ def serves_calls(client: Client) -> bool:
 
 def _refuse_on_workers() -> None:
     """Raise InvalidRequest where a fit would wait for the worker that calls it."""
-    if context.is_in_cell() or context.is_in_call():
+    if context.is_in_cell() or is_in_call():
         place = "in a cell or in an SPMD call"
     else:
         try:
