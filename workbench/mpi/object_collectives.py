@@ -8,7 +8,7 @@ from itertools import accumulate
 from typing import Any
 
 import numpy as np
-from mpi4py import MPI
+from mpi4py.MPI import BYTE, Comm, Topocomm, pickle  # global names are faster than attributes of MPI
 
 from workbench.mpi.collectives import NeighborCollectives
 from workbench.mpi.operation import InterruptibleComm, operation
@@ -22,33 +22,33 @@ class ObjectCollectives(InterruptibleComm):
 
     @operation
     def barrier(self) -> None:
-        self._run(MPI.Comm.Ibarrier)
+        self._run(Comm.Ibarrier)
 
     @operation
     def bcast(self, obj: Any, root: int = 0) -> Any:
-        data = MPI.pickle.dumps(obj) if self.rank == root else b""
+        data = pickle.dumps(obj) if self.rank == root else b""
         received = self._bcast(data, root)
         self._count_sent("bcast", lambda counter: len(data) if counter.rank == root else NOTHING)
-        return obj if self.rank == root else MPI.pickle.loads(received)
+        return obj if self.rank == root else pickle.loads(received)
 
     def _bcast(self, data: bytes, root: int) -> bytes | bytearray:
         size = _counts(1, len(data))
-        self._run(MPI.Comm.Ibcast, size, root)
+        self._run(Comm.Ibcast, size, root)
         buffer = data if self.rank == root else bytearray(int(size[0]))
-        self._run(MPI.Comm.Ibcast, [buffer, MPI.BYTE], root)
+        self._run(Comm.Ibcast, [buffer, BYTE], root)
         return buffer
 
     @operation
     def gather(self, sendobj: Any, root: int = 0) -> list[Any] | None:
-        data = MPI.pickle.dumps(sendobj)
+        data = pickle.dumps(sendobj)
         counts = _counts(self.size) if self.rank == root else None
-        self._run(MPI.Comm.Igather, _counts(1, len(data)), counts, root)
+        self._run(Comm.Igather, _counts(1, len(data)), counts, root)
         if counts is None:
-            self._run(MPI.Comm.Igatherv, [data, MPI.BYTE], None, root)
+            self._run(Comm.Igatherv, [data, BYTE], None, root)
             self._count_sent("gather", lambda _: [(root, len(data))])
             return None
         parts = _Parts(counts)
-        self._run(MPI.Comm.Igatherv, [data, MPI.BYTE], parts.message, root)
+        self._run(Comm.Igatherv, [data, BYTE], parts.message, root)
         return parts.objects()
 
     @operation
@@ -58,21 +58,21 @@ class ObjectCollectives(InterruptibleComm):
             data = _pickled(sendobj, self.size)
             counts = np.array([len(each) for each in data], dtype=np.int64)
             outgoing = _Parts(counts, b"".join(data)).message
-        self._run(MPI.Comm.Iscatter, counts, size, root)
+        self._run(Comm.Iscatter, counts, size, root)
         buffer = bytearray(int(size[0]))
-        self._run(MPI.Comm.Iscatterv, outgoing, [buffer, MPI.BYTE], root)
+        self._run(Comm.Iscatterv, outgoing, [buffer, BYTE], root)
         self._count_sent(
             "scatter", lambda counter: NOTHING if counts is None else to_each_other(counter, counts.tolist())
         )
-        return MPI.pickle.loads(buffer)
+        return pickle.loads(buffer)
 
     @operation
     def allgather(self, sendobj: Any) -> list[Any]:
-        data = MPI.pickle.dumps(sendobj)
+        data = pickle.dumps(sendobj)
         counts = _counts(self.size)
-        self._run(MPI.Comm.Iallgather, _counts(1, len(data)), counts)
+        self._run(Comm.Iallgather, _counts(1, len(data)), counts)
         parts = _Parts(counts)
-        self._run(MPI.Comm.Iallgatherv, [data, MPI.BYTE], parts.message)
+        self._run(Comm.Iallgatherv, [data, BYTE], parts.message)
         self._count_sent("allgather", lambda _: len(data))
         return parts.objects()
 
@@ -80,9 +80,9 @@ class ObjectCollectives(InterruptibleComm):
     def alltoall(self, sendobj: Sequence[Any]) -> list[Any]:
         data = _pickled(sendobj, self.size)
         sizes, counts = np.array([len(each) for each in data], dtype=np.int64), _counts(self.size)
-        self._run(MPI.Comm.Ialltoall, sizes, counts)
+        self._run(Comm.Ialltoall, sizes, counts)
         parts = _Parts(counts)
-        self._run(MPI.Comm.Ialltoallv, _Parts(sizes, b"".join(data)).message, parts.message)
+        self._run(Comm.Ialltoallv, _Parts(sizes, b"".join(data)).message, parts.message)
         self._count_sent("alltoall", lambda counter: to_each_other(counter, sizes.tolist()))
         return parts.objects()
 
@@ -92,11 +92,11 @@ class ObjectNeighborCollectives(NeighborCollectives):
 
     @operation
     def neighbor_allgather(self, sendobj: Any) -> list[Any]:
-        data = MPI.pickle.dumps(sendobj)
+        data = pickle.dumps(sendobj)
         counts = _counts(self.indegree)
-        self._run(MPI.Topocomm.Ineighbor_allgather, _counts(1, len(data)), counts)
+        self._run(Topocomm.Ineighbor_allgather, _counts(1, len(data)), counts)
         parts = _Parts(counts)
-        self._run(MPI.Topocomm.Ineighbor_allgatherv, [data, MPI.BYTE], parts.message)
+        self._run(Topocomm.Ineighbor_allgatherv, [data, BYTE], parts.message)
         self._count_sent(
             "neighbor_allgather", lambda counter: to_neighbors(counter, [len(data)] * len(counter.neighbors))
         )
@@ -119,13 +119,13 @@ class _Parts:
     def __init__(self, counts: _Counts, buffer: bytes | None = None) -> None:
         self._ends = list(accumulate(counts.tolist(), initial=0))
         self._buffer = bytearray(self._ends[-1]) if buffer is None else buffer
-        self.message = [self._buffer, (counts, self._ends[:-1]), MPI.BYTE]
+        self.message = [self._buffer, (counts, self._ends[:-1]), BYTE]
 
     def objects(self) -> list[Any]:
         whole = memoryview(self._buffer)
         bounds = zip(self._ends, self._ends[1:], strict=False)
         # An empty part means that the neighbor does not exist.
-        return [MPI.pickle.loads(whole[begin:end]) if end > begin else None for begin, end in bounds]
+        return [pickle.loads(whole[begin:end]) if end > begin else None for begin, end in bounds]
 
 
 def _counts(number: int, value: int = 0) -> _Counts:
@@ -136,4 +136,4 @@ def _pickled(objects: Sequence[Any] | None, number: int) -> list[bytes]:
     items = [None] * number if objects is None else list(objects)
     if len(items) != number:
         raise ValueError(f"expecting {number} items, got {len(items)}")
-    return [MPI.pickle.dumps(item) for item in items]
+    return [pickle.dumps(item) for item in items]

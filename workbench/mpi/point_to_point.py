@@ -18,7 +18,7 @@ from workbench.mpi.request import Message, status_of, unpickled
 F = TypeVar("F", bound=Callable[..., Any])
 
 # Global names are faster than attributes of MPI.
-_ANY, _IRECV = MPI.ANY_SOURCE, MPI.Comm.Irecv
+_ANY, _BYTE, _NULL, _IRECV, _PICKLE = MPI.ANY_SOURCE, MPI.BYTE, MPI.PROC_NULL, MPI.Comm.Irecv, MPI.pickle
 
 
 class PointToPoint(InterruptibleComm):
@@ -119,7 +119,7 @@ class PointToPoint(InterruptibleComm):
         status: MPI.Status | None = None,
     ) -> Any:
         data, status = pickled(sendobj, dest), status_of(status, source)
-        message = [data, MPI.BYTE]
+        message = [data, _BYTE]
         self._check_sending(message, dest, sendtag)
         MPI.Comm.iprobe(self, source, recvtag)  # raises if the arguments of the receive are not valid
         receive = self._receiving(recvbuf, source, recvtag)
@@ -157,7 +157,7 @@ class PointToPoint(InterruptibleComm):
 
 def pickled(obj: Any, dest: int) -> bytes:
     """Return the pickle of an object; empty for PROC_NULL, as in mpi4py."""
-    return MPI.pickle.dumps(obj) if dest != MPI.PROC_NULL else b""
+    return _PICKLE.dumps(obj) if dest != _NULL else b""
 
 
 def _message(blocking: F, counterpart: Callable[..., MPI.Request]) -> F:
@@ -192,7 +192,7 @@ def _sending(blocking: F, counterpart: Callable[..., MPI.Request]) -> F:
     def send(self: PointToPoint, obj: Any, dest: int, tag: int = 0) -> None:
         data = pickled(obj, dest)
         self.watch.messages += self.sent_pairs[dest]
-        self._run(counterpart, [data, MPI.BYTE], dest, tag)
+        self._run(counterpart, [data, _BYTE], dest, tag)
         self._count_sent(name, lambda _: (dest, len(data)))
 
     return cast("F", send)
