@@ -8,6 +8,7 @@ import os
 import re
 import sys
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 
 # Messages of Dask, which may come from any thread.
@@ -37,7 +38,7 @@ class Written:
 
     def __init__(self, *, but_prints: bool = False) -> None:
         self.but_prints = but_prints
-        _flush_c()
+        flush_c()
         with lock:
             self._begin = _position()
             _open.add(self)
@@ -47,7 +48,7 @@ class Written:
         for stream in (sys.stdout, sys.stderr):
             with suppress(Exception):  # a stream of the user
                 stream.flush()
-        _flush_c()
+        flush_c()
         with lock:
             end = _position()
             _open.discard(self)
@@ -92,17 +93,29 @@ def _position() -> int:
         return 0
 
 
-def _flush_c() -> None:
-    """Write what C code has printed without the end of a line, which else appears in a later call."""
-    # Not all files: the flush of a file waits for a thread that reads from this file.
-    with suppress(ValueError):  # a C library with another name of the variable
-        libc = _libc()
-        libc.fflush(ctypes.c_void_p.in_dll(libc, "stdout"))
+def flush_c() -> None:
+    """Write what C code has printed, which C code does line by line from the first call on.
+
+    Otherwise C code keeps up to 4 KiB until the end of the process, and the end of a line that it begins in a call
+    appears in a later call.
+    """
+    if (output := _c_output()) and output[0]():
+        # Not all files: the flush of a file waits for a thread that reads from this file.
+        output[1]()
 
 
-@functools.cache  # each opening of the library takes 15 us of each call
-def _libc() -> ctypes.CDLL:
-    return ctypes.CDLL(None)
+@functools.cache
+def _c_output() -> tuple[Callable[[], int], Callable[[], int]] | None:
+    """Return functions for the standard output of C: the number of bytes in its buffer, and the flush.
+
+    Only the flush releases the interpreter, because a thread that releases the interpreter may wait to get it back.
+    """
+    library = ctypes.CDLL(None)
+    with suppress(AttributeError, ValueError):  # a C library with other names
+        stream = ctypes.c_void_p.in_dll(library, "stdout")
+        library.setlinebuf(stream)
+        return functools.partial(ctypes.pythonapi["__fpending"], stream), functools.partial(library.fflush, stream)
+    return None
 
 
 def _read(pieces: list[tuple[int, int]], limit: int) -> bytes:

@@ -32,6 +32,9 @@ from workbench.mpi.spawning import SpawningComm
 
 # Attributes of the object itself, with which pickle stores the name.
 _OWN = frozenset({"__module__", "__reduce__", "__reduce_ex__"})
+# Unlike `ctypes.memmove`, this does not release the interpreter, for which the thread may then wait.
+_copy = ctypes.pythonapi["memmove"]
+_copy.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
 # Attribute of a thread: what `MPI.COMM_WORLD` is there.
 _WORLD = "_mpi_world"
 _DERIVING = frozenset(
@@ -100,7 +103,7 @@ def leave() -> None:
 
 
 def _set_handle(standing: MPI.Intracomm, comm: MPI.Intracomm) -> None:
-    ctypes.memmove(MPI._addressof(standing), MPI._addressof(comm), MPI._sizeof(comm))  # noqa: SLF001  (for this use)
+    _copy(MPI._addressof(standing), MPI._addressof(comm), MPI._sizeof(comm))  # noqa: SLF001  (for this use)
 
 
 def _stand_for(world: World, comm: MPI.Intracomm) -> None:

@@ -6,7 +6,6 @@ These functions import ``mpi4py.MPI``; no module that the kernel loads does.
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import functools
 import gc
 import importlib
@@ -20,7 +19,6 @@ import traceback
 from collections.abc import Callable
 from concurrent.futures import Future
 from concurrent.futures import wait as wait_for
-from contextlib import suppress
 from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -33,6 +31,7 @@ from workbench.deploy.record import RECORD, Record
 from workbench.errors import ClusterNotFound, LaunchError
 from workbench.gpu import visible
 from workbench.hints import Command
+from workbench.log import written
 from workbench.mpi.context import RankContext, enter
 from workbench.mpi.threads import MainThread, SpmdThread
 
@@ -175,10 +174,7 @@ def _log_to(path: Path) -> None:
     with logs.append(path) as log:
         os.dup2(log.fileno(), 1)
         os.dup2(log.fileno(), 2)
-    # C code would keep up to 4 KiB of its output until the end of the process.
-    with suppress(AttributeError, ValueError):  # a library without these names
-        library = ctypes.CDLL(None)
-        library.setlinebuf(ctypes.c_void_p.in_dll(library, "stdout"))
+    written.flush_c()
 
 
 def _ignore_finalize() -> None:
