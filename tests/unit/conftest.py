@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import sys
+
 import dask
 import pytest
 from distributed import Client, LocalCluster
 from hypothesis import HealthCheck, settings
+from support.processes import until
 
 from workbench.placement.head import protect_pinned
 
@@ -49,3 +52,13 @@ def local_cluster():
 def client(local_cluster):
     with Client(local_cluster) as client:
         yield client
+
+
+@pytest.fixture(scope="module", autouse=True)
+def nobody_polls():
+    """End the polls for jobs of earlier tests, which go on for a minute, also by the fake commands of later tests."""
+    if (module := sys.modules.get("workbench.launch.poller")) is not None:
+        with module.poller._changed:
+            module.poller._jobs.clear()
+            module.poller._changed.notify()
+        until("the end of the polls", lambda: module.poller._thread is None)

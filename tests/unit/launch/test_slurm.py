@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import stat
 import subprocess
 import time
@@ -612,9 +613,9 @@ def test_a_full_disk_is_told_and_nothing_is_submitted(tmp_path, answers):
 
 
 def test_the_status_of_all_jobs_takes_one_question(tmp_path, answers):
-    answers("squeue", f"echo . >> {tmp_path}/asked; cat <<'.'\n{jobs(QUEUE)}.")
+    answers("squeue", f"echo $* >> {tmp_path}/asked; cat <<'.'\n{jobs(QUEUE)}.")
     found = Slurm.statuses(["1", "2", "../x", "1"])
-    assert (tmp_path / "asked").read_text() == ".\n"
+    assert re.findall(r"--jobs=(\S+)\n", (tmp_path / "asked").read_text()) == ["1,2"]
     assert (found["1"].state, found["2"].state, found["../x"]) == (JobState.RUNNING, JobState.QUEUED, UNKNOWN)
 
 
