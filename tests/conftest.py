@@ -110,6 +110,13 @@ def default_scheduler() -> Iterator[None]:
             dask.config.config.pop("scheduler", None)
 
 
+@pytest.fixture(autouse=True, scope="module")
+def default_interrupt() -> Iterator[None]:
+    """The handler of SIGINT that Panel installs outlives its server, and would get the interrupts of later tests."""
+    yield
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 @pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 def device(request: pytest.FixtureRequest) -> str:
     """A device of PyTorch: the CPU every day, and a GPU in `make test-gpu`."""
