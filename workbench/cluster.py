@@ -30,7 +30,7 @@ from workbench.log import debug_log
 from workbench.metrics.frames import frame
 from workbench.metrics.openmetrics import text
 from workbench.session import ended_clients
-from workbench.session.notebook import dashboard_path
+from workbench.session.notebook import dashboard_path, identity
 
 # Seconds for engines to start: controller and ranks have 45 s each.
 _ENGINES_S = 120.0
@@ -447,7 +447,7 @@ class MPICluster(EndingLoop):
             raise InvalidRequest("ipyparallel() needs a synchronous cluster. Use MPICluster.attach(name) in a thread.")
         reach = self.sync(self._connection.call, REACH, _ENGINES_S, world=world)
         connection = forwarded(reach["connection"], partial(self.forward, f"engines of world {world}"))
-        return rank_client(connection, len(reach["idents"]), self.get_client)
+        return rank_client(connection, len(reach["idents"]), self.get_client, identity())
 
     def forward(self, purpose: str, addresses: list[str]) -> Any:
         """Return addresses by which this process reaches addresses of the head's host.

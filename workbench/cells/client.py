@@ -20,7 +20,7 @@ from concurrent.futures import Future as Promise
 from typing import TYPE_CHECKING, Any
 
 from workbench import config
-from workbench.cells import protocol
+from workbench.cells import namespaces, protocol
 from workbench.cells.engine_client import CellOutput, EngineClient, forwarded
 from workbench.cells.result import CellResult
 from workbench.cells.run_cell import RunCell
@@ -66,6 +66,7 @@ def run(
     timeout: float | str | None = None,
     values: bool = False,
     check: bool = False,
+    shared: bool = False,
     show: Callable[[int, CellOutput], None] | None = None,
 ) -> CellResult:
     """Run a cell of code on all ranks of a world at the same time, and return the result.
@@ -74,7 +75,7 @@ def run(
     ----------
     code
         Source text, as in a cell of a notebook. Its names are `comm`, a communicator of exactly the ranks that run the
-        cell, `rank` and `size` of the world, `names`, and the names that earlier cells have defined.
+        cell, `rank` and `size` of the world, `names`, and the names that earlier cells of this notebook have defined.
     names
         Objects by name. A placed collection becomes each rank's own block, a Dask future becomes the value of the
         future, and any other object is copied.
@@ -91,6 +92,8 @@ def run(
     check
         Compare the buffers of all ranks in each collective operation. Default: the setting
         ``workbench.spmd.check-buffers``.
+    shared
+        Use the names that all notebooks share, instead of those of this notebook.
     show
         Called with the rank and the output whenever an output arrives.
 
@@ -122,7 +125,8 @@ def run(
         granted = _granted(client, _begin(client, cell, world, ranks, transfers, check=check), patience)
         link = _link(client, world, granted)
         result = CellResult(world, list(granted["ranks"]))
-        message = RunCell(cell, code, config.size("cells.result-limit") if values else None)
+        namespace = namespaces.SHARED if shared else notebook.identity()
+        message = RunCell(cell, code, config.size("cells.result-limit") if values else None, namespace)
         CellRun(client, link, result, granted["idents"], message).follow(seconds, StallDetector(patience), show)
     except BaseException:
         _cancel(client, cell, "the notebook cancelled the cell")
@@ -131,7 +135,12 @@ def run(
 
 
 def evaluate(
-    expression: str, *, ranks: Sequence[int] | None = None, world: int = 0, client: Client | None = None
+    expression: str,
+    *,
+    ranks: Sequence[int] | None = None,
+    world: int = 0,
+    client: Client | None = None,
+    shared: bool = False,
 ) -> list[Any]:
     """Return the value of an expression on each rank, in rank order.
 
@@ -140,17 +149,18 @@ def evaluate(
     WorkbenchError
         As of `run` and `CellResult.check`.
     """
-    result = run(expression, ranks=ranks, world=world, client=client, values=True)
+    result = run(expression, ranks=ranks, world=world, client=client, values=True, shared=shared)
     if result.interrupted:
         raise KeyboardInterrupt
     return result.values()
 
 
-def complete(text: str, client: Client | None = None, world: int = 0) -> list[str]:
+def complete(text: str, client: Client | None = None, world: int = 0, *, shared: bool = False) -> list[str]:
     """Return the names on rank 0 that begin with `text`; an empty list if rank 0 does not answer within 0.5 s."""
+    namespace = namespaces.SHARED if shared else notebook.identity()
     try:
         head = ClientHead(current_client(client), "a completion")
-        return list(head.wait(protocol.COMPLETE, 0.5, world=world, text=text) or [])
+        return list(head.wait(protocol.COMPLETE, 0.5, world=world, text=text, namespace=namespace) or [])
     except WorkbenchError:
         return []
 
@@ -262,6 +272,7 @@ async def _begin(
     message: protocol.Begin = {
         "cell": cell,
         "client": client.id,
+        "notebook": notebook.identity(),
         "origin": notebook.cell_number(),
         "world": world,
         "ranks": None if ranks is None else list(ranks),

@@ -22,6 +22,7 @@ from ipyparallel.engine.app import IPEngine
 from IPython.core.interactiveshell import InteractiveShell
 from traitlets.config import Config
 
+from workbench.cells import namespaces
 from workbench.cells.coroutine import interrupt_coroutine
 from workbench.errors import StartError
 from workbench.log.written import is_of_worker
@@ -172,6 +173,14 @@ class RankEngine(IPEngine):  # type: ignore[misc]
             shell.kernel, shell.exit_now = self.kernel, False
         else:
             limit_displays(shell, self._admit)
+        set_parent = self.kernel.set_parent
+
+        def enter_namespace(ident: Any, parent: dict[str, Any], channel: str = "shell") -> None:
+            set_parent(ident, parent, channel)
+            if channel == "shell":
+                namespaces.enter(shell, parent["metadata"].get(namespaces.FIELD, namespaces.SHARED))
+
+        self.kernel.set_parent = enter_namespace
         self._registered.set_result(self.ident)
 
     def exit(self, exit_status: int | str | None = 0) -> NoReturn:
@@ -188,8 +197,13 @@ class RankEngine(IPEngine):  # type: ignore[misc]
         )
 
     async def _start(self) -> None:
+        self._loop = asyncio.get_running_loop()
         await self.register()
         await asyncio.wrap_future(self._ended)
+
+    def call_soon(self, function: Callable[[], object]) -> None:
+        """Call a function between two requests. Thread-safe."""
+        self._loop.call_soon_threadsafe(function)
 
     def close(self) -> None:
         """Leave the controller, which then has the number of this engine free, and restore the streams."""

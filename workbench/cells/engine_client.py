@@ -9,6 +9,7 @@ from concurrent.futures import Future as Promise
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
+from workbench.cells import namespaces
 from workbench.cells.run_cell import Ping, RunCell
 from workbench.errors import HeadUnreachable, InvalidRequest
 from workbench.hints import Command
@@ -77,7 +78,7 @@ def forwarded(connection: dict[str, Any], forward: Callable[[list[str]], list[st
     return connection | ports | {"interface": interface, "location": interface.partition("://")[2]}
 
 
-def rank_client(connection: dict[str, Any], ranks: int, dask: Callable[[], Any]) -> Any:
+def rank_client(connection: dict[str, Any], ranks: int, dask: Callable[[], Any], namespace: str) -> Any:
     """Return an `ipyparallel.Client` without the operations that would end engines, or open the ranks to others.
 
     Parameters
@@ -88,6 +89,8 @@ def rank_client(connection: dict[str, Any], ranks: int, dask: Callable[[], Any])
         Number of engines.
     dask
         Returns the `distributed.Client` of the cluster.
+    namespace
+        Namespace of the code of views, as of `workbench.cells.namespaces`.
 
     Raises
     ------
@@ -110,6 +113,10 @@ def rank_client(connection: dict[str, Any], ranks: int, dask: Callable[[], Any])
                 hint=("End the cluster: ", Command("stop")),
             )
 
+        def clear(self, targets: Any = None, block: bool | None = None) -> Any:
+            # The request of ipyparallel would clear the namespace of the last cell, which may be of another notebook.
+            return self[targets if targets is not None else slice(None)].execute("%reset -f", block=block)
+
         become_distributed, stop_distributed, send_signal = become_dask, stop_dask, shutdown
 
     deadline = time.monotonic() + _REACH
@@ -123,6 +130,7 @@ def rank_client(connection: dict[str, Any], ranks: int, dask: Callable[[], Any])
             if time.monotonic() > deadline:
                 raise unreachable(connection) from None
         else:
+            client.session.metadata[namespaces.FIELD] = namespace
             return client
 
 
@@ -169,7 +177,7 @@ class EngineClient:
                 raise unreachable(self._connection)
 
     def _echo(self, ident: str) -> tuple[Promise[Any], Promise[Any]]:
-        return self._send(ident, Ping(), lambda _: None)
+        return self._send(ident, Ping(), lambda _: None, namespaces.SHARED)
 
     def send(self, ident: str, cell: RunCell, take: Callable[[CellOutput], None]) -> tuple[Promise[Any], Promise[Any]]:
         """Send a cell to an engine.
@@ -189,9 +197,11 @@ class EngineClient:
             if (item := _item(message)) is not None:
                 take(item)
 
-        return self._send(ident, cell, taken)
+        return self._send(ident, cell, taken, cell.namespace)
 
-    def _send(self, ident: str, what: Any, take: Callable[[dict[str, Any]], None]) -> tuple[Promise[Any], Promise[Any]]:
+    def _send(
+        self, ident: str, what: Any, take: Callable[[dict[str, Any]], None], namespace: str
+    ) -> tuple[Promise[Any], Promise[Any]]:
         client = self._client
         reply = client.send_apply_request(
             # A view would ask the hub for the engines, which the head has sent already. The call uses the stream and
@@ -199,6 +209,7 @@ class EngineClient:
             client._mux_stream,  # noqa: SLF001
             what,
             ident=ident.encode(),
+            metadata={namespaces.FIELD: namespace},
             message_future_hook=lambda future: future.iopub_callbacks.append(take),
         )
         return reply, reply.output

@@ -9,10 +9,12 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections.abc import Callable, Coroutine, Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Unpack
 
 from distributed.diagnostics.plugin import SchedulerPlugin
 
+from workbench import config
 from workbench.cancellation import run_to_end
 from workbench.cells import protocol
 from workbench.cells.controller_process import ANSWER, Engines
@@ -63,6 +65,7 @@ class Cells(SchedulerPlugin):
         self.queue = CallQueue()
         self._engines: dict[tuple[int, int], Engines] = {}
         self._cells: dict[str, _Cell] = {}
+        self._notebooks: dict[str, _Notebook] = {}
         self._cancelled = Cancelled(_REMEMBER)
         self.handlers: dict[str, Callable[..., Coroutine[Any, Any, Any]]] = {
             protocol.BEGIN: self.begin,
@@ -83,6 +86,7 @@ class Cells(SchedulerPlugin):
             raise CollectiveFailed(_CANCELLED)
         self._began(id, request["origin"])
         world = self._world(index)
+        self._joined(request["notebook"], request["client"])
         cell = self._cells[id] = _Cell(self, world, request)
         cell.turn = self.queue.turn(
             world,
@@ -131,13 +135,13 @@ class Cells(SchedulerPlugin):
             # This request may arrive before the request for the cell.
             self._cancelled.add(cell)
 
-    async def complete(self, world: int, text: str) -> list[str]:
-        """Return the names on rank 0 that begin with `text`; an empty list while a cell runs."""
+    async def complete(self, world: int, text: str, namespace: str) -> list[str]:
+        """Return the names of a namespace on rank 0 that begin with `text`; an empty list while a cell runs."""
         place = self.worlds.get(world)
         if place is None or 0 not in place.present or self.queue.is_taken(place):
             return []
         ranks = RankRPC(self.scheduler, world, self.worlds.members(place), "a completion")
-        return list(await ranks.ask(0, protocol.COMPLETE, ANSWER, text=text))
+        return list(await ranks.ask(0, protocol.COMPLETE, ANSWER, text=text, namespace=namespace))
 
     async def close(self) -> None:
         """End the controllers."""
@@ -196,8 +200,37 @@ class Cells(SchedulerPlugin):
                 self._run(engines.close())
 
     def remove_client(self, scheduler: Scheduler, client: str) -> None:
-        """End the cells of a client that has disconnected."""
+        """End the cells of a client that has disconnected, and later delete the names of its notebook."""
         self.queue.remove_client(scheduler, client)
+        for name, notebook in self._notebooks.items():
+            notebook.clients.discard(client)
+            if not notebook.clients and notebook.deletion is None:
+                keep = config.seconds("cells.keep-names")
+                notebook.deletion = asyncio.get_running_loop().call_later(keep, self._forget, name)
+
+    def _joined(self, name: str, client: str) -> None:
+        """Note that a client belongs to a notebook."""
+        notebook = self._notebooks.setdefault(name, _Notebook())
+        notebook.clients.add(client)
+        if notebook.deletion is not None:
+            notebook.deletion.cancel()
+            notebook.deletion = None
+
+    def _forget(self, name: str) -> None:
+        """Delete the names of a notebook on all ranks."""
+        del self._notebooks[name]
+        for world in self.worlds:
+            ranks = RankRPC(self.scheduler, world.index, self.worlds.members(world), "a notebook that has gone")
+            ranks.tell(protocol.FORGET, namespace=name)
+
+
+@dataclass
+class _Notebook:
+    """A notebook with a namespace on the ranks."""
+
+    clients: set[str] = field(default_factory=set)
+    deletion: asyncio.TimerHandle | None = None
+    """Deletes the namespace after the last client has disconnected."""
 
 
 class _Cell:

@@ -34,10 +34,11 @@ OPTIONS = {
     "--world": "index of the world; default: 0",
     "--stream": "show output immediately, each line with its rank",
     "--out": "variable for the values of the last line, a list in rank order",
+    "--shared": "use the names that all notebooks share, not those of this notebook",
     "--check": "compare the buffers of all ranks in each collective operation",
     "--timeout": "end the cell after this time, as 30 or '2 minutes'",
 }
-_FLAGS = {"--stream", "--check"}
+_FLAGS = {"--stream", "--shared", "--check"}
 
 
 @magics_class
@@ -58,8 +59,8 @@ class CellMagics(Magics):
 
     The cell can use `comm`, a communicator of the ranks that run the cell, and `rank` and `size`. NAMEs in the first
     line are objects of the notebook: a placed array becomes the block of each rank, a Dask future becomes its value,
-    and any other object is copied. Names that the cell defines exist in the next cell. Ctrl-C ends the cell on all
-    ranks.
+    and any other object is copied. Names that the cell defines exist in the next cell of this notebook. Ctrl-C ends the
+    cell on all ranks.
 
     %%mpi [NAME ...] [options]
     %mpi [options] EXPRESSION   returns a list of the values, in rank order
@@ -113,6 +114,7 @@ class CellMagics(Magics):
             timeout=given.get("--timeout"),
             values="--out" in given,
             check="--check" in given,
+            shared="--shared" in given,
             show=show if stream else None,
         )
         if stream:
@@ -241,8 +243,8 @@ def match(context: CompletionContext) -> SimpleMatcherResult:
     elif (dotted := _DOTTED.search(before)) and (is_line or (_FIRST.match(context.full_text) and not is_first)):
         last = dotted[0]
         first = before if is_line else context.full_text.lstrip().partition("\n")[0] + " "
-        world = _WORLD.search(first)
-        matches = cells_client.complete(last, _client_here(), int(world[1]) if world else 0)
+        world, shared = _WORLD.search(first), " --shared " in first
+        matches = cells_client.complete(last, _client_here(), int(world[1]) if world else 0, shared=shared)
     else:
         return SimpleMatcherResult(completions=[], suppress=False)
     matched: SimpleMatcherResult = SimpleMatcherResult(

@@ -24,6 +24,7 @@ ENGINE_ENDED = "workbench_cells_engine_ended"
 # Of the head for notebooks, and of a rank for the head.
 COMPLETE = "workbench_cells_complete"
 # Of a rank, for the head.
+FORGET = "workbench_cells_forget"
 WARM = "workbench_cells_warm"
 ENGINE = "workbench_cells_engine"
 PREPARE = "workbench_cells_prepare"
@@ -68,6 +69,8 @@ class Begin(Id):
     allowed: Allowed
     client: str
     """Identity of the client."""
+    notebook: str
+    """Identity of the notebook, the name of its namespace."""
     origin: int | None
     """Number of the cell in its notebook."""
     world: int

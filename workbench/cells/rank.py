@@ -15,7 +15,7 @@ import weakref
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Unpack
 
-from workbench.cells import protocol
+from workbench.cells import namespaces, protocol
 from workbench.cells.rank_cell import Cell, completions, run_in_shell
 from workbench.cells.run_cell import CellOutcome, RunCell
 from workbench.collective.cancelled import Cancelled
@@ -81,6 +81,7 @@ class Cells:
             }
         )
         worker.stream_handlers[protocol.END] = self.end
+        worker.stream_handlers[protocol.FORGET] = self.forget
         main.ended.add_done_callback(lambda _: self._end_engine())
 
     # -- the engine --------------------------------------------------------------------------------------------
@@ -294,15 +295,27 @@ class Cells:
 
     # -- completion --------------------------------------------------------------------------------------------
 
-    async def complete(self, text: str) -> list[str]:
+    async def complete(self, text: str, namespace: str) -> list[str]:
         """Return the names that begin with `text`, as ``"np.li"``; an empty list while a cell runs."""
-        if self._engine is None or not self._engine.done() or self._cell is not None:
+        if self._cell is not None:
             return []
         try:
             async with asyncio.timeout(_COMPLETE):
-                return await asyncio.to_thread(completions, text)
+                return await asyncio.to_thread(completions, text, namespaces.names(namespace))
         except TimeoutError:
             return []
+
+    # -- notebooks that have gone ------------------------------------------------------------------------------
+
+    async def forget(self, namespace: str) -> None:
+        """Delete the names of a notebook, on the main thread."""
+        forget = functools.partial(namespaces.forget, namespace)
+        if self._engine is not None and self._engine.done() and self._engine.exception() is None:
+            from workbench.cells.engine import RankEngine
+
+            RankEngine.instance().call_soon(forget)
+        else:  # at the end of the present start of an engine, if there is one
+            self._main.submit(forget)
 
 
 def _unpack(parcel: bytes) -> tuple[Any, str | None]:

@@ -6,7 +6,7 @@ import os
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -191,15 +191,11 @@ def _with_value(value: Any, limit: int | None) -> CellOutcome:
     return CellOutcome("ok", value=parcel)
 
 
-def completions(text: str) -> list[str]:
-    """Return the names in the namespace of this process, or the attributes after a dot, that begin with `text`."""
+def completions(text: str, namespace: Mapping[str, Any]) -> list[str]:
+    """Return the names in a namespace, or the attributes after a dot, that begin with `text`."""
     import inspect
 
-    from IPython.core.getipython import get_ipython
-
     owner, dot, prefix = text.rpartition(".")
-    shell: Any = get_ipython()
-    namespace = shell.user_ns
     if not dot:
         return sorted(name for name in list(namespace) if name.startswith(prefix) and (prefix or name[0] != "_"))
     first, *attributes = owner.split(".")

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from workbench.cells.namespaces import SHARED
+
 
 @dataclass
 class CellOutcome:
@@ -36,6 +38,8 @@ class RunCell:
     """Source text of the user."""
     result_limit: int | None = None
     """Bytes that the parcel of the value of the last line may have; None: the notebook wants no values."""
+    namespace: str = SHARED
+    """Name of the namespace of the cell."""
 
     def __call__(self) -> CellOutcome:
         """Run the cell by the engine of this process."""

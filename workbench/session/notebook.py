@@ -3,16 +3,29 @@
 from __future__ import annotations
 
 import os
+import socket
 import sys
+import uuid
+from pathlib import Path
 from typing import Any
 
 SERVER = "WORKBENCH_SERVER"
 """Variable of kernels whose Jupyter server shows dashboards: its pid and its base URL, e.g. ``4711 /user/me/``."""
+_PROCESS = uuid.uuid4().hex
 
 
 def cell_number() -> int | None:
     """Return the number ``n`` of the running cell ``In [n]``, or None outside of IPython."""
     return getattr(_shell(), "execution_count", None)
+
+
+def identity() -> str:
+    """Return a name for this notebook, which stays when its kernel restarts, or for the process of another program."""
+    if not is_kernel():
+        return _PROCESS
+    from ipykernel.connect import get_connection_file
+
+    return f"{socket.gethostname()}:{Path(get_connection_file()).stem}"
 
 
 def is_kernel() -> bool:

@@ -82,6 +82,8 @@ def test_the_values_of_an_expression_get_the_name_that_is_asked_for(monkeypatch)
         ("%%mpi X --world 1\nmy", ["value1"]),
         ("\n%%mpi --world=2\n--world 1\nmy", ["value2"]),
         ("%mpi --world 1 my", ["value1"]),
+        ("%%mpi --shared X\nmy", ["value1"]),
+        ("%mpi --shared my", ["value1"]),
         ("%mpi 1\nmy", []),
         ("%%mpi_profile\nmy", []),
         ("1\n%mpi my", ["myvalue"]),
@@ -92,7 +94,7 @@ def test_the_values_of_an_expression_get_the_name_that_is_asked_for(monkeypatch)
 )
 def test_names_of_rank_0_are_completed_where_they_are_used(text, expected, monkeypatch):
     names = ["myvalue", "value1", "value2"]
-    monkeypatch.setattr(cells_client, "complete", lambda *asked: [names[asked[2]]])
+    monkeypatch.setattr(cells_client, "complete", lambda *asked, shared: [names[asked[2] + shared]])
     monkeypatch.setattr("workbench.cells.magics._client_here", lambda: None)
     last = text.split("\n")[-1]
 
@@ -204,11 +206,17 @@ def test_a_client_that_has_missed_an_engine_is_replaced(monkeypatch):
             raise TimeoutError
 
     def connect(connection, kind):
-        made.append(SimpleNamespace(wait_for_engines=wait_for_engines, close=lambda: made.append("closed")))
+        made.append(
+            SimpleNamespace(
+                wait_for_engines=wait_for_engines,
+                close=lambda: made.append("closed"),
+                session=SimpleNamespace(metadata={}),
+            )
+        )
         return made[-1]
 
     monkeypatch.setattr(engine_client, "connect", connect)
-    client = engine_client.rank_client({}, 2, lambda: None)
+    client = engine_client.rank_client({}, 2, lambda: None, "notebook")
 
     assert made[1] == "closed"
     assert made[2] is client

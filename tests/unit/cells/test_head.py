@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
+import dask
 import pytest
 from support.patience import DEADLINE
 from support.ready import ready_world
 
 from workbench.cells import head as room
+from workbench.cells import protocol
 from workbench.cells.head import Cells
 from workbench.errors import CollectiveFailed, InvalidRequest
 
@@ -22,8 +25,16 @@ def cells(monkeypatch):
     """The queue of one world, with cells that are ready at once and do not end by themselves."""
     monkeypatch.setattr(room, "_REMEMBER", 0)
     monkeypatch.setattr(room._Cell, "grace", 0)
-    scheduler: Any = SimpleNamespace(stream_handlers={}, stream_comms={})
-    worlds: Any = {0: ready_world()}
+    sent: list[tuple[str, dict[str, Any]]] = []
+    scheduler: Any = SimpleNamespace(
+        stream_handlers={},
+        stream_comms={"a": NOTHING, "b": NOTHING},
+        worker_send=lambda *each: sent.append(each),
+        sent=sent,
+    )
+    world = ready_world()
+    worlds: Any = MagicMock(get={0: world}.get, members=lambda _: {0: "a", 1: "b"})
+    worlds.__iter__.side_effect = lambda: iter([world])
 
     async def prepare(cell):
         cell._engines = SimpleNamespace(given={}, generation=0)
@@ -38,7 +49,15 @@ def cells(monkeypatch):
 def begin(cells: Cells, cell: str, client: str) -> Any:
     names = {"big": {"value": b"parcel"}}
     its = cells.begin(
-        cell=cell, client=client, origin=None, world=0, ranks=None, names=names, allowed={"limit": 1}, timeout=DEADLINE
+        cell=cell,
+        client=client,
+        notebook="notebook",
+        origin=None,
+        world=0,
+        ranks=None,
+        names=names,
+        allowed={"limit": 1},
+        timeout=DEADLINE,
     )
     return asyncio.ensure_future(its)
 
@@ -62,12 +81,30 @@ async def test_cells_of_a_notebook_that_has_gone_are_forgotten_wherever_they_wer
             await asyncio.sleep(0)
 
 
+async def test_names_of_a_notebook_are_deleted_some_time_after_its_last_client_has_gone(cells):
+    async def forgotten():
+        await asyncio.sleep(0.01)  # more than the setting
+        return [each for _, each in cells.scheduler.sent if each["op"] == protocol.FORGET]
+
+    with dask.config.set({"workbench.cells.keep-names": "1 ms"}):
+        for client in ("first", "second"):
+            begin(cells, client, client)
+            await asyncio.sleep(0)
+        cells.remove_client(NOTHING, "first")
+        assert await forgotten() == []
+        cells.remove_client(NOTHING, "second")
+        begin(cells, "third", "third")
+        assert await forgotten() == []
+        cells.remove_client(NOTHING, "third")
+        assert await forgotten() == [{"op": protocol.FORGET, "namespace": "notebook"}] * 2
+
+
 async def test_a_cell_that_is_refused_before_a_rank_is_asked_leaves_the_communicators(cells, monkeypatch):
     async def refuse(_):
         raise InvalidRequest("rank 7 does not exist.")
 
     monkeypatch.setattr(room._Cell, "_prepare", refuse)
-    world = cells.worlds[0]
+    world = cells.worlds.get(0)
     before = cells.queue.communicator(world, [0, 1])
     async with asyncio.timeout(DEADLINE):
         with pytest.raises(InvalidRequest):

@@ -1,0 +1,53 @@
+"""The namespaces of cells on a rank: one for each notebook, and one that all notebooks share.
+
+The engine enters the namespace that a message names before the engine handles the message. Meanwhile the namespace is
+the module ``__main__`` of this process, where pickle looks for classes.
+"""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType
+from typing import Any
+
+SHARED = ""
+"""Name of the namespace that all notebooks share. Messages without a name use this namespace."""
+FIELD = "workbench-namespace"
+"""Field of the metadata of messages to engines: the name of the namespace."""
+
+# The values of the last cells, which the hook for displays keeps too.
+_LAST = "_", "__", "___"
+
+_modules: dict[str, ModuleType] = {}
+
+
+def enter(shell: Any, name: str) -> None:
+    """Let the IPython of this process use a namespace, which begins empty. On the main thread, between cells."""
+    _modules.setdefault(SHARED, shell.user_module)
+    is_new = name not in _modules
+    if is_new:
+        _modules[name], _ = shell.prepare_user_module()
+    module = _modules[name]
+    if module is not shell.user_module:
+        shell.user_module, shell.user_ns = module, vars(module)
+        sys.modules["__main__"] = module
+        # The values of the cells of one notebook, not of all.
+        shell.history_manager.output_hist = shell.user_ns.setdefault("_oh", {})
+        for each in _LAST:
+            setattr(shell.displayhook, each, shell.user_ns.setdefault(each, ""))
+    if is_new:
+        shell.init_user_ns()
+
+
+def names(name: str) -> dict[str, Any]:
+    """Return the content of a namespace; an empty dict if no cell has used the namespace."""
+    return vars(_modules[name]) if name in _modules else {}
+
+
+def forget(name: str) -> None:
+    """Delete the names of a notebook that has gone, so that their values are freed. On the main thread."""
+    if (module := _modules.pop(name, None)) is not None:
+        from IPython.core.getipython import get_ipython
+
+        enter(get_ipython(), SHARED)
+        vars(module).clear()
