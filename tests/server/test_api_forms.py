@@ -9,13 +9,14 @@ import re
 import sys
 import sysconfig
 import venv
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import psutil
 import pytest
 from jupyter_core.paths import jupyter_data_dir
 from server.running import FOLDER, end, start
-from support.processes import gone, line_of, until
+from support.processes import DEADLINE, gone, line_of, until
 
 from workbench import __version__, cli
 from workbench.commands.parse import parse
@@ -24,6 +25,7 @@ from workbench.errors import ClusterExists, InvalidRequest, from_fields
 from workbench.hints import PANEL, TERMINAL
 from workbench.launch.options import GROUPS
 from workbench.processes.process_id import ProcessId
+from workbench.server.api import HandlerContext
 from workbench.server.form_fields import Field, arguments, field_of, to_argv
 from workbench.server.handlers import _folder
 from workbench.server.kernels import interpreter
@@ -319,7 +321,7 @@ async def test_a_check_ends_when_nobody_waits_for_it_any_more(server, kernel, tm
     await asyncio.to_thread(until, "the check has ended", lambda: not checks())
 
 
-async def test_two_dry_runs_go_on_at_a_time_and_others_wait_for_them(server, kernel, tmp_path):
+async def test_four_dry_runs_go_on_at_a_time_and_others_wait_for_them(server, kernel, tmp_path):
     python, log = tmp_path / "python3", tmp_path / "log"
     # It answers which workbench there is, and writes when a dry run begins and ends.
     dry_run = f"echo 1 >>{log}; sleep 0.5; echo -1 >>{log}; exit 1"
@@ -328,12 +330,38 @@ async def test_two_dry_runs_go_on_at_a_time_and_others_wait_for_them(server, ker
     kernel("counted", [str(python), "-m", "ipykernel_launcher"])
     await kernels(server)
 
-    answers = await asyncio.gather(*(server.ask("check", "POST", {"kernel": "counted"}) for _ in range(5)))
+    answers = await asyncio.gather(*(server.ask("check", "POST", {"kernel": "counted"}) for _ in range(6)))
 
     assert {code for code, _ in answers} == {200}
     changes = list(map(int, log.read_text().split()))
-    assert changes.count(1) == 5
-    assert max(itertools.accumulate(changes)) <= 2
+    assert changes.count(1) == 6
+    assert max(itertools.accumulate(changes)) <= 4
+
+
+async def test_four_processes_answer_requests_for_the_form_at_a_time(server):
+    def processes():
+        children = psutil.Process(server.process.pid).children()
+        return sum("workbench.server.form_fields" in line_of(child) for child in children if not gone(child))
+
+    asking = asyncio.gather(*(server.ask("form") for _ in range(6)))
+    most = 0
+    while not asking.done():
+        most = max(most, processes())
+        await asyncio.sleep(0.02)
+
+    assert {code for code, _ in await asking} == {200}
+    assert 1 <= most <= 4
+
+
+async def test_the_wait_for_a_place_has_the_deadline_of_the_request():
+    shared = HandlerContext(None, None, FOLDER, None)
+    async with AsyncExitStack() as places:
+        for _ in range(4):
+            await places.enter_async_context(shared.place(DEADLINE))
+
+        with pytest.raises(TimeoutError, match="at most 4 processes"):
+            async with shared.place(0.0):
+                pytest.fail("a fifth place")
 
 
 async def test_a_server_that_is_asked_for_the_log_writes_that_of_its_verbs_and_answers_as_any_other(

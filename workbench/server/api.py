@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from http.client import responses
 from pathlib import Path
@@ -27,8 +28,8 @@ from workbench.server.state import StateFeed
 ROOT = "workbench/api"
 """Path of the API below the base URL of a server."""
 
-# Most concurrent dry runs.
-_CHECKS = 2
+# Most concurrent processes of requests.
+_PROCESSES = 4
 
 _Method = TypeVar("_Method", bound=Callable[..., Any])
 
@@ -47,8 +48,28 @@ class HandlerContext:
     """Reader for `root`."""
     may_start: bool = True
     """Whether requests can start clusters."""
-    checks: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_CHECKS))
-    """Limit of concurrent dry runs: each is a process, and may query a scheduler."""
+    processes: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_PROCESSES))
+    """Limit of concurrent processes that answer a request: each takes memory, and may query a scheduler."""
+
+    @asynccontextmanager
+    async def place(self, deadline: float) -> AsyncIterator[None]:
+        """Wait for one of `processes`, and keep it in this context, both within `deadline` seconds.
+
+        Raises
+        ------
+        TimeoutError
+            If the deadline expired.
+        """
+        try:
+            async with asyncio.timeout(deadline) as limit, self.processes:
+                yield
+        except TimeoutError as error:
+            if not limit.expired():
+                raise
+            raise TimeoutError(
+                f"the answer did not arrive within {deadline:.0f} s: this server runs at most {_PROCESSES} processes "
+                "for requests at the same time. Try again later."
+            ) from error
 
 
 def requires(action: str) -> Callable[[_Method], _Method]:

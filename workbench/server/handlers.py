@@ -289,7 +289,8 @@ class Form(Handler):
     async def get(self) -> None:
         """Send schedulers, fields and the server's folder."""
         module = "workbench.server.form_fields"
-        result = await run([sys.executable, "-P", "-m", module], _FORM)
+        async with self.shared.place(_FORM):
+            result = await run([sys.executable, "-P", "-m", module], _FORM)
         self.finish(answer(result, f"python -m {module}", "fields") | {"directory": str(self.shared.root)})
 
 
@@ -326,7 +327,7 @@ class Check(_WithOptions):
             errors.setdefault("name", error.words(PANEL))
         if can_run:
             try:
-                async with self.shared.checks:
+                async with self.shared.place(_CHECK):
                     result = await end_of(context.run("start", ["--dry-run", *argv]), _CHECK)
                 script = answer(result, "workbench start", "script")["script"]
             except WorkbenchError as error:

@@ -22,8 +22,8 @@ from workbench.errors import InvalidRequest, LaunchError
 from workbench.server.blocking_files import DeadlineReader, FilesystemTimeout
 from workbench.server.process import run
 
-# Seconds for an interpreter to answer.
-_ANSWER = 10.0
+# Seconds for an interpreter to answer, and most interpreters that run at once.
+_ANSWER, _INTERPRETERS = 10.0, 4
 # Prints the folder of packages and the version of the workbench.
 _PROBE = """
 import importlib.metadata, json, sysconfig
@@ -80,6 +80,8 @@ class Kernels:
         self._files: dict[str, DeadlineReader] = {}
         # (interpreter, variables) -> (folder of packages, times of interpreter and folder, version of the workbench)
         self._cache: dict[tuple[str, frozenset[tuple[str, str]]], tuple[str, tuple[int, ...], str | None]] = {}
+        # Not the places of other requests: a dry run that takes minutes would delay the list of kernels.
+        self._places = asyncio.Semaphore(_INTERPRETERS)
 
     async def all(self) -> list[Kernel]:
         """Return all kernels that run Python."""
@@ -147,7 +149,8 @@ class Kernels:
             packages, times, version = self._cache[key]
             if await files.read(_times, python, packages) == times:
                 return version
-        result = await run([python, "-P", "-c", _PROBE], _ANSWER, environment={**os.environ, **environment})
+        async with self._places:
+            result = await run([python, "-P", "-c", _PROBE], _ANSWER, environment={**os.environ, **environment})
         if result.code:
             # the last line of a traceback, or the message of an older Python about -P
             message = (result.errors.strip().splitlines() or ["no message"])[-1]
