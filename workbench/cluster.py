@@ -32,8 +32,6 @@ from workbench.metrics.openmetrics import text
 from workbench.session import ended_clients
 from workbench.session.notebook import dashboard_path, identity
 
-# Seconds for engines to start: controller and ranks have 45 s each.
-_ENGINES_S = 120.0
 _END_CHECK_INTERVAL_MS = 3000
 
 
@@ -440,12 +438,13 @@ class MPICluster(EndingLoop):
         >>> engines[:].apply_sync(os.getpid)  # doctest: +SKIP
         [4711, 4712, 4713, 4714]
         """
+        from workbench.cells.deadlines import ENGINES
         from workbench.cells.engine_client import forwarded, rank_client
         from workbench.cells.protocol import REACH
 
         if self.asynchronous:
             raise InvalidRequest("ipyparallel() needs a synchronous cluster. Use MPICluster.attach(name) in a thread.")
-        reach = self.sync(self._connection.call, REACH, _ENGINES_S, world=world)
+        reach = self.sync(self._connection.call, REACH, ENGINES, world=world)
         connection = forwarded(reach["connection"], partial(self.forward, f"engines of world {world}"))
         return rank_client(connection, len(reach["idents"]), self.get_client, identity())
 

@@ -10,9 +10,11 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 
+import dask
 import dask.array as da
 import numpy as np
 import psutil
@@ -475,6 +477,31 @@ def test_cells_of_two_notebooks_take_turns_from_the_very_first(cluster4):
         thread.join(2 * DEADLINE)
 
     assert results == {1: [[4] * 4] * 10, 10: [[40] * 4] * 10}
+
+
+def test_a_cell_that_waits_for_another_one_says_so(cluster4, client4, tmp_path, monkeypatch):
+    begun, release, lines = tmp_path / "begun", tmp_path / "release", []
+
+    def show(line, **_):
+        lines.append(line)
+        release.touch()
+
+    code = "\n".join(
+        [
+            "import time; from pathlib import Path",
+            f"Path({str(begun)!r}).touch()",
+            f"while not Path({str(release)!r}).exists(): time.sleep(0.01)",
+        ]
+    )
+    with Client(cluster4, set_as_default=False) as client, ThreadPoolExecutor() as threads:
+        other = threads.submit(cells_client.run, code, client=client)
+        until("the cell", begun.exists)
+        monkeypatch.setattr(cells_client, "print", show, raising=False)
+        with dask.config.set({"workbench.spmd.watchdog": "20 ms"}):
+            assert is_usable(client4)
+        other.result(DEADLINE).check()
+
+    assert lines[0].startswith("the cell waits for the end of another cell of this notebook")
 
 
 def test_the_death_of_a_notebook_ends_its_cell(cluster4, client4, tmp_path):

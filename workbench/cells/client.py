@@ -122,7 +122,7 @@ def run(
     transfers = {name: _transfer(client, name, value, sent) for name, value in (names or {}).items()}
     cell = uuid.uuid4().hex
     try:
-        granted = _granted(client, _begin(client, cell, world, ranks, transfers, check=check), patience)
+        granted = _granted(client, cell, _begin(client, cell, world, ranks, transfers, check=check), patience)
         link = _link(client, world, granted)
         result = CellResult(world, list(granted["ranks"]))
         namespace = namespaces.SHARED if shared else notebook.identity()
@@ -238,8 +238,10 @@ def _parcel(name: str, value: Any) -> bytes | None:
 # -- the connections ------------------------------------------------------------------------------------------
 
 
-def _granted(client: Client, begin: Coroutine[Any, Any, protocol.Granted], patience: float) -> protocol.Granted:
-    """Wait for the turn of a cell, and print a line every `patience` seconds.
+def _granted(
+    client: Client, cell: str, begin: Coroutine[Any, Any, protocol.Granted], patience: float
+) -> protocol.Granted:
+    """Wait until a cell can begin, and print every `patience` seconds what the cell waits for.
 
     Raises
     ------
@@ -249,13 +251,22 @@ def _granted(client: Client, begin: Coroutine[Any, Any, protocol.Granted], patie
     promise = asyncio.run_coroutine_threadsafe(begin, client.loop.asyncio_loop)  # type: ignore[union-attr]
     try:
         while not wait([promise], timeout=patience).done:
-            print("the cell waits for the end of another cell", flush=True)  # noqa: T201
+            print(f"the cell waits for {_delay(client, cell)}", flush=True)  # noqa: T201
         return promise.result()
     except CancelledError as error:
         raise ClientHead(client, _PURPOSE).unreachable(error) from error
     except KeyboardInterrupt:
         promise.cancel()
         raise
+
+
+def _delay(client: Client, cell: str) -> str:
+    """Return what a cell waits for that has not begun."""
+    try:
+        event = ClientHead(client, _PURPOSE).wait(protocol.DELAY, _ASK, cell=cell)
+    except HeadUnreachable:
+        return "an answer of the head"
+    return event or "the import of ipyparallel in this process"
 
 
 async def _begin(

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from workbench.cancellation import run_to_end
 from workbench.cells import protocol
+from workbench.cells.deadlines import ANSWER, CONTROLLER
 from workbench.collective.rank_rpc import RankRPC, gather_or_cancel
 from workbench.deploy import logs
 from workbench.errors import CollectiveFailed
@@ -24,10 +25,6 @@ if TYPE_CHECKING:
 
     from workbench.deploy.record import Record
 
-ANSWER = 45.0
-"""Seconds for a rank to answer to a step of the preparation of a cell."""
-# Seconds for the controller to print its connections.
-_START = 30.0
 # Seconds for the controller to end.
 _END = 5.0
 
@@ -110,7 +107,7 @@ class Engines:
         line = b""
         try:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_START):
+                async with asyncio.timeout(CONTROLLER):
                     line = await self._process.stdout.readline()  # type: ignore[union-attr]
         finally:
             if not line:  # also if a rank has failed meanwhile: the next cell starts another controller

@@ -24,6 +24,7 @@ from traitlets.config import Config
 
 from workbench.cells import namespaces
 from workbench.cells.coroutine import interrupt_coroutine
+from workbench.cells.deadlines import REGISTER
 from workbench.errors import StartError
 from workbench.log.written import is_of_worker
 from workbench.mpi.threads import is_in_call
@@ -262,6 +263,7 @@ def serve(
             id=rank,
             enable_nanny=False,
             max_heartbeat_misses=0,
+            timeout=REGISTER,
             auto_create=True,
             log_level="ERROR",
             registered=registered,

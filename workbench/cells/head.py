@@ -17,7 +17,8 @@ from distributed.diagnostics.plugin import SchedulerPlugin
 from workbench import config
 from workbench.cancellation import run_to_end
 from workbench.cells import protocol
-from workbench.cells.controller_process import ANSWER, Engines
+from workbench.cells.controller_process import Engines
+from workbench.cells.deadlines import ANSWER
 from workbench.collective.cancelled import Cancelled
 from workbench.collective.operation import Outcomes
 from workbench.collective.queue import CallQueue, Turn, gone, just_being
@@ -69,6 +70,7 @@ class Cells(SchedulerPlugin):
         self._cancelled = Cancelled(_REMEMBER)
         self.handlers: dict[str, Callable[..., Coroutine[Any, Any, Any]]] = {
             protocol.BEGIN: self.begin,
+            protocol.DELAY: self.delay,
             protocol.WAIT: self.wait,
             protocol.INTERRUPT: self.interrupt,
             protocol.REACH: self.reach,
@@ -102,6 +104,16 @@ class Cells(SchedulerPlugin):
         except asyncio.CancelledError:  # the head's shutdown
             cell.stop("the cluster ends")
             raise CollectiveFailed(_CANCELLED) from None
+
+    async def delay(self, cell: str) -> str:
+        """Return what a cell waits for that has not begun; an empty string if the head does not know the cell."""
+        waiting = self._cells.get(cell)
+        if waiting is None or waiting.granted.done():
+            return ""
+        if waiting.turn_at is not None:
+            return waiting.step
+        running = (each for each in self._cells.values() if each.world is waiting.world and not each.task.done())
+        return next((each.occupation(waiting) for each in running if each.turn_at is not None), "its turn")
 
     async def reach(self, world: int) -> protocol.Reach:
         """Start the engines of a world if need be; return how clients connect to them."""
@@ -241,11 +253,12 @@ class _Cell:
 
     turn: Turn
     task: asyncio.Task[None]  # keeps the turn
+    turn_at: float | None = None  # the time of the loop at which the cell got its turn
     start: tuple[int, int] | None = None  # of the world, once the cell has its turn
     disconnected = False  # whether the controller has ended in the cell
 
     def __init__(self, cells: Cells, world: MPIWorld, request: protocol.Begin) -> None:
-        self._cells, self._world, self._request, self.id = cells, world, request, request["cell"]
+        self._cells, self.world, self._request, self.id = cells, world, request, request["cell"]
         self._members = RankRPC(cells.scheduler, world.index, {}, "a cell")
         loop = asyncio.get_running_loop()
         self.granted: asyncio.Future[protocol.Granted] = loop.create_future()
@@ -263,6 +276,18 @@ class _Cell:
         """Ranks that died in the cell."""
         return [rank for rank, end in self._ends.items() if end.done() and end.result() == _LOST]
 
+    @property
+    def step(self) -> str:
+        """The step before the begin that takes the time, once the cell has its turn."""
+        return "the objects of its first line on the ranks" if self._ends else "the start of the engines on the ranks"
+
+    def occupation(self, waiting: _Cell) -> str:
+        """Return the event for which a cell waits that has no turn before the end of this one."""
+        request, seconds = self._request, asyncio.get_running_loop().time() - (self.turn_at or 0.0)
+        owner = "this" if request["notebook"] == waiting._request["notebook"] else "another"
+        cell = "another cell" if request["origin"] is None else f"cell [{request['origin']}]"
+        return f"the end of {cell} of {owner} notebook, which has had the ranks for {seconds:.0f} s"
+
     def stop(self, reason: str) -> None:
         """End the cell in any state; only the first reason counts."""
         if not self._stop.done():
@@ -271,6 +296,7 @@ class _Cell:
 
     async def run(self) -> None:
         """Prepare all ranks, and wait until the notebook, which sends the code to the engines, has run the cell."""
+        self.turn_at = asyncio.get_running_loop().time()
         try:
             await self._prepare()
         except BaseException:
@@ -281,7 +307,7 @@ class _Cell:
         await run_to_end(self._run_all(), self._stop)
 
     async def _prepare(self) -> None:
-        world, names = self._world, self._request["names"]
+        world, names = self.world, self._request["names"]
         ranks = _check_ranks(world, self._request["ranks"])
         everyone = RankRPC(self._cells.scheduler, world.index, self._cells.worlds.members(world), "a cell")
         self._members.ranks = {rank: everyone.ranks[rank] for rank in ranks}
@@ -313,13 +339,13 @@ class _Cell:
 
     async def _run_all(self) -> None:
         """Wait for the end of the cell on all ranks, and end the cell if the notebook asks for the end."""
-        outcomes, engines = Outcomes(self._ends), self._cells.engines(self._world)
+        outcomes, engines = Outcomes(self._ends), self._cells.engines(self.world)
         try:
             completed = await outcomes.wait(stop=self._stop)
             if not completed:
                 # A rank in C code cannot be ended. It refuses the next cell until the code returns.
                 await outcomes.break_off(
-                    lambda reason: self._end(reason, self.running), self._world.index, self._reason, self.grace
+                    lambda reason: self._end(reason, self.running), self.world.index, self._reason, self.grace
                 )
             if not completed or {end.result() for end in self._ends.values()} != {"ok"}:
                 self._renew_communicators()
@@ -330,8 +356,8 @@ class _Cell:
 
     def _renew_communicators(self) -> None:
         """Have the next cell get new communicators: the ranks have ended these, and messages may be left on them."""
-        self._cells.engines(self._world).generation += 1
-        self._cells.queue.retire_communicator(self._world)
+        self._cells.engines(self.world).generation += 1
+        self._cells.queue.retire_communicator(self.world)
 
     def ended(self, rank: int, status: str, summary: str) -> None:
         """Note that a rank has ended the cell, or is about to fail: the others must not wait for this rank in MPI."""
@@ -349,7 +375,7 @@ class _Cell:
 
     def _end(self, reason: str, ranks: dict[int, str], *, interrupt: bool = True) -> None:
         message: protocol.End = {"cell": self.id, "reason": reason, "interrupt": interrupt}
-        RankRPC(self._cells.scheduler, self._world.index, ranks, "a cell").tell(protocol.END, **message)
+        RankRPC(self._cells.scheduler, self.world.index, ranks, "a cell").tell(protocol.END, **message)
 
     # -- objects -----------------------------------------------------------------------------------------------
 
@@ -368,7 +394,7 @@ class _Cell:
 
     def _wrong_place(self, name: str, rank: int) -> str | None:
         """Return the message for a collection that has no block on a rank, or blocks on other worlds; else None."""
-        blocks, index = self._request["names"][name]["blocks"], self._world.index
+        blocks, index = self._request["names"][name]["blocks"], self.world.index
         workers = self._cells.scheduler.workers
         holders = [workers[address].extra["workbench"] for address in blocks if address in workers]
         own = sorted(holder["rank"] for holder in holders if holder["world"] == index)

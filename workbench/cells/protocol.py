@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 # Of the head, for notebooks.
 BEGIN = "workbench_cells_begin"
+DELAY = "workbench_cells_delay"
 WAIT = "workbench_cells_wait"
 INTERRUPT = "workbench_cells_interrupt"
 REACH = "workbench_cells_reach"

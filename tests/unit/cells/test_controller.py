@@ -8,7 +8,7 @@ import threading
 from ipyparallel.controller.app import IPController
 from ipyparallel.controller.heartmonitor import HeartMonitor
 
-from workbench.cells import controller
+from workbench.cells import controller, deadlines
 from workbench.cells.controller import Controller, Monitor
 
 
@@ -38,3 +38,8 @@ def test_heartbeats_are_not_logged(monkeypatch):
     its.init_hub()
 
     assert made[0]["log_level"] == logging.CRITICAL
+
+
+def test_a_step_of_the_start_of_engines_has_a_shorter_deadline_than_the_request_that_contains_it():
+    assert deadlines.REGISTER < deadlines.ANSWER
+    assert max(deadlines.CONTROLLER, deadlines.ANSWER) + deadlines.ANSWER < deadlines.ENGINES

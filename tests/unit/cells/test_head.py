@@ -81,6 +81,31 @@ async def test_cells_of_a_notebook_that_has_gone_are_forgotten_wherever_they_wer
             await asyncio.sleep(0)
 
 
+async def test_a_cell_that_has_not_begun_waits_for_another_cell_or_for_the_engines(cells, monkeypatch):
+    async def delay(cell):
+        await asyncio.sleep(0)
+        return await cells.handlers[protocol.DELAY](cell=cell)
+
+    engines = asyncio.get_running_loop().create_future()
+
+    async def prepare(_):
+        await engines
+
+    monkeypatch.setattr(room._Cell, "_prepare", prepare)
+    starts, waits = begin(cells, "starts", "here"), begin(cells, "waits", "there")
+    await asyncio.sleep(0)
+
+    assert await delay("starts") == "the start of the engines on the ranks"
+    assert await delay("waits") == "the end of another cell of this notebook, which has had the ranks for 0 s"
+    cells._cells["starts"]._request |= {"notebook": "other", "origin": 7}
+    assert await delay("waits") == "the end of cell [7] of another notebook, which has had the ranks for 0 s"
+    engines.set_exception(CollectiveFailed("no engines"))
+    for cell in (starts, waits):
+        with pytest.raises(CollectiveFailed, match="no engines"):
+            await cell
+    assert await delay("waits") == ""
+
+
 async def test_names_of_a_notebook_are_deleted_some_time_after_its_last_client_has_gone(cells):
     async def forgotten():
         await asyncio.sleep(0.01)  # more than the setting
