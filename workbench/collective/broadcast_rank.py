@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 from workbench.collective import protocol
 from workbench.collective.bcast import bcast, incoming, layout, outgoing
 from workbench.collective.rank_rpc import answering
-from workbench.collective.serialize import serialized
+from workbench.collective.serialize import exceptions_only, serialized
 from workbench.errors import CollectiveFailed, CollectiveTimeout, RankLost
 from workbench.session.head_client import is_lost
 
@@ -150,4 +150,5 @@ def _to_frames(value: Any) -> list[memoryview]:
 def _from_frames(frames: list[memoryview]) -> Any:
     from distributed.protocol.core import loads
 
-    return loads(frames)["value"]
+    with exceptions_only():
+        return loads(frames)["value"]

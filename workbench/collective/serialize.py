@@ -9,8 +9,9 @@ import contextlib
 import io
 import pickle
 import sys
+import threading
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import CodeType, TracebackType
@@ -82,8 +83,22 @@ class _Limited(io.BytesIO):
 
 
 def loads(parcel: bytes) -> Any:
-    """Return the object in a parcel, or raise any error of the unpickler."""
-    return _Reader(io.BytesIO(parcel)).load()
+    """Return the object in a parcel, or raise any error of the unpickler, as `exceptions_only`."""
+    with exceptions_only():
+        return _Reader(io.BytesIO(parcel)).load()
+
+
+@contextlib.contextmanager
+def exceptions_only() -> Iterator[None]:
+    """Raise UnpicklingError in place of an error that would end an event loop, for example SystemExit of an import."""
+    try:
+        yield
+    except Exception:
+        raise
+    except BaseException as error:
+        if isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread():
+            raise  # Ctrl-C
+        raise pickle.UnpicklingError(in_words(error)) from error
 
 
 def _reduced_code(code: CodeType) -> tuple[Callable[..., CodeType], tuple[Any, ...]]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pickle
+import sys
+
 import numpy as np
 import pytest
 
@@ -79,3 +82,15 @@ def test_layers_that_share_weights_share_them_on_the_ranks_too():
     arrived = _from_frames(_to_frames(module))
     assert arrived[1].weight is arrived[0].weight
     assert torch.equal(arrived[0].weight, module[0].weight)
+
+
+class Exits:
+    """Raises SystemExit when it arrives."""
+
+    def __reduce__(self):
+        return sys.exit, ("needs a GPU",)
+
+
+def test_an_object_whose_reading_would_end_the_event_loop_of_a_rank_is_an_error():
+    with pytest.raises(pickle.UnpicklingError, match="SystemExit: needs a GPU"):
+        _from_frames(_to_frames(Exits()))

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import linecache
+import pickle
 import re
 import threading
 import traceback
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -34,6 +37,16 @@ class Locked(Exception):
         self.lock = threading.Lock()
 
 
+class Raising:
+    """Raises an error when it arrives."""
+
+    def __init__(self, error):
+        self.error = error
+
+    def __reduce__(self):
+        return throw, (self.error("needs a GPU"), None)
+
+
 def throw(error, cause):
     raise error from cause
 
@@ -56,6 +69,18 @@ def journey(error):
 def test_whatever_can_be_pickled_arrives(thing):
     arrived = serialize.loads(serialize.dumps(thing))
     assert arrived() == 7 if callable(thing) else arrived == thing
+
+
+@pytest.mark.parametrize("error", [SystemExit, GeneratorExit, asyncio.CancelledError, KeyboardInterrupt])
+def test_an_object_whose_reading_would_end_an_event_loop_is_an_error(error):
+    contents = serialize.dumps(Raising(error))
+    with ThreadPoolExecutor() as threads, pytest.raises(pickle.UnpicklingError, match=error.__name__):
+        threads.submit(serialize.loads, contents).result()
+
+
+def test_ctrl_c_ends_the_reading_of_an_object():
+    with pytest.raises(KeyboardInterrupt):
+        serialize.loads(serialize.dumps(Raising(KeyboardInterrupt)))
 
 
 def test_arrays_arrive_as_they_were():
