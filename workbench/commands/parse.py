@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 from workbench import config
 from workbench.commands.table import overview, verbs
-from workbench.commands.verb import ARGUMENT_GROUPS, Answer, Place, Verb, grouped
+from workbench.commands.verb import ARGUMENT_GROUPS, Answer, Argument, Place, Verb, grouped
 from workbench.errors import InvalidRequest, closest, valid_values
 from workbench.hints import TERMINAL
 from workbench.launch import command
@@ -85,7 +85,10 @@ def parse(arguments: Sequence[str], place: str) -> ParsedLine:
         raise InvalidRequest(f"{parser.prog}: {invalid[0]} is not valid. Omit the option, or pass another value.")
     # parse_known_args ignores an optional argument behind an option, and the intermixed one reads options behind `--`.
     parse_known = parser.parse_known_args if "--" in joined else parser.parse_known_intermixed_args
-    options, unknown = parse_known(joined)
+    try:
+        options, unknown = parse_known(joined)
+    except argparse.ArgumentError as error:
+        raise _wrong_use(parser, error, known[name].at(place)) from None
     if unknown:
         raise _unknown_argument(parser.prog, unknown, known[name], place)
     return ParsedLine(name, vars(options))
@@ -99,6 +102,7 @@ def _parser(verb: Verb, place: str) -> _Parser:
         description=f"{verb.help[0].upper()}{verb.help[1:]}.",
         add_help=False,
         allow_abbrev=False,
+        exit_on_error=False,
     )
     for group, arguments in grouped(verb.at(place), ("", *ARGUMENT_GROUPS)):
         section = parser.add_argument_group(group) if group else parser
@@ -125,6 +129,19 @@ def _joined(typed: Sequence[str], verb: Verb) -> list[str]:
         else:
             joined.append(argument)
     return joined
+
+
+def _wrong_use(parser: _Parser, error: argparse.ArgumentError, arguments: Sequence[Argument]) -> InvalidRequest:
+    """Return the error of an option without its value, or of a value for an option that has none."""
+    name = str(error.argument_name).partition("/")[0]  # the aliases follow
+    argument = next((each for each in arguments if each.name == name), None)
+    if argument is None:  # later versions of argparse raise it also for an argument that is missing
+        parser.error(str(error))
+    if argument.metavar is None:
+        return InvalidRequest(f"{parser.prog}: {name} takes no value.", hint=parser.format_usage().strip())
+    message, values = f"{parser.prog}: {name} needs a value: {argument.help}.", [*argument.values()]
+    hint = valid_values(None, values) if values else parser.format_usage().strip()
+    return InvalidRequest(message, option=name.lstrip("-"), allowed=values, hint=hint)
 
 
 def _unknown(message: str, given: str, allowed: Sequence[str]) -> InvalidRequest:

@@ -57,7 +57,8 @@ def test_only_a_terminal_answers_in_json():
         ("start --hlep", r"unknown option '--hlep'\. Did you mean '--help'"),
         ("--hlep", r"no such subcommand\. Did you mean '--help'"),
         ("start 4 8", r"^%mpicluster start: unexpected '8'\. Usage: %mpicluster start \[N\] \[options\]"),
-        ("start --name", r"^%mpicluster start: argument --name: expected one argument\. usage: %mpicluster start"),
+        ("start --name", r"^%mpicluster start: --name needs a value: .*\. usage: %mpicluster start"),
+        ("status --verbose=3", r"^%mpicluster status: --verbose takes no value\. usage: %mpicluster status"),
         ("attach", r"^%mpicluster attach: the following arguments are required: NAME\. usage: .* attach NAME "),
         ("start --name=--", r"^%mpicluster start: --name=-- is not valid\. Omit the option"),
         ("start --extra --", r"^%mpicluster start: --extra=-- is not valid"),
@@ -81,6 +82,14 @@ def test_an_unknown_word_is_a_field_of_its_error_with_the_words_there_are_and_th
         assert allowed in refused.value.allowed
         assert hint in refused.value.hint[0]
         assert hint not in refused.value.message
+
+
+def test_an_option_without_its_value_names_the_values():
+    with pytest.raises(InvalidRequest, match="--table needs a value") as refused:
+        parse(["metrics", "--table"], TERMINAL)
+    assert refused.value.option == "table"
+    assert "ranks" in refused.value.allowed
+    assert "ranks" in refused.value.hint[0]
 
 
 def _typed(verb):
