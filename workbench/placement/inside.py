@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import cloudpickle
+import numpy as np
 
 from workbench.errors import PlacementError
 from workbench.placement import sources
@@ -31,6 +32,18 @@ class ValueOnRanks(TypeError):
             f"{sources.type_name(value)} is inside this object. Pass placed collections and futures as separate "
             "arguments: each rank then gets the block of a placed collection, or the value of a future"
         )
+
+
+def has_only_plain(value: Any) -> bool:
+    """Return whether a value is a container of numbers and texts alone."""
+    if type(value) is dict:
+        return has_only_plain([*value]) and has_only_plain([*value.values()])
+    return type(value) in CONTAINERS and all(map(_is_plain, set(map(type, value))))
+
+
+def _is_plain(kind: type) -> bool:
+    # A scalar of NumPy with fields can have objects.
+    return kind in _PLAIN or (issubclass(kind, np.generic) and not issubclass(kind, np.void))
 
 
 def refuse_on_ranks(value: Any) -> None:
@@ -103,7 +116,8 @@ def first(value: Any) -> Any:
             if id(item) not in seen:
                 seen.add(id(item))
                 items = item.values() if isinstance(item, dict) else item
-                pending += [each for each in items if type(each) not in _PLAIN][::-1]
+                types = {kind for kind in set(map(type, items)) if not _is_plain(kind)}
+                pending += [each for each in items if type(each) in types][::-1] if types else []
         elif is_dask_collection(item) or isinstance(item, Future):
             return item
     return None

@@ -83,6 +83,33 @@ def test_ctrl_c_ends_the_reading_of_an_object():
         serialize.loads(serialize.dumps(Raising(KeyboardInterrupt)))
 
 
+@pytest.mark.parametrize(
+    "thing",
+    [[np.float64(1.0), 2, "x"], (np.int8(1),), {"a": np.float32(1.0), np.str_("b"): None}],
+    ids=["list", "tuple", "dict"],
+)
+def test_numbers_and_texts_are_not_pickled_for_a_check(thing, monkeypatch):
+    monkeypatch.setattr(serialize, "_WriterForRanks", None)
+
+    serialize.check_for_ranks(thing)
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        lambda value: [1, value],
+        lambda value: {1: value},
+        lambda value: {(1, value): 1},
+        lambda value: [[np.float64(1.0), value]],
+        lambda value: [np.array([(value,)], dtype=[("x", object)])[0]],
+    ],
+    ids=["list", "dict", "key", "nested", "record"],
+)
+def test_what_cannot_be_sent_is_found_among_numbers(wrap):
+    with pytest.raises(TypeError):
+        serialize.check_for_ranks(wrap(threading.Lock()))
+
+
 def test_arrays_arrive_as_they_were():
     array = np.arange(12.0).reshape(3, 4)[:, ::2]
     np.testing.assert_array_equal(serialize.loads(serialize.dumps(array)), array)
