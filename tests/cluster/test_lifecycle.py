@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -78,8 +79,9 @@ def test_an_attach_leaves_no_thread_and_no_file(cluster4: MPICluster) -> None:
     for _ in range(3):
         attach()
     until("the threads have ended", lambda: used() <= before)
-    with pytest.raises(HeadUnreachable, match="this object is no longer connected"):
-        closed.refresh()
+    for request in (closed.refresh, closed.get_client, partial(closed.broadcast, [1]), closed.get_logs):
+        with pytest.raises(HeadUnreachable, match="this object is no longer connected"):
+            request()
     closed.close()
 
 
@@ -285,16 +287,18 @@ def test_a_head_ends_in_order_on_sigterm_and_gives_its_reason_to_all_that_wait(t
     with ThreadPoolExecutor() as pool:
         call = pool.submit(run_on_ranks, _wait_in_a_call, begun, client=client)
         result = pool.submit(task.result)
+        more = pool.submit(cluster.wait_for_workers, 2)
         until("the call runs", begun.exists)
         os.kill(record.process.pid, signal.SIGTERM)
         why = rf"cluster '{record.name}' has ended \(SIGTERM was received\)\. Its logs are in "
-        for waits in (call, result):
+        for waits in (call, result, more):
             with pytest.raises(HeadUnreachable, match=why):
                 waits.result(DEADLINE)
     until("all processes are gone", lambda: all(map(gone, processes)), GONE_WITHIN)
     assert not record.folder.exists()
-    with pytest.raises(HeadUnreachable, match=why):
-        cluster.refresh()
+    for request in (cluster.refresh, cluster.get_logs):
+        with pytest.raises(HeadUnreachable, match=why):
+            request()
     until("the client has lost the head", lambda: client.status == "connecting" and done.status != "finished")
     with pytest.raises(HeadUnreachable, match=why):
         done.result(DEADLINE)
@@ -303,6 +307,8 @@ def test_a_head_ends_in_order_on_sigterm_and_gives_its_reason_to_all_that_wait(t
     with pytest.raises(HeadUnreachable, match=why):
         late.result(DEADLINE)
     until("the client is closed, too", lambda: client.status == "closed")
+    with pytest.raises(HeadUnreachable, match=why):
+        cluster.get_client()
     cluster.close()
 
 

@@ -21,7 +21,7 @@ from workbench.deploy.record import from_dict
 from workbench.deploy.ssh_tunnel import Tunnel
 from workbench.deploy.start import ClusterStarter
 from workbench.errors import HeadUnreachable, StartError
-from workbench.session.head_client import HeadClient
+from workbench.session.head_client import HeadClient, is_lost
 
 if TYPE_CHECKING:
     from workbench.deploy.record import Record
@@ -278,10 +278,20 @@ class HeadConnection(HeadClient):
         HeadUnreachable
             If it does not answer, or has ended.
         """
-        if not await self._done_while_it_runs(self.ask(config.seconds("connect-timeout"))):
-            await self.end_reason()
-            raise self.lost()
+        await self.while_it_runs(self.ask(config.seconds("connect-timeout")))
         return self._job.record
+
+    async def while_it_runs(self, call: Awaitable[Any]) -> Any:
+        """Return the result of a call, also of a method of Dask; raise as `refresh` if the connection is lost."""
+        request = asyncio.ensure_future(call)
+        try:
+            if await self._done_while_it_runs(request):
+                return request.result()
+        except Exception as error:
+            if not is_lost(error):
+                raise
+        await self.end_reason()
+        raise self.lost()
 
     async def metrics(self) -> Update:
         """Return all measurements that the head has kept; raises as `refresh`."""

@@ -1,4 +1,4 @@
-"""The end of the event loop of a cluster object, with its thread and its files."""
+"""The end of the event loop of a cluster object, with its thread and its files, and Dask's requests after an end."""
 
 from __future__ import annotations
 
@@ -24,7 +24,11 @@ _LOOP_END_S = 1.0
 
 
 class EndingLoop(Cluster):
-    """A Dask cluster whose `close` ends its event loop, which Dask does for its local clusters only."""
+    """A Dask cluster whose `close` ends its event loop, which Dask does for its local clusters only.
+
+    The methods of Dask that ask the scheduler raise the reason of the end of the cluster, not an error of a
+    connection.
+    """
 
     _connection: HeadConnection
 
@@ -83,6 +87,29 @@ class EndingLoop(Cluster):
             return super().sync(func, *args, **kwargs)
         finally:
             _stop(user)
+
+    async def _wait_for_workers(self, *args: Any, **kwargs: Any) -> None:
+        await self._connection.while_it_runs(super()._wait_for_workers(*args, **kwargs))
+
+    async def _get_logs(self, *args: Any, **kwargs: Any) -> Any:
+        return await self._connection.while_it_runs(super()._get_logs(*args, **kwargs))
+
+    def get_client(self) -> Client:
+        """Return the current client if it is of this cluster, else a new client.
+
+        Returns
+        -------
+        distributed.Client
+            The client.
+
+        Raises
+        ------
+        HeadUnreachable
+            If this object is closed.
+        """
+        if self.status in (Status.closing, Status.closed):
+            raise self._connection.lost()
+        return super().get_client()  # type: ignore[no-any-return]
 
     def _end_loop(self) -> None:
         _stop(self._loop_runner)
