@@ -10,9 +10,11 @@ from contextlib import contextmanager
 
 import dask
 from support.processes import DEADLINE, until
-from support.spmd import hang, total
+from support.spmd import hang, total, wait_for
 
 from workbench import run_on_ranks
+from workbench.commands import actions
+from workbench.commands.format import where_text
 
 
 @contextmanager
@@ -42,6 +44,27 @@ def test_who_waits_is_told_where_the_ranks_are_after_the_time_that_is_set(client
             r"^hang: ranks 0-2 are in Allreduce for ([0-9.]+) s; rank 3 is in user code at spmd", words
         )
         assert float(seconds) >= 1
+
+
+def test_where_names_the_task_of_a_rank(cluster4, client4, tmp_path):
+    begun, go = tmp_path / "begun", tmp_path / "go"
+
+    def wait_in_a_task():
+        begun.touch()
+        wait_for(go)
+
+    task = client4.submit(wait_in_a_task, workers=[2], pure=False)
+    try:
+        until("the task to run", begun.exists)
+        told = where_text(actions.where(cluster4.record, cluster4), stacks=False)
+    finally:
+        go.touch()
+    task.result(DEADLINE)
+    # The innermost line of the user is in `wait_for`.
+    words = (
+        r"world 0, no SPMD call: rank 2 is in the task wait_in_a_task at spmd\.py:\d+ for .* s; ranks 0-1, 3 are idle"
+    )
+    assert re.fullmatch(words, told)
 
 
 def test_a_rank_whose_c_code_lets_nobody_else_run_is_named(client4, tmp_path, capsys):

@@ -163,7 +163,8 @@ class SpmdCalls:
         """
         places = {}
         for each in [each for each in self._worlds if world in (None, each.index)]:
-            reports = places[each.index] = await whereabouts(self._scheduler, each.index, self._worlds.members(each))
+            members = self._worlds.members(each)
+            reports = places[each.index] = await whereabouts(self._scheduler, each.index, members, tasks=True)
             for call, (name, index, ranks) in list(self._current.items()):
                 for rank, place in reports.items():
                     if index == each.index and rank in ranks and place and "silent" in place:

@@ -298,17 +298,18 @@ def _gone(keys: Sequence[Key], name: str) -> str:
 
 
 async def whereabouts(
-    scheduler: Scheduler, world: int, members: dict[int, str], timeout: float = _WHERE
+    scheduler: Scheduler, world: int, members: dict[int, str], timeout: float = _WHERE, *, tasks: bool = False
 ) -> dict[int, dict[str, Any] | None]:
     """Return the positions of ranks of a world, as `workbench.metrics.call_stack` reports; None for an idle rank.
 
-    For a rank that does not answer within `timeout` seconds, or is gone, the position is ``{"silent": True}``.
+    Calls and cells have a position, with `tasks` also Dask tasks. For a rank that does not answer within `timeout`
+    seconds, or is gone, the position is ``{"silent": True}``.
     """
     ranks = RankRPC(scheduler, world, members, "a query of its position")
 
     async def locate(rank: int) -> dict[str, Any] | None:
         try:
-            place: dict[str, Any] | None = await ranks.ask(rank, protocol.WHERE, timeout)
+            place: dict[str, Any] | None = await ranks.ask(rank, protocol.WHERE, timeout, tasks=tasks)
         except RuntimeError:
             return {"silent": True}
         return place

@@ -24,6 +24,8 @@ def words(places: Mapping[int, Mapping[str, Any] | None]) -> str:
     --------
     >>> words({0: {"operation": "Bcast", "seconds": 31.4}, 1: {"operation": None, "place": "fit.py:42"}, 2: None})
     'rank 0 is in Bcast for 31 s; rank 1 is in user code at fit.py:42; rank 2 is idle'
+    >>> words({0: {"task": "load", "tasks": 2, "seconds": 12.3, "place": "data.py:7"}})
+    'rank 0 is in the task load (the oldest of 2) at data.py:7 for 12 s'
     """
     groups: dict[tuple[int, str], list[int]] = {}
     for rank in sorted(places):
@@ -84,6 +86,9 @@ def _where(place: Mapping[str, Any] | None) -> tuple[int, str]:
         return 2, "idle"
     if place.get("silent"):
         return 3, ""
+    if "task" in place:
+        of = "" if place["tasks"] == 1 else f" (the oldest of {place['tasks']})"
+        return 1, f"in the task {place['task']}{of}" + ("" if place["place"] == "?" else f" at {place['place']}")
     if place["operation"] is not None:
         return 0, f"in {place['operation']}"
     return 1, f"{'importing a module' if place.get('importing') else 'in user code'} at {place['place']}"
@@ -94,6 +99,9 @@ def _sentence(where: str, ranks: list[int], places: Mapping[int, Mapping[str, An
     subject = f"{'rank' if one else 'ranks'} {ranges(ranks)}"
     if not where:
         return f"{subject} {'does' if one else 'do'} not answer"
-    seconds = [place["seconds"] for rank in ranks if (place := places[rank]) and place["operation"] is not None]
+    lasting = [
+        place for rank in ranks if (place := places[rank]) and ("task" in place or place["operation"] is not None)
+    ]
+    seconds = [place["seconds"] for place in lasting]
     since = f" for {duration(max(seconds))}" if seconds else ""
     return f"{subject} {'is' if one else 'are'} {where}{since}"

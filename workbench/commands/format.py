@@ -109,13 +109,14 @@ def _notes(listing: Listing, place: str) -> list[str]:
 
 
 def where_text(worlds: Mapping[int, Mapping[int, Any]], *, stacks: bool) -> str:
-    """Return where the ranks of each world are in an SPMD call, on request with their stacks."""
+    """Return where the ranks of each world are in an SPMD call or in tasks, on request with their stacks."""
     lines = []
     for index, places in worlds.items():
         name = next((place["name"] for place in places.values() if place and "name" in place), None)
+        runs_tasks = any(place and "task" in place for place in places.values())
         lines.append(
-            f"world {index}, {name}: {rank_locations.words(places)}"
-            if name
+            f"world {index}, {name or 'no SPMD call'}: {rank_locations.words(places)}"
+            if name or runs_tasks
             else f"world {index}: no SPMD call is running"
         )
         if stacks:

@@ -196,7 +196,7 @@ VERBS = (
     ),
     Verb(
         "where",
-        "show where each rank is in a running SPMD call",
+        "show where each rank is in a running SPMD call, cell or task",
         "look at a cluster",
         lambda at, name, stacks: (actions.where(at.choose(name), at.cluster), stacks),
         _places,

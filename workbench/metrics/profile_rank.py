@@ -125,7 +125,7 @@ def since(now: Mapping[Any, Sequence[float]], before: Mapping[Any, Sequence[floa
 # Caches, since `locate` runs for each MPI operation: the owner of each file, and the name of each line.
 _PASSED, _LIBRARY, _USER = range(3)
 _owners: dict[str, int] = {}
-_places: dict[tuple[str, str, int], str] = {}
+_places: dict[tuple[str, int, str], str] = {}
 
 
 def locate() -> str:
@@ -144,7 +144,7 @@ def locate() -> str:
         owner = _owners.get(file)
         if owner is None:
             passed_or_library = _PASSED if file.startswith(_PASSED_FILES) and file != _HEAT else _LIBRARY
-            owner = _owners[file] = _USER if is_users(frame) else passed_or_library
+            owner = _owners[file] = _USER if is_users(file) else passed_or_library
         if owner == _USER:
             return _place_name(frame)
         if library_frame is None and owner == _LIBRARY:
@@ -154,8 +154,8 @@ def locate() -> str:
 
 
 def _place_name(frame: FrameType) -> str:
-    key = frame.f_code.co_filename, frame.f_code.co_name, frame.f_lineno
+    key = file, line, function = frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name
     place = _places.get(key)
     if place is None:
-        place = _places[key] = place_of(frame)
+        place = _places[key] = place_of(file, line, function)
     return place

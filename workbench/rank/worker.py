@@ -37,6 +37,7 @@ from workbench.hints import Option
 from workbench.launch import allocation, network
 from workbench.metrics.activity import Activity
 from workbench.metrics.busy_time import BusyTime
+from workbench.metrics.call_stack import of_tasks
 from workbench.metrics.sampler import sample_rank
 from workbench.metrics.schema import BY_NODE
 from workbench.mpi.context import RankContext
@@ -181,8 +182,8 @@ async def serve(
     calls = SpmdCalls(worker, context, communicators, activity)
     cells = Cells(worker, context, main_thread, record.id, activity)
 
-    async def where() -> dict[str, Any] | None:
-        return calls.where() or cells.where()
+    async def where(tasks: bool) -> dict[str, Any] | None:
+        return calls.where() or cells.where() or (of_tasks(worker, busy.tasks) if tasks else None)
 
     worker.handlers |= answering({protocol.WHERE: where})
     times["serving"] = time.time()

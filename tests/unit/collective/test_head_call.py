@@ -40,7 +40,7 @@ class Broken:
         self._call = CollectiveCall(scheduler, CallQueue(), self.world, members, REQUEST, deadline=math.inf)
         self._call._serial = 1
 
-    async def where(self) -> dict[str, Any]:
+    async def where(self, *, tasks: bool) -> dict[str, Any]:
         return {"answer": {"seconds": 0.0, "operation": None, "place": "f.py:3"} | self._where}
 
     async def end(self) -> Any:

@@ -33,6 +33,12 @@ def test_512_ranks_are_readable_wherever_they_are():
     assert alternating.startswith("ranks 1, 3, 5, 7, 9, 11, 13, 15 and 248 more are in Allreduce for 31 s; ranks 0, 2")
 
 
+def test_a_rank_in_tasks_has_the_oldest_with_its_line_if_the_task_is_in_code_of_the_user():
+    task = {"task": "load", "tasks": 1, "seconds": 12.0, "operation": None, "place": "data.py:7"}
+    assert words({0: task, 1: task | {"seconds": 70.0}}) == "ranks 0-1 are in the task load at data.py:7 for 1 min 10 s"
+    assert words({0: task | {"tasks": 3, "place": "?"}}) == "rank 0 is in the task load (the oldest of 3) for 12 s"
+
+
 def test_ranks_that_follow_one_another_are_a_range():
     assert ranges([5, 1, 0, 2, 9]) == "0-2, 5, 9"
     assert ranges([]) == ""
