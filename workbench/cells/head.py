@@ -134,7 +134,7 @@ class Cells(SchedulerPlugin):
         """Return when a cell has ended on all its ranks, or the time of the ranks that do not end has passed."""
         operation = self._cells.get(cell)
         if operation is None:
-            return {"lost": [], "disconnected": False}
+            return {"lost": {}, "disconnected": False}
         await asyncio.wait([operation.task])
         self._cells.pop(cell, None)
         return {"lost": operation.lost, "disconnected": operation.disconnected}
@@ -204,7 +204,7 @@ class Cells(SchedulerPlugin):
         """Note that a rank was lost."""
         for cell in list(self._cells.values()):
             for rank in [rank for rank, address in cell.running.items() if address == worker]:
-                cell.ended(rank, _LOST, "")
+                cell.ended(rank, _LOST, getattr(scheduler, "causes", {}).get(worker, ""))
         for (index, starts), engines in list(self._engines.items()):
             world = self.worlds.get(index)
             if world is None or world.starts != starts or not world.present:
@@ -265,6 +265,7 @@ class _Cell:
         self._stop: asyncio.Future[None] = loop.create_future()
         self._reason = "the cell was cancelled"
         self._ends: dict[int, asyncio.Future[str]] = {}
+        self._causes: dict[int, str] = {}  # of the losses of ranks
 
     @property
     def running(self) -> dict[int, str]:
@@ -272,9 +273,9 @@ class _Cell:
         return {rank: self._members.ranks[rank] for rank, end in self._ends.items() if not end.done()}
 
     @property
-    def lost(self) -> list[int]:
-        """Ranks that died in the cell."""
-        return [rank for rank, end in self._ends.items() if end.done() and end.result() == _LOST]
+    def lost(self) -> dict[int, str]:
+        """Causes of the losses of ranks that died in the cell, by rank."""
+        return {rank: self._causes[rank] for rank, end in self._ends.items() if end.done() and end.result() == _LOST}
 
     @property
     def step(self) -> str:
@@ -363,11 +364,13 @@ class _Cell:
         """Note that a rank has ended the cell, or is about to fail: the others must not wait for this rank in MPI."""
         if status != "failing" and rank in self.running:  # the traceback takes time
             self._ends[rank].set_result(status)
+            if status == _LOST:
+                self._causes[rank] = summary
         reasons = {
             protocol.CANCELLED: summary,
             "ended": summary,
             "exit": f"rank {rank} left the cell by exit()",
-            _LOST: f"rank {rank} was lost",
+            _LOST: f"rank {rank} was lost{summary}",
         }
         reasons |= dict.fromkeys(("ok", "interrupted"), "")
         if reason := reasons.get(status, f"rank {rank} raised {summary}"):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,6 +12,9 @@ from workbench.collective.rank_locations import ranges
 from workbench.collective.serialize import loads
 from workbench.errors import CollectiveFailed, CollectiveTimeout, RankLost
 from workbench.hints import Command
+
+# Causes of lost ranks in a message, at most.
+_CAUSES = 3
 
 
 @dataclass
@@ -26,8 +29,8 @@ class CellResult:
     """Outcomes by rank, of the ranks that have ended the cell."""
     outputs: dict[int, list[CellOutput]] = field(default_factory=dict)
     """Outputs by rank, in the order of arrival."""
-    lost: Sequence[int] = ()
-    """Ranks that died in the cell."""
+    lost: Mapping[int, str] = field(default_factory=dict)
+    """Ranks that died in the cell, with the cause of each loss as the end of a sentence; empty if not known."""
     disconnected: bool = False
     """Whether the controller of the cells ended in the cell, which the ranks then ended."""
     interrupted: bool = False
@@ -85,7 +88,9 @@ class CellResult:
         """
         if self.lost:
             noun, verb = ("rank", "was") if len(self.lost) == 1 else ("ranks", "were")
-            raise RankLost(f"{noun} {ranges(self.lost)} of world {self.world} {verb} lost in this cell.")
+            causes = [f"rank {rank}{cause}" for rank, cause in self.lost.items() if cause][:_CAUSES]
+            cause = next(iter(self.lost.values())) if len(self.lost) == 1 else f": {', '.join(causes)}" * bool(causes)
+            raise RankLost(f"{noun} {ranges(self.lost)} of world {self.world} {verb} lost in this cell{cause}.")
         if self.disconnected:
             raise CollectiveFailed(
                 f"the controller of the cells of world {self.world} ended during this cell, and the cell was ended. "

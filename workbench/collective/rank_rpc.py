@@ -22,8 +22,8 @@ STAYS = "The rank has not ended, and no data on the rank is lost."
 LOOK = "Try again; ", Command("where"), " shows the position of each rank."
 """Hint of this message."""
 
-# Seconds for the scheduler to notice the end of a rank. The scheduler notices when a connection breaks.
-_NOTICE = 2.0
+# Seconds for the scheduler to notice the end of a rank, when a connection breaks, and to read the cause in the log.
+_NOTICE = 3.0
 # Seconds between two checks.
 _POLL = 0.02
 

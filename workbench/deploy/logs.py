@@ -64,12 +64,17 @@ def read(path: Path, rank: int | str | None = None) -> str:
             allowed=ranks,
             hint=f"Ranks with a log: {', '.join(ranks) or 'none'}.",
         )
-    return _text(files[f"rank-{rank}"])
+    return _text(of_rank(path, rank))
 
 
 def of_world(record: Record, index: int) -> Path:
     """Return the log of a world, with the output of ``mpiexec`` and of ranks that fail while starting."""
     return record.logs / f"world-{index}.log"
+
+
+def of_rank(folder: Path, name: int | str) -> Path:
+    """Return the log of the rank whose worker has a name, among the logs of a cluster."""
+    return folder / f"rank-{name}.log"
 
 
 def append(path: Path) -> BinaryIO:

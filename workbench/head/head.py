@@ -91,6 +91,7 @@ class Head:
             local_directory=node_dirs.spill(record.id),
             host=address,
             security=certificates.security(record.folder),
+            logs=record.logs,
         )
         self._changed = asyncio.Event()
         self._saving = threading.Lock()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import importlib
 import socket
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping
@@ -24,8 +25,9 @@ from workbench.cells import protocol as cells
 from workbench.collective import protocol as collective
 from workbench.comm.stream_bridge import bridge_streams
 from workbench.comm.unix_http import UnixHTTP
+from workbench.deploy.logs import of_rank
 from workbench.errors import InvalidRequest, RankLost, WorkbenchError
-from workbench.head import request_log
+from workbench.head import crash, request_log
 from workbench.hints import Command, Option
 from workbench.placement.head import disown, fail_processing, protect_pinned
 from workbench.processes.memory_kills import MemoryKills
@@ -92,6 +94,7 @@ class HeadScheduler(UnixHTTP, Scheduler):
         local_directory: Path,
         host: str,
         security: Security,
+        logs: Path,
     ) -> None:
         comm.guard()
         super().__init__(
@@ -109,6 +112,9 @@ class HeadScheduler(UnixHTTP, Scheduler):
         self.memory_kills = MemoryKills()
         self.causes: dict[str, str] = {}
         """Known causes of the losses of ranks, as ends of sentences, by address."""
+        self._logs = logs
+        # Ranks whose cause is being found, by address: the index of the world, and the end of the removal.
+        self._losing: dict[str, tuple[int, asyncio.Event]] = {}
 
     async def restart_workers(
         self, workers: list[str] | None = None, **kwargs: Any
@@ -122,35 +128,56 @@ class HeadScheduler(UnixHTTP, Scheduler):
         self, address: str, *, stimulus_id: str, expected: bool = False, close: bool = True
     ) -> Literal["OK", "already-removed"]:
         """Remove a worker. If its rank was lost, its tasks fail, and run on no other rank."""
-        worker = self.workers.get(self.coerce_address(address))
+        address = self.coerce_address(address)
+        while address in self._losing:  # for another reason: the end of the world may be seen as well
+            await self._losing[address][1].wait()
+        worker = self.workers.get(address)
         facts = worker.extra.get("workbench") if worker is not None else None
-        if worker is not None and facts is not None:
-            expected = expected or self.is_expected(facts)
-            self.causes.pop(worker.address, None)  # of an earlier rank with this address
-            if not expected:
-                self.causes[worker.address] = cause = self._cause(worker, facts)
-                fail_processing(
-                    self,
-                    worker,
-                    f"{rank_and_process(facts)} was lost{cause} while the task ran or waited there. The task is not "
-                    "run again, because a task that ends its rank would end the next one, too.",
-                    hint=("Read the log of the rank (", Command("logs"), "), then submit the task again."),
-                )
-            if facts["host"] == socket.gethostname():
-                self.memory_kills.forget(facts["pid"])
-        return await super().remove_worker(address, stimulus_id=stimulus_id, expected=expected, close=close)
+        remove = functools.partial(super().remove_worker, address, stimulus_id=stimulus_id, close=close)
+        if worker is None or facts is None:
+            return await remove(expected=expected)
+        self.causes.pop(address, None)  # of an earlier rank with this address
+        if expected or self.is_expected(facts):
+            self._forget_kills(facts)
+            return await remove(expected=True)
+        removed = asyncio.Event()
+        self._losing[address] = facts["world"], removed
+        try:
+            self.causes[address] = cause = await self._cause(worker, facts)
+            fail_processing(
+                self,
+                worker,
+                f"{rank_and_process(facts)} was lost{cause} while the task ran or waited there. The task is not "
+                "run again, because a task that ends its rank would end the next one, too.",
+                hint=("Read the log of the rank (", Command("logs"), "), then submit the task again."),
+            )
+            self._forget_kills(facts)
+            return await remove(expected=False)
+        finally:
+            del self._losing[address]
+            removed.set()
 
-    def _cause(self, worker: WorkerState, facts: dict[str, Any]) -> str:
+    def loses(self, world: int) -> bool:
+        """Return whether a rank of a world was lost, and is not removed yet."""
+        return any(index == world for index, _ in self._losing.values())
+
+    def _forget_kills(self, facts: dict[str, Any]) -> None:
+        if facts["host"] == socket.gethostname():
+            self.memory_kills.forget(facts["pid"])
+
+    async def _cause(self, worker: WorkerState, facts: dict[str, Any]) -> str:
         """Return what is known about the cause of a loss."""
         memory, limit = worker.metrics.get("memory", 0), worker.memory_limit
         amount = f"{format_bytes(memory)} of its limit of {format_bytes(limit)}"
-        how = ""
-        if facts["host"] == socket.gethostname():
+        how, code, here = "", None, facts["host"] == socket.gethostname()
+        if here:
             code = exit_code(facts["pid"])
             how = "" if code is None else f" with {exit_description(code)}"
             if place := self.memory_kills.recent(facts["pid"]):
                 killed = f"as the system has killed a process of {place} for lack of memory"
                 return f"{how}, {killed} (last measured: {amount})"
+        if code is None or -code in crash.SIGNALS.values():
+            how = await crash.read(of_rank(self._logs, str(worker.name)), wait=not here) or how
         return f"{how}, with {amount} in use" if limit and memory > _MUCH * limit else how
 
     async def scatter(

@@ -184,7 +184,7 @@ class Worlds:
         world = self._worlds.get(facts["world"])
         if world is None or world.stopping or self._is_ending():
             return True
-        return bool(world.lost) and not self._survives(world)
+        return (bool(world.lost) or self._scheduler.loses(world.index)) and not self._survives(world)
 
     def _survives(self, world: MPIWorld) -> bool:
         return survives_a_lost_rank(self._record, world.mpi, world.ranks, own_job=world.job is not None)

@@ -70,7 +70,7 @@ def live(record: Record, index: int, ranks: int, timeout: float, times: dict[str
     enter(context)
     _ignore_finalize()
     _send_by_value()
-    _log_to(record.logs / f"rank-{worker.worker_name(context.world, context.rank)}.log")
+    _log_to(logs.of_rank(record.logs, worker.worker_name(context.world, context.rank)))
     description = f"rank {context.rank} of {context.size}, {context.library}, MPI_THREAD_{context.threads.upper()}"
     print(description, flush=True)  # noqa: T201  (this is the rank's log)
     read = functools.partial(_address_and_name, record, deadline)

@@ -178,13 +178,23 @@ def test_of_failures_the_lowest_rank_shows_its_traceback_and_the_others_a_line()
         failed.check()
 
 
+CRASH = " with signal 11 (SIGSEGV) at fit.py:15 in solve"
+
+
 def test_a_lost_rank_comes_before_what_follows_from_its_loss():
     lost = result(r0=CellOutcome("error", "Exception: MPI_ERR_PROC_FAILED", "Traceback"))
-    lost.ranks, lost.lost = [0, 1], [1]
+    lost.ranks, lost.lost = [0, 1], {1: ""}
 
     assert failures(lost) == ["rank 0 raised Exception: MPI_ERR_PROC_FAILED"]
     with pytest.raises(RankLost, match="rank 1 of world 0 was lost in this cell"):
         lost.check()
+    for others, words in (
+        ({1: CRASH}, "rank 1 of world 0 was lost in this cell with signal 11 .SIGSEGV."),
+        ({1: "", 2: CRASH}, "ranks 1-2 of world 0 were lost in this cell: rank 2 with signal 11 .SIGSEGV."),
+    ):
+        lost.ranks, lost.lost = [0, *others], others
+        with pytest.raises(RankLost, match=words):
+            lost.check()
 
 
 def test_a_rank_that_does_not_come_out_and_a_time_that_is_over_are_named():

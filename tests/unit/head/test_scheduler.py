@@ -15,6 +15,7 @@ from tornado.httpserver import HTTPServer
 from tornado.web import Application, RequestHandler
 
 from workbench.errors import RankLost
+from workbench.head import crash
 from workbench.head.scheduler import HeadScheduler
 
 
@@ -65,10 +66,54 @@ async def test_a_rank_that_leaves_in_order_has_not_the_cause_of_an_earlier_one_a
     scheduler = object.__new__(HeadScheduler)
     rank = SimpleNamespace(address="tls://192.0.2.1:1234", extra={"workbench": {"host": "n2"}})
     scheduler.aliases, scheduler.workers = {}, {rank.address: rank}
-    scheduler.causes = {rank.address: " with signal 9 (SIGKILL)"}
+    scheduler.causes, scheduler._losing = {rank.address: " with signal 9 (SIGKILL)"}, {}
 
     await scheduler.remove_worker(rank.address, stimulus_id="closing", expected=True)
     assert scheduler.causes == {}
+
+
+async def test_while_the_cause_of_a_loss_is_read_the_loss_is_known_and_no_other_removal_overtakes_it(
+    monkeypatch, tmp_path
+):
+    removals, reading, written = [], asyncio.Event(), asyncio.Event()
+
+    async def remove_worker(self, address, *, expected, **_):
+        removals.append((address in self.workers, expected))
+        self.workers.pop(address, None)
+        return "OK"
+
+    async def read(log, *, wait):
+        reading.set()
+        await written.wait()
+        return f" as {log.name} says" * wait
+
+    monkeypatch.setattr(Scheduler, "remove_worker", remove_worker)
+    monkeypatch.setattr(crash, "read", read)
+    scheduler = object.__new__(HeadScheduler)
+    facts = {"host": "n2", "world": 1, "rank": 3, "pid": 7}
+    rank = SimpleNamespace(
+        address="tls://192.0.2.1:1234",
+        name="w1.3",
+        extra={"workbench": facts},
+        metrics={},
+        memory_limit=0,
+        processing={},
+    )
+    scheduler.aliases, scheduler.workers, scheduler.causes, scheduler._losing = {}, {rank.address: rank}, {}, {}
+    scheduler.is_expected, scheduler._logs = lambda _: False, tmp_path
+
+    async with asyncio.timeout(DEADLINE):
+        lost = asyncio.ensure_future(scheduler.remove_worker(rank.address, stimulus_id="closed"))
+        await reading.wait()
+        assert (scheduler.loses(0), scheduler.loses(1)) == (False, True)
+        ended = asyncio.ensure_future(scheduler.remove_worker(rank.address, stimulus_id="world-lost", expected=True))
+        await asyncio.sleep(0)
+        assert removals == []
+        written.set()
+        await asyncio.gather(lost, ended)
+    assert removals[0] == (True, False), "the tasks of the rank fail"
+    assert not scheduler.loses(1)
+    assert scheduler.causes == {rank.address: " as rank-w1.3.log says"}
 
 
 @pytest.mark.parametrize("error", [KeyError("mpi://127.0.0.1:1"), CommClosedError("a rank has left")])

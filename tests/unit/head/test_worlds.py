@@ -64,6 +64,10 @@ class Scheduler:
 
     def __init__(self):
         self.moved, self.moving = asyncio.Event(), asyncio.Event()
+        self.losing = set()
+
+    def loses(self, world):
+        return world in self.losing
 
     async def retire_workers(self, **_):
         self.moving.set()
@@ -121,6 +125,9 @@ async def test_only_the_rank_that_was_lost_first_has_ended_its_world_and_its_tas
     monkeypatch.setattr(worlds, "survives_a_lost_rank", lambda *_, **__: survives)
     first, second = ({"world": 0, "rank": rank, "pid": 7, "host": "n1"} for rank in (0, 1))
     assert not cluster.worlds.ends(first)
+    cluster.scheduler.losing.add(0)  # the cause of the first loss is being read
+    assert cluster.worlds.ends(second) is not survives
+    cluster.scheduler.losing.clear()
     cluster.worlds.left(0, 0, ", as the system has killed a process of this host for lack of memory")
     assert " was lost, as the system has killed a process of this host for lack of memory; " in cluster.messages[-1]
     assert cluster.worlds.ends(second) is not survives
