@@ -25,6 +25,7 @@ from traitlets.config import Config
 from workbench.cells import namespaces
 from workbench.cells.coroutine import interrupt_coroutine
 from workbench.cells.deadlines import REGISTER
+from workbench.collective import process_state
 from workbench.errors import StartError
 from workbench.log.written import is_of_worker
 from workbench.mpi.threads import is_in_call
@@ -83,6 +84,10 @@ class CellStream(OutStream):
             super().flush()
         else:
             self.log.flush()
+
+    def close(self) -> None:
+        """Flush only: later cells and the other threads of the rank write to this stream, too."""
+        self.flush()
 
     def fileno(self) -> int:
         """Return the file descriptor of the log: subprocesses write there."""
@@ -157,10 +162,10 @@ class RankEngine(IPEngine):  # type: ignore[misc]
         from ipykernel.displayhook import ZMQDisplayHook
 
         for name in ("stdout", "stderr"):
-            log = getattr(sys, name)
+            log = process_state.streams[name]
             stream = CellStream(self.session, iopub_socket, name, log, admit=self._admit, in_cell=self._in_cell)
             stream.topic = f"engine.{self.id}.{name}".encode()
-            setattr(sys, name, stream)
+            process_state.set_stream(name, stream)
         sys.displayhook = ZMQDisplayHook(self.session, iopub_socket)
         sys.displayhook.topic = f"engine.{self.id}.execute_result".encode()
 
@@ -176,12 +181,13 @@ class RankEngine(IPEngine):  # type: ignore[misc]
             limit_displays(shell, self._admit)
         set_parent = self.kernel.set_parent
 
-        def enter_namespace(ident: Any, parent: dict[str, Any], channel: str = "shell") -> None:
+        def begin_request(ident: Any, parent: dict[str, Any], channel: str = "shell") -> None:
+            process_state.replace_broken_streams()  # the streams get the identity of the request
             set_parent(ident, parent, channel)
             if channel == "shell":
                 namespaces.enter(shell, parent["metadata"].get(namespaces.FIELD, namespaces.SHARED))
 
-        self.kernel.set_parent = enter_namespace
+        self.kernel.set_parent = begin_request
         self._registered.set_result(self.ident)
 
     def exit(self, exit_status: int | str | None = 0) -> NoReturn:
@@ -209,8 +215,8 @@ class RankEngine(IPEngine):  # type: ignore[misc]
     def close(self) -> None:
         """Leave the controller, which then has the number of this engine free, and restore the streams."""
         for name in ("stdout", "stderr"):
-            if isinstance(stream := getattr(sys, name), CellStream):
-                setattr(sys, name, stream.log)
+            if isinstance(stream := process_state.streams[name], CellStream):
+                process_state.set_stream(name, stream.log)
         if self.kernel is None:
             return
         self.session.send(self.registrar, "unregistration_request", content={"id": self.id})
@@ -256,6 +262,7 @@ def serve(
     try:
         # As the application of this process: GUI loops and figures look for it.
         RankEngine.clear_instance()
+        process_state.replace_broken_streams()
         # The loop of an engine that was stopped stops again.
         asyncio.set_event_loop(asyncio.new_event_loop())
         engine = RankEngine.instance(

@@ -19,6 +19,7 @@ from workbench.cells import namespaces, protocol
 from workbench.cells.deadlines import MEET, REGISTER
 from workbench.cells.rank_cell import Cell, completions, run_in_shell
 from workbench.cells.run_cell import CellOutcome, RunCell
+from workbench.collective import process_state
 from workbench.collective.cancelled import Cancelled
 from workbench.collective.rank_rpc import answering
 from workbench.collective.serialize import in_words, loads
@@ -250,7 +251,8 @@ class Cells:
         failing = functools.partial(self._worker.loop.add_callback, self._report, cell.id, "failing")
         try:
             with self._activity.running(cell.id, "a cell", cell.watch):
-                outcome = run_in_shell(self._names(cell), code, cell.user_code, failing)
+                names = self._names(cell)
+                outcome = process_state.restored(run_in_shell, names, code, cell.user_code, failing)
         except CallCancelled as error:
             outcome = CellOutcome("ended", str(error))
         except BaseException as error:  # noqa: BLE001  (SIGINT before or after the user's code, MPI that fails)

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 
-from workbench.collective import protocol, serialize
+from workbench.collective import process_state, protocol, serialize
 from workbench.collective.rank_state import RankState
 from workbench.log.written import Written
 from workbench.metrics.call_stack import is_importing
@@ -105,7 +105,7 @@ class SpmdCall(RankState):
     def run(self, *args: Any) -> protocol.Outcome:
         """Call the function, and return the outcome with the output of the function; arguments as of `_run`."""
         written = Written()
-        outcome = self._run(*args)
+        outcome = process_state.restored(self._run, *args)
         if any(printed := written.take(_PRINTED // len(self._ranks))):
             outcome["printed"] = printed
         return outcome

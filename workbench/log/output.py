@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from workbench.log import written
 
@@ -31,6 +31,30 @@ class _LogFile(io.FileIO):
             written.note(number)
             return number
 
+    def close(self) -> None:
+        if self.closefd:
+            super().close()
+
+
+class _KeptBuffer(io.BufferedWriter):
+    def close(self) -> None:
+        self.flush()
+
+    def detach(self) -> Any:
+        self.flush()
+        return self.raw
+
+
+class _Kept(io.TextIOWrapper):
+    """A standard stream that code of the user cannot close, also not by the end of another stream with its buffer."""
+
+    def close(self) -> None:
+        self.flush()
+
+    def detach(self) -> Any:
+        self.flush()
+        return self.buffer
+
 
 def append(path: Path, opener: Callable[[str, int], int] | None = None) -> BinaryIO:
     """Open a log to write at its end."""
@@ -40,7 +64,7 @@ def append(path: Path, opener: Callable[[str, int], int] | None = None) -> Binar
 def keep_on() -> None:
     """Let the output of this process, which goes to a log, raise no error on a full disk: ``print`` in user code, too.
 
-    Output of C code ignores errors anyway.
+    Its streams stay open, whatever that code closes. Output of C code ignores errors anyway.
     """
     for name, number in (("stdout", 1), ("stderr", 2)):
         before = getattr(sys, name)
@@ -48,9 +72,9 @@ def keep_on() -> None:
             with suppress(OSError):
                 before.flush()
             raw = _LogFile(number, "w", closefd=False)
-            after = io.TextIOWrapper(
+            after = _Kept(
                 # The interpreter does the same with PYTHONUNBUFFERED.
-                raw if before.write_through else io.BufferedWriter(raw),
+                raw if before.write_through else _KeptBuffer(raw),
                 encoding=before.encoding,
                 errors=before.errors,
                 line_buffering=before.line_buffering,

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import cloudpickle
 
 from workbench import comm
+from workbench.collective import process_state
 from workbench.deploy import logs, registry
 from workbench.deploy.record import RECORD, Record
 from workbench.errors import ClusterNotFound, LaunchError
@@ -175,6 +176,7 @@ def _log_to(path: Path) -> None:
         os.dup2(log.fileno(), 1)
         os.dup2(log.fileno(), 2)
     written.flush_c()
+    process_state.keep_output()
 
 
 def _ignore_finalize() -> None:

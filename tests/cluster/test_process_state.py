@@ -1,0 +1,68 @@
+"""What a call or a cell changes in the processes of its ranks does not reach later calls and cells."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+from support.patience import DEADLINE
+from support.process_state import CHANGES, ON_MAIN_THREAD, found
+from support.processes import until
+
+from workbench import MPICluster, run_on_ranks, spmd
+from workbench.cells import client as cells_client
+
+LATER = """
+import subprocess
+from support.process_state import CHANGES, ON_MAIN_THREAD, found
+print("a print")
+subprocess.run(["echo", "a program"], check=True)
+found()
+"""
+
+
+def printed_and_found(comm):
+    subprocess.run(["echo", "a program"], check=True)
+    print("a print")  # noqa: T201  (a call shows this)
+    return found()
+
+
+def without_streams(comm, folder):
+    sys.stdout = sys.stderr = None
+    (folder / str(comm.rank)).touch()
+    until("the end", (folder / "end").exists)
+
+
+@pytest.mark.mpi_flavor
+def test_a_call_or_a_cell_that_restores_nothing_leaves_the_process_to_later_ones_as_before(capsys, tmp_path):
+    def seen():
+        """Return what a call and a cell find; both must show what is printed."""
+        in_call = run_on_ranks(printed_and_found, client=client, timeout=DEADLINE)
+        shown = capsys.readouterr().out
+        cell = cells_client.run(LATER, client=client, timeout=DEADLINE, values=True)
+        shown_by_cell = ["".join(str(piece.text) for piece in pieces) for pieces in cell.outputs.values()]
+        for text in (shown, *shown_by_cell):
+            assert ("a print" in text, "a program" in text) == (True, True), (change, text)
+        return in_call, cell.values()
+
+    change = None
+    with MPICluster(2, quiet=True) as cluster, cluster.get_client() as client:
+        # A call that runs has no streams while the engines start, and while they run a cell.
+        for round_ in range(2):
+            folder = tmp_path / str(round_)
+            folder.mkdir()
+            call = spmd(without_streams, client=client).submit(folder)
+            until("the call runs on both ranks", lambda folder=folder: len(list(folder.iterdir())) == 2)
+            cell = cells_client.run("print('a print')", client=client, timeout=DEADLINE)
+            (folder / "end").touch()
+            call.result(DEADLINE)
+            assert [[piece.text for piece in pieces] for pieces in cell.outputs.values()] == [["a print\n"]] * 2
+
+        before = seen()
+        for change, make in CHANGES.items():
+            run_on_ranks(lambda _, make=make: make() and None, client=client, timeout=DEADLINE)
+            assert seen() == before, f"{change} in a call"
+        for change in CHANGES | ON_MAIN_THREAD:
+            cells_client.run(f"(CHANGES | ON_MAIN_THREAD)[{change!r}]()\nNone", client=client, timeout=DEADLINE)
+            assert seen() == before, f"{change} in a cell"
