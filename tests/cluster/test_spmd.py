@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from distributed import Client, wait
+from optuna import create_study
 from support.methods import Scale
 from support.processes import DEADLINE, until
 from support.spmd import decorated_mean, decorated_total, held, place_of, spill, total
@@ -22,6 +23,8 @@ from workbench import MPICluster, blocks, broadcast, map_blocks, place, run_on_r
 from workbench.cells import client as cells_client
 from workbench.errors import CollectiveFailed, InvalidRequest, PlacementError
 from workbench.placement.alignment import is_aligned
+from workbench.placement.globals import taken_along
+from workbench.tune import tune
 
 TABLE = np.arange(40_004.0).reshape(-1, 2)
 FRAME = pd.DataFrame({"delay": np.arange(1000.0), "carrier": list("abcd") * 250})
@@ -105,6 +108,30 @@ def test_any_other_argument_comes_as_it_is(client4):
     for arguments, named in run_on_ranks(look, *given, client=client4, name=given):
         np.testing.assert_equal(arguments, given)
         np.testing.assert_equal(named, {"name": given})
+
+
+class Unmeasured:
+    """An object whose size is unknown."""
+
+    def __sizeof__(self):
+        raise TypeError("without a size")
+
+
+def test_objects_without_an_estimate_of_their_size_reach_calls_cells_and_studies(client4):
+    itself = [3]
+    itself.append(itself)
+    for thing in (itself, Unmeasured()):
+
+        def kinds(comm, given, thing=thing):
+            return type(given).__name__, type(thing).__name__
+
+        name = type(thing).__name__
+        assert run_on_ranks(kinds, thing, client=client4) == [(name, name)] * 4
+        cell = cells_client.run("type(thing).__name__", {"thing": thing}, client=client4, values=True)
+        assert cell.values() == [name] * 4
+        assert taken_along(kinds)["thing"] == 0
+        study = tune(lambda _, trial, thing: len(type(thing).__name__), create_study(), 1, thing, client=client4)  # noqa: ARG005
+        assert study.best_value == len(name)
 
 
 def test_a_large_argument_goes_by_broadcast_and_with_the_call(client4):

@@ -30,6 +30,7 @@ from workbench.collective.serialize import dumps_for_ranks
 from workbench.collective.watchdog import StallDetector
 from workbench.errors import CollectiveFailed, HeadUnreachable, InvalidRequest, PlacementError, RankLost, WorkbenchError
 from workbench.placement import pinning
+from workbench.placement.object_size import estimated_bytes
 from workbench.placement.ready import wait_computed
 from workbench.session import notebook
 from workbench.session.current_client import current_client
@@ -192,7 +193,6 @@ def check_syntax(code: str) -> None:
 def _transfer(client: Client, name: str, value: Any, sent: list[Future[Any]]) -> protocol.Transfer:
     """Return how an object of the notebook reaches the ranks; futures of broadcasts are appended to `sent`."""
     from dask.base import is_dask_collection
-    from dask.sizeof import sizeof
     from distributed import Future
 
     from workbench.placement import sources
@@ -210,7 +210,7 @@ def _transfer(client: Client, name: str, value: Any, sent: list[Future[Any]]) ->
     if isinstance(value, Future):
         client.sync(wait_computed, [value], f"the value of {name}")
         return {"key": value.key}
-    parcel = _parcel(name, value) if sizeof(value) <= _AT_MOST else None
+    parcel = _parcel(name, value) if estimated_bytes(value) <= _AT_MOST else None
     if parcel is not None and len(parcel) <= _VALUE:
         return {"parcel": parcel}
     try:

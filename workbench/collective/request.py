@@ -18,6 +18,7 @@ from workbench.errors import InvalidRequest, did_you_mean
 from workbench.log.printable import brief
 from workbench.placement import from_results, inside, layout, pinning, rows, sources
 from workbench.placement.globals import taken_along
+from workbench.placement.object_size import estimated_bytes
 from workbench.session.current_client import current_client
 
 if TYPE_CHECKING:
@@ -203,7 +204,6 @@ def _slot(
 ) -> Any:
     """Return the argument, or a placeholder; the futures of a placeholder are appended to the columns."""
     from dask.base import is_dask_collection
-    from dask.sizeof import sizeof
     from distributed import Future
 
     column: Sequence[Future[Any] | None]
@@ -212,7 +212,7 @@ def _slot(
     elif isinstance(argument, Future):
         pinning.check_cluster(client, [argument], sources.type_name(argument))
         column = [argument] * len(pins or [None])
-    elif sizeof(argument) > LARGE:
+    elif estimated_bytes(argument) > LARGE:
         large[len(columns)] = argument
         column = [None] * len(pins or [None])
     else:

@@ -9,15 +9,15 @@ from collections.abc import Iterator
 from types import CodeType, FunctionType, MethodType
 from typing import Any
 
+from workbench.placement.object_size import estimated_bytes
+
 
 def taken_along(function: Any) -> dict[str, int]:
     """Return the variables that a function uses, with an estimate of the bytes of each.
 
     Variables of called functions of the same module are included, and ``self`` of a method.
     """
-    from dask.sizeof import sizeof
-
-    return {name: sizeof(value) for name, value in variables(function)}
+    return {name: estimated_bytes(value) for name, value in variables(function)}
 
 
 def variables(function: Any) -> Iterator[tuple[str, Any]]:

@@ -30,6 +30,7 @@ from workbench.errors import (
     RankLost,
 )
 from workbench.placement import pinning
+from workbench.placement.object_size import estimated_bytes
 from workbench.session.current_client import current_client
 from workbench.tune.trial import STOP, answer, failure, identity_of, run
 
@@ -367,12 +368,11 @@ def _addresses(client: Client, world: int) -> dict[int, str]:
 
 def _is_large(thing: Any, limit: int) -> bool:
     from dask.base import is_dask_collection
-    from dask.sizeof import sizeof
     from distributed import Future
 
     if is_dask_collection(thing) or isinstance(thing, Future):
         return False
-    if sizeof(thing) > limit:
+    if estimated_bytes(thing) > limit:
         return True
     try:
         return len(serialize.dumps(thing)) > limit
