@@ -7,13 +7,14 @@ import os
 import pickle
 import signal
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import dask.array as da
 import dask.dataframe as dd
 import numpy as np
 import pandas as pd
 import pytest
-from distributed import Client, LocalCluster
+from distributed import Client, Event, LocalCluster
 from scipy import sparse
 from sklearn.cluster import KMeans as LocalKMeans
 from sklearn.exceptions import ConvergenceWarning, NotFittedError
@@ -383,6 +384,33 @@ def test_what_is_not_fitted_says_so(client4):
     for model, method in ((LogisticRegression(), "predict_proba"), (KMeans(), "transform"), (KMeans(), "predict")):
         with pytest.raises(NotFittedError):
             getattr(model, method)(lazy)
+
+
+def test_a_restart_before_a_fit_has_its_parts_is_raised_as_the_loss_of_ranks():
+    def hold():
+        Event("held").set()
+        Event("never").wait(DEADLINE)
+
+    def asked(dask_scheduler):
+        return any("of a fit" in str(key) for key in dask_scheduler.tasks)
+
+    with MPICluster(1, name="again", quiet=True) as cluster, Client(cluster) as client:
+        placed = place(X, client=client)
+        held = client.submit(hold, pure=False)
+        assert Event("held").wait(DEADLINE)
+        with ThreadPoolExecutor(1) as threads:
+            fit = threads.submit(StandardScaler(engine="dask").fit, placed)
+            until("the fit waits for the rank", lambda: client.run_on_scheduler(asked))
+            cluster.restart()
+            with pytest.raises(RankLost):
+                fit.result(DEADLINE)
+        held.release()
+
+
+def test_an_engine_is_chosen_while_ranks_leave(client4, monkeypatch):
+    placed, present = place(X, client=client4), fitting.pinning.target_workers
+    monkeypatch.setattr(fitting.pinning, "target_workers", lambda *target: present(*target)[1:])
+    assert StandardScaler().fit(placed).engine_ == "mpi"
 
 
 def test_all_rows_may_weigh_the_same_number(client4):

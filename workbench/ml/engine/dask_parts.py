@@ -21,7 +21,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
-from distributed import get_worker, wait
+from distributed import get_worker
 from distributed.core import clean_exception
 from distributed.protocol.pickle import dumps
 
@@ -33,6 +33,7 @@ from workbench.ml.engine.parts import add
 from workbench.ml.engine.progress import Report
 from workbench.placement import pinning
 from workbench.placement.pinning import PinnedTask
+from workbench.placement.ready import wait_computed
 from workbench.session.head_client import ClientHead
 
 if TYPE_CHECKING:
@@ -204,10 +205,7 @@ class ActorParts:
         try:
             # `ask_part` calls the actors: here only their futures are needed.
             with client.as_current():
-                wait(made)
-                for future in made:
-                    if future.status != "finished":
-                        future.result()
+                client.sync(wait_computed, made, "a block of a fit")
             self._actors = made
         except BaseException as error:  # noqa: BLE001  (raised again)
             # The traceback of the error keeps this frame, and with it the futures.

@@ -90,7 +90,8 @@ def _has_mpi(data: Data) -> bool:
     if not serves_calls(client):
         return False
     ranks = {rank.address: pinning.world_of(rank.name) for rank in pinning.target_workers(client, "rank")}
-    return len({ranks.get(pin.address) for pin in pins}) == 1
+    # A block on a lost rank counts in no world: the call raises RankLost.
+    return len({ranks[pin.address] for pin in pins if pin.address in ranks}) < 2
 
 
 def _by_dask(task: Task, data: Data, fit: str, report: Report | None, held: HeldParts | None) -> Any:
