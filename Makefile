@@ -48,7 +48,8 @@ help:
 	@echo 'make lab            set up, open JupyterLab on notebooks/'
 	@echo 'make test           set up, run every check and every test, on Open MPI and on MPICH'
 	@echo 'make test-long      what is too long for every day: starts on a live Slurm that are killed at 20 moments,'
-	@echo '                    50 calls that fail on a rank and 50 that are interrupted, on each MPI, 1000 calls in a queue'
+	@echo '                    50 calls that fail on a rank and 50 that are interrupted, on each MPI, 1000 calls in a queue,'
+	@echo '                    10,000 operations of three notebooks'
 	@echo 'make test-stress    set up, run every test three times, beside four processes that keep the machine busy'
 	@echo 'make test-heat      set up (4 GB: Heat brings PyTorch), test the way to Heat and back'
 	@echo 'make test-trainers  set up, test the cells of the documentation with Lightning and Accelerate'
@@ -97,6 +98,7 @@ test-long: .venv/.test .venv-mpich/.test
 	WORKBENCH_CYCLES=20 .venv/bin/python -m pytest -o faulthandler_timeout=600 tests/slurm/test_orphans.py
 	WORKBENCH_CYCLES=50 .venv/bin/python -m pytest -o faulthandler_timeout=900 -k $(repeated)
 	WORKBENCH_CYCLES=50 .venv-mpich/bin/python -m pytest -o faulthandler_timeout=900 -k $(repeated)
+	WORKBENCH_CYCLES=50 .venv/bin/python -m pytest -o faulthandler_timeout=7200 tests/cluster/test_mix_of_notebooks.py
 
 .PHONY: test-heat
 test-heat: .venv-heat/.test

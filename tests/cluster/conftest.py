@@ -9,12 +9,11 @@ import time
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import pytest
 from distributed import Client
-from distributed.protocol import pickle
+from support.left import left_in
 from support.patience import DEADLINE
 from support.spmd import be_patient
 
@@ -78,31 +77,10 @@ def left_clean(request: pytest.FixtureRequest) -> Iterator[None]:
         return
     cluster: MPICluster = request.getfixturevalue("cluster4")
     deadline = time.monotonic() + DEADLINE
-    while left := _left(cluster):
+    while left := left_in(cluster):
         if time.monotonic() > deadline:
             cluster.restart()
             pytest.fail(f"left in the cluster that all tests share: {left}")
         # Exceptions that were expected hold the frames of the test, and these its futures.
         gc.collect()
         time.sleep(0.02)
-
-
-def _left(cluster: MPICluster) -> dict[str, Any]:
-    """Return what should not be in the head of a cluster that nobody uses."""
-    head: Any = cluster.scheduler_comm
-    answer = cluster.sync(head.run_function, function=pickle.dumps(_what_is_left))
-    return answer["result"] if answer["status"] == "OK" else answer
-
-
-def _what_is_left(dask_scheduler: Any) -> dict[str, Any]:
-    head = dask_scheduler.handlers["workbench_status"].__self__
-    worlds = list(head.worlds)
-    found = {
-        "tasks": [str(key) for key in dask_scheduler.tasks],
-        "worlds": [world.index for world in worlds if world.index],
-        "ranks that are gone": worlds[0].missing(),
-        "ranks that do not come back": worlds[0].broken,
-        "calls on all ranks": [*head._spmd._runs],
-        "cells": [cell.id for cell in head.cells._cells.values() if not cell.task.done()],
-    }
-    return {what: left for what, left in found.items() if left}

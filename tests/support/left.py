@@ -1,0 +1,30 @@
+"""What tests have left in a cluster."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from distributed.protocol import pickle
+
+from workbench import MPICluster
+
+
+def left_in(cluster: MPICluster) -> dict[str, Any]:
+    """Return what should not be in the head of a cluster that nobody uses."""
+    head: Any = cluster.scheduler_comm
+    answer = cluster.sync(head.run_function, function=pickle.dumps(_what_is_left))
+    return answer["result"] if answer["status"] == "OK" else answer
+
+
+def _what_is_left(dask_scheduler: Any) -> dict[str, Any]:
+    head = dask_scheduler.handlers["workbench_status"].__self__
+    worlds = list(head.worlds)
+    found = {
+        "tasks": [str(key) for key in dask_scheduler.tasks],
+        "worlds": [world.index for world in worlds if world.index],
+        "ranks that are gone": worlds[0].missing(),
+        "ranks that do not come back": worlds[0].broken,
+        "calls on all ranks": [*head._spmd._runs],
+        "cells": [cell.id for cell in head.cells._cells.values() if not cell.task.done()],
+    }
+    return {what: left for what, left in found.items() if left}
