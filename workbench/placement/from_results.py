@@ -55,8 +55,6 @@ def to_blocks(value: Any, number: int, *, per: str, collection: int) -> list[tup
     PlacementError
         If the value is of another kind.
     """
-    from dask.dataframe.utils import clear_known_categories
-
     several = isinstance(value, tuple)
     if several and not value:
         raise PlacementError('the function returned an empty tuple for result="blocks". Return at least one block.')
@@ -65,9 +63,12 @@ def to_blocks(value: Any, number: int, *, per: str, collection: int) -> list[tup
         # `numpy.asarray` would drop the mask.
         masked = isinstance(part, np.ma.MaskedArray)
         if isinstance(part, pd.DataFrame | pd.Series):
+            # The package first: another thread may import it, and two imports from both ends find modules half made.
+            import dask.dataframe as dd
+
             block: Any = schema.native(rows.owned_frame([part]))
             # Ranks may have different categories.
-            meta: Any = clear_known_categories(block.iloc[:0])
+            meta: Any = dd.utils.clear_known_categories(block.iloc[:0])
             types = schema.described(block)
             key: tuple[Any, ...] = (placed_name(per, collection, column), number)
         elif isinstance(part, np.ndarray) and part.ndim and not part.dtype.hasobject and not masked:

@@ -181,12 +181,12 @@ def owned_tensor(pieces: Sequence[Any], *, device: str, copy: bool = False, decl
 
 def owned_frame(pieces: Sequence[Any], *, copy: bool = False, types: schema.Types | None = None) -> Any:
     """Return the concatenated pandas frames or series, in these types; a single one copied with `copy`."""
-    from dask.dataframe.dispatch import concat
-
     if types is not None:
         pieces = [schema.conform(piece, types) for piece in pieces]
     if len(pieces) > 1:
-        return concat(list(pieces))
+        import dask.dataframe as dd  # not a module of the package first, as in `from_results.to_blocks`
+
+        return dd.dispatch.concat(list(pieces))
     return pieces[0].copy() if copy else pieces[0]
 
 

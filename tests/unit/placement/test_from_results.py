@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 import uuid
 
 import numpy as np
 import pandas as pd
 import pytest
 from distributed import wait
+from support.patience import DEADLINE
 
 from workbench.errors import PlacementError
 from workbench.placement import from_results, sources
@@ -164,3 +167,30 @@ def test_frames_without_a_common_type_name_the_ranks(client):
 def test_what_does_not_fit_together_names_the_rank_and_both(values, words):
     with pytest.raises(PlacementError, match=words):
         from_results.require_consistent(told(*values))
+
+
+WATCHED = """
+import importlib._bootstrap, sys
+import numpy as np, pandas as pd
+from workbench.placement import from_results, rows
+
+class Watch:
+    def find_spec(self, name, *_):
+        if name == "dask.dataframe":
+            print([each for each in importlib._bootstrap._module_locks if each.startswith(name + ".")])
+
+sys.meta_path.insert(0, Watch())
+frame = pd.DataFrame({"a": [1.5]})
+from_results.to_blocks(np.arange(3), 0, per="rank", collection=0)
+print("array")
+"""
+
+
+@pytest.mark.parametrize(
+    "made", ["from_results.to_blocks(frame, 0, per='rank', collection=0)", "rows.owned_frame([frame, frame])"]
+)
+def test_blocks_that_are_frames_import_all_of_dask_dataframe_and_arrays_nothing(made):
+    # A thread that imports a module of a package finds modules half made, if another thread imports the package.
+    words = [sys.executable, "-c", WATCHED + made]
+    done = subprocess.run(words, check=True, capture_output=True, text=True, timeout=DEADLINE)
+    assert done.stdout == "array\n[]\n"
