@@ -319,10 +319,10 @@ class Cells:
 
 
 def _unpack(parcel: bytes) -> tuple[Any, str | None]:
-    """Return the value of a parcel, and None or an error as text: a `SystemExit` would end the event loop."""
+    """Return the value of a parcel, and None or an error as text."""
     try:
         return loads(parcel), None
-    except BaseException as error:  # noqa: BLE001  (whatever the class of the user raises)
+    except Exception as error:  # noqa: BLE001  (whatever the class of the user raises)
         return None, in_words(error)
 
 
