@@ -438,13 +438,12 @@ class MPICluster(EndingLoop):
         >>> engines[:].apply_sync(os.getpid)  # doctest: +SKIP
         [4711, 4712, 4713, 4714]
         """
-        from workbench.cells.deadlines import ENGINES
         from workbench.cells.engine_client import forwarded, rank_client
-        from workbench.cells.protocol import REACH
+        from workbench.cells.protocol import ENGINES_S, REACH
 
         if self.asynchronous:
             raise InvalidRequest("ipyparallel() needs a synchronous cluster. Use MPICluster.attach(name) in a thread.")
-        reach = self.sync(self._connection.call, REACH, ENGINES, world=world)
+        reach = self.sync(self._connection.call, REACH, ENGINES_S, world=world)
         connection = forwarded(reach["connection"], partial(self.forward, f"engines of world {world}"))
         return rank_client(connection, len(reach["idents"]), self.get_client, identity())
 

@@ -235,9 +235,8 @@ def test_a_cell_whose_objects_take_long_is_given_up_and_does_not_come_between_th
 
 def test_objects_that_cannot_be_made_on_a_rank_are_told_and_the_ranks_go_on(client4):
     cells_client.run("import math", client=client4).check()
-    with pytest.raises(
-        CollectiveFailed, match="cannot unpickle 'thing', which the notebook has sent: UnpicklingError: SystemExit: no license"
-    ):
+    words = "cannot unpickle 'thing', which the notebook has sent: UnpicklingError: SystemExit: no license"
+    with pytest.raises(CollectiveFailed, match=words):
         cells_client.run("1", {"thing": unpacked.Does(unpacked.leave)}, client=client4)
     # nobody is left waiting for that cell
     until("completion", lambda: cells_client.complete("math.sq", client4) == ["math.sqrt"])

@@ -30,7 +30,7 @@ from workbench.collective.serialize import dumps_for_ranks
 from workbench.collective.watchdog import StallDetector
 from workbench.errors import CollectiveFailed, HeadUnreachable, InvalidRequest, PlacementError, RankLost, WorkbenchError
 from workbench.placement import pinning
-from workbench.placement.object_size import estimated_bytes
+from workbench.placement.globals import estimated_bytes
 from workbench.placement.ready import wait_computed
 from workbench.session import notebook
 from workbench.session.current_client import current_client

@@ -20,7 +20,7 @@ from ipyparallel.controller.app import IPController
 from traitlets import Callable
 from traitlets.config import Config
 
-from workbench.cells.deadlines import REGISTER
+from workbench.cells.protocol import REGISTER_S
 
 # Milliseconds between heartbeats: an engine is registered at the second heartbeat.
 _PERIOD = 150
@@ -94,7 +94,7 @@ def main() -> None:
     settings.HeartMonitor.period = _PERIOD
     settings.HeartMonitor.max_heartmonitor_misses = _PATIENCE
     settings.TaskScheduler.scheme_name = "leastload"
-    settings.IPController.registration_timeout = int(REGISTER)
+    settings.IPController.registration_timeout = int(REGISTER_S)
     settings.IPController.ip = arguments.address
     settings.IPController.location = arguments.address
     settings.IPController.enable_curve = True

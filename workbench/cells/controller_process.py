@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from workbench.cancellation import run_to_end
 from workbench.cells import protocol
-from workbench.cells.deadlines import ANSWER, CONTROLLER
+from workbench.cells.protocol import ANSWER_S, CONTROLLER_S
 from workbench.collective.rank_rpc import RankRPC, gather_or_cancel
 from workbench.deploy import logs
 from workbench.errors import CollectiveFailed
@@ -63,9 +63,9 @@ class Engines:
                 self._process, self._ready = None, {}
             new = [rank for rank, address in ranks.ranks.items() if address not in self._ready]
             if new:
-                await gather_or_cancel([self._control(), *(ranks.ask(rank, protocol.WARM, ANSWER) for rank in new)])
+                await gather_or_cancel([self._control(), *(ranks.ask(rank, protocol.WARM, ANSWER_S) for rank in new)])
                 idents = await gather_or_cancel(
-                    ranks.ask(rank, protocol.ENGINE, ANSWER, connection=self._connections["engine"]) for rank in new
+                    ranks.ask(rank, protocol.ENGINE, ANSWER_S, connection=self._connections["engine"]) for rank in new
                 )
                 self._ready |= {ranks.ranks[rank]: ident for rank, ident in zip(new, idents, strict=True)}
         return {
@@ -107,7 +107,7 @@ class Engines:
         line = b""
         try:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(CONTROLLER):
+                async with asyncio.timeout(CONTROLLER_S):
                     line = await self._process.stdout.readline()  # type: ignore[union-attr]
         finally:
             if not line:  # also if a rank has failed meanwhile: the next cell starts another controller

@@ -24,7 +24,7 @@ from traitlets.config import Config
 
 from workbench.cells import namespaces
 from workbench.cells.coroutine import interrupt_coroutine
-from workbench.cells.deadlines import REGISTER
+from workbench.cells.protocol import REGISTER_S
 from workbench.collective import process_state
 from workbench.errors import StartError
 from workbench.log.written import is_of_worker
@@ -270,7 +270,7 @@ def serve(
             id=rank,
             enable_nanny=False,
             max_heartbeat_misses=0,
-            timeout=REGISTER,
+            timeout=REGISTER_S,
             auto_create=True,
             log_level="ERROR",
             registered=registered,

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 from workbench.cells import namespaces
-from workbench.cells.deadlines import REACH
+from workbench.cells.protocol import REACH_S
 from workbench.cells.run_cell import Ping, RunCell
 from workbench.errors import HeadUnreachable, InvalidRequest
 from workbench.hints import Command
@@ -55,7 +55,7 @@ def connect(connection: dict[str, Any], kind: Any = None) -> Any:
     from ipyparallel import Client
 
     try:
-        return (kind or Client)(dict(connection), timeout=REACH)
+        return (kind or Client)(dict(connection), timeout=REACH_S)
     except (OSError, TimeoutError) as error:
         raise unreachable(connection) from error
 
@@ -64,7 +64,7 @@ def unreachable(connection: dict[str, Any]) -> HeadUnreachable:
     """Return the error of a controller or of engines that do not answer."""
     host = connection["interface"].partition("://")[2]
     return HeadUnreachable(
-        f"the engines on the ranks did not answer within {REACH:.0f} s. One of the hosts is overloaded, or this "
+        f"the engines on the ranks did not answer within {REACH_S:.0f} s. One of the hosts is overloaded, or this "
         f"host does not reach the separate ports of {host} for cells.",
         hint="MPICluster.attach(name, ssh_tunnel=host) forwards these ports: use a client of that cluster object.",
     )
@@ -119,7 +119,7 @@ def rank_client(connection: dict[str, Any], ranks: int, dask: Callable[[], Any],
 
         become_distributed, stop_distributed, send_signal = become_dask, stop_dask, shutdown
 
-    deadline = time.monotonic() + REACH
+    deadline = time.monotonic() + REACH_S
     while True:
         client = connect(connection, RankClient)
         try:
@@ -161,7 +161,7 @@ class EngineClient:
         HeadUnreachable
             If the engines do not answer.
         """
-        deadline, pause = time.monotonic() + REACH, _TRY
+        deadline, pause = time.monotonic() + REACH_S, _TRY
         missing = {rank: ident for rank, ident in idents.items() if ident not in self._reached}
         tries: dict[int, list[tuple[Promise[Any], Promise[Any]]]] = {rank: [] for rank in missing}
         while missing:

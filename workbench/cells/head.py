@@ -18,7 +18,7 @@ from workbench import config
 from workbench.cancellation import run_to_end
 from workbench.cells import protocol
 from workbench.cells.controller_process import Engines
-from workbench.cells.deadlines import ANSWER
+from workbench.cells.protocol import ANSWER_S
 from workbench.collective.cancelled import Cancelled
 from workbench.collective.operation import Outcomes
 from workbench.collective.queue import CallQueue, Turn, gone, just_being
@@ -153,7 +153,7 @@ class Cells(SchedulerPlugin):
         if place is None or 0 not in place.present or self.queue.is_taken(place):
             return []
         ranks = RankRPC(self.scheduler, world, self.worlds.members(place), "a completion")
-        return list(await ranks.ask(0, protocol.COMPLETE, ANSWER, text=text, namespace=namespace))
+        return list(await ranks.ask(0, protocol.COMPLETE, ANSWER_S, text=text, namespace=namespace))
 
     async def close(self) -> None:
         """End the controllers."""
@@ -333,7 +333,7 @@ class _Cell:
                 "names": transfers[rank],
             }
             async with admitted:
-                await self._members.ask(rank, protocol.PREPARE, ANSWER, **message)
+                await self._members.ask(rank, protocol.PREPARE, ANSWER_S, **message)
 
         await gather_or_cancel(map(reserve, ranks))
         self.granted.set_result({**reach, "ranks": ranks, "size": world.ranks})

@@ -16,7 +16,7 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Unpack
 
 from workbench.cells import namespaces, protocol
-from workbench.cells.deadlines import MEET, REGISTER
+from workbench.cells.protocol import MEET_S, REGISTER_S
 from workbench.cells.rank_cell import Cell, completions, run_in_shell
 from workbench.cells.run_cell import CellOutcome, RunCell
 from workbench.collective import process_state
@@ -102,11 +102,11 @@ class Cells:
             self._connection, self._engine, self._engine_end = connection, Future[str](), Future[Any]()
             self._main.submit(functools.partial(self._become_engine, connection, self._engine, self._engine_end))
         try:
-            async with asyncio.timeout(REGISTER):
+            async with asyncio.timeout(REGISTER_S):
                 return await asyncio.shield(asyncio.wrap_future(self._engine))
         except TimeoutError:
             raise CollectiveFailed(
-                f"the engine of the rank did not start within {REGISTER:.0f} s.",
+                f"the engine of the rank did not start within {REGISTER_S:.0f} s.",
                 hint=("See the log of the rank: ", Command("logs")),
             ) from None
 
@@ -282,7 +282,7 @@ class Cells:
             self._communicators = CommunicatorCache(self._context.cells, "cells")
         serial = cell.request["serial"]
         if serial not in self._comms:
-            check = functools.partial(cell.check_meeting, time.monotonic() + MEET)
+            check = functools.partial(cell.check_meeting, time.monotonic() + MEET_S)
             communicator = self._communicators.get(serial, cell.request["ranks"], check)
             self._comms[serial] = Communicator(communicator, cell.watch, serial)
         comm_world.enter(self._comms[serial])

@@ -17,8 +17,7 @@ from workbench.collective.serialize import Placeholder
 from workbench.errors import InvalidRequest, did_you_mean
 from workbench.log.printable import brief
 from workbench.placement import from_results, inside, layout, pinning, rows, sources
-from workbench.placement.globals import taken_along
-from workbench.placement.object_size import estimated_bytes
+from workbench.placement.globals import estimated_bytes, taken_along
 from workbench.session.current_client import current_client
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""Variables that are pickled with a function of a notebook: globals, and variables of enclosing functions."""
+"""Variables that are pickled with a function of a notebook, also those of enclosing functions, and their sizes."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ from collections.abc import Iterator
 from types import CodeType, FunctionType, MethodType
 from typing import Any
 
-from workbench.placement.object_size import estimated_bytes
-
 
 def taken_along(function: Any) -> dict[str, int]:
     """Return the variables that a function uses, with an estimate of the bytes of each.
@@ -18,6 +16,16 @@ def taken_along(function: Any) -> dict[str, int]:
     Variables of called functions of the same module are included, and ``self`` of a method.
     """
     return {name: estimated_bytes(value) for name, value in variables(function)}
+
+
+def estimated_bytes(thing: Any) -> int:
+    """Return Dask's estimate of the bytes of an object; 0 without one, as for a list that contains itself."""
+    from dask.sizeof import sizeof
+
+    try:
+        return int(sizeof(thing))
+    except Exception:  # noqa: BLE001  (whatever the class of the user raises; the pickler decides)
+        return 0
 
 
 def variables(function: Any) -> Iterator[tuple[str, Any]]:

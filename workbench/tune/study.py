@@ -30,7 +30,7 @@ from workbench.errors import (
     RankLost,
 )
 from workbench.placement import pinning
-from workbench.placement.object_size import estimated_bytes
+from workbench.placement.globals import estimated_bytes
 from workbench.session.current_client import current_client
 from workbench.tune.trial import STOP, answer, failure, identity_of, run
 

@@ -8,7 +8,7 @@ import threading
 from ipyparallel.controller.app import IPController
 from ipyparallel.controller.heartmonitor import HeartMonitor
 
-from workbench.cells import controller, deadlines
+from workbench.cells import controller, protocol
 from workbench.cells.controller import Controller, Monitor
 
 
@@ -41,5 +41,5 @@ def test_heartbeats_are_not_logged(monkeypatch):
 
 
 def test_a_step_of_the_start_of_engines_has_a_shorter_deadline_than_the_request_that_contains_it():
-    assert deadlines.REGISTER < deadlines.ANSWER
-    assert max(deadlines.CONTROLLER, deadlines.ANSWER) + deadlines.ANSWER < deadlines.ENGINES
+    assert protocol.REGISTER_S < protocol.ANSWER_S
+    assert max(protocol.CONTROLLER_S, protocol.ANSWER_S) + protocol.ANSWER_S < protocol.ENGINES_S
