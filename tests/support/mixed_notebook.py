@@ -57,8 +57,6 @@ class Notebook:
 
     cluster: MPICluster
     client: Client
-    prefix: str
-    """The names of cells begin with this, because all notebooks share the names."""
     restarts: int
     """Restarts of the ranks that notebook 0 makes meanwhile."""
     counts: collections.Counter[str] = field(default_factory=collections.Counter)
@@ -76,10 +74,6 @@ class Notebook:
     def size(self) -> int:
         """Number of ranks."""
         return self.cluster.record.ranks
-
-    def name(self, name: str) -> str:
-        """Return the name that a cell of this notebook uses."""
-        return self.prefix + name
 
     def cell(self, code: str, names: dict[str, Any] | None = None, *, values: bool = True) -> cells.CellResult:
         """Run a cell; Ctrl-C raises an error here, as in the other operations."""
@@ -274,9 +268,10 @@ def fit(notebook: Notebook, chance: random.Random) -> tuple[Any, Any]:
 
 @kind
 def cells_with_names(notebook: Notebook, chance: random.Random) -> tuple[Any, Any]:
-    name, value = notebook.name("known"), chance.randrange(1000)
-    notebook.cell(f"{name} = comm.allreduce({value} + rank)", values=False).check()
-    found = cells.evaluate(f"{name} + rank", client=notebook.client)
+    value = chance.randrange(1000)
+    notebook.cell(f"known = comm.allreduce({value} + rank)", values=False).check()
+    # Between the two cells, those of other notebooks use the same name.
+    found = cells.evaluate("known + rank", client=notebook.client)
     total = notebook.size * value + sum(range(notebook.size))
     return found, [total + rank for rank in range(notebook.size)]
 
@@ -284,11 +279,9 @@ def cells_with_names(notebook: Notebook, chance: random.Random) -> tuple[Any, An
 @kind
 def cell_with_objects(notebook: Notebook, chance: random.Random) -> tuple[Any, Any]:
     X, factor, task = rows(chance), chance.randrange(10), notebook.client.submit(abs, -7, pure=False)
-    names = {notebook.name("X"): workbench.place(X), notebook.name("factor"): factor, notebook.name("task"): task}
-    block, by, seven = names
-    result = notebook.cell(f"comm.allreduce({block}.sum(axis=0)) * {by} + {seven}", names)
-    forget = f"del {block}, {by}, {seven}"
-    notebook.cell(forget, values=False).check()
+    names = {"X": workbench.place(X), "factor": factor, "task": task}
+    result = notebook.cell("comm.allreduce(X.sum(axis=0)) * factor + task", names)
+    notebook.cell("del X, factor, task", values=False).check()
     return result.values(), [X.sum(axis=0) * factor + 7] * notebook.size
 
 
@@ -457,7 +450,7 @@ def main() -> None:
     options = parser.parse_args()
     signal.signal(signal.SIGINT, signal.default_int_handler)
     with MPICluster.attach(options.name) as cluster, Client(cluster) as client:
-        notebook = Notebook(cluster, client, f"of_{options.number}_", options.restarts)
+        notebook = Notebook(cluster, client, options.restarts)
         began = time.monotonic()
         mix(notebook, options)
         tell(
