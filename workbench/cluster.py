@@ -29,7 +29,7 @@ from workbench.launch.options import options as cluster_options
 from workbench.log import debug_log
 from workbench.metrics.frames import frame
 from workbench.metrics.openmetrics import text
-from workbench.session import ended_clients
+from workbench.session import clients
 from workbench.session.notebook import dashboard_path, identity
 
 _END_CHECK_INTERVAL_MS = 3000
@@ -217,7 +217,7 @@ class MPICluster(EndingLoop):
         watch.start()
 
     async def _close_if_gone(self) -> None:
-        ended_clients.ask_first(self, self._ending_error)
+        clients.mend(self, self._ending_error)
         # Dask would try to reach the scheduler, and log errors.
         if self.status == Status.running and await self._connection.gone() and self.status == Status.running:
             end = await self._connection.end_reason()
@@ -230,7 +230,7 @@ class MPICluster(EndingLoop):
     async def leave(self) -> None:
         """Disconnect from the cluster, which has ended, and close the clients of this object; called on the loop."""
         await self.detach()
-        self._end_loop_soon(await ended_clients.close(self, self._connection.lost()))
+        self._end_loop_soon(await clients.close(self, self._connection.lost()))
 
     async def _await_address(self, progress: Progress) -> None:
         while (record := await asyncio.to_thread(self._job.look)).address is None:

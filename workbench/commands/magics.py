@@ -30,7 +30,7 @@ from workbench.deploy.record import Record
 from workbench.errors import WorkbenchError
 from workbench.hints import NOTEBOOK, Command
 from workbench.metrics.magics import ProfileMagics
-from workbench.session.ended_clients import without_cancellations
+from workbench.session.clients import without_cancellations
 from workbench.text import split
 
 if TYPE_CHECKING:

@@ -1,6 +1,7 @@
-"""The Dask clients of a cluster that has ended.
+"""The Dask clients of a cluster: their end with the cluster, and interrupts.
 
-Dask would cancel the futures for an unknown reason, try to reach the scheduler for 30 s, and log errors.
+After the end of the cluster, Dask would cancel the futures for an unknown reason, try to reach the scheduler for 30 s,
+and log errors.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import contextlib
 import functools
 import logging
 from collections.abc import Awaitable, Callable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -31,14 +32,18 @@ async def close(cluster: Cluster, ending: Exception) -> list[Client]:
     return clients
 
 
-def ask_first(cluster: Cluster, ending: Callable[[], Awaitable[Exception | None]]) -> None:
-    """Let the futures of all clients of a cluster fail with the result of `ending`, if any, when a connection breaks.
+def mend(cluster: Cluster, ending: Callable[[], Awaitable[Exception | None]]) -> None:
+    """Replace two steps of all clients of a cluster, which Dask takes without regard to ends and interrupts.
 
-    Dask cancels the futures before the end of the cluster is noticed otherwise.
+    When a connection breaks, the futures fail with the result of `ending`, if any: Dask cancels the futures before the
+    end of the cluster is noticed. Ctrl-C before a gather has begun does not cancel all later
+    ones, nor those of other threads.
     """
     for client in _clients(cluster):
         if "_reconnect" not in vars(client):
-            vars(client)["_reconnect"] = functools.partial(_reconnect, client, client._reconnect, ending)  # noqa: SLF001
+            reconnect, gather = client._reconnect, client._gather  # noqa: SLF001
+            vars(client)["_reconnect"] = functools.partial(_reconnect, client, reconnect, ending)
+            vars(client)["_gather"] = functools.partial(_gather, client, gather)
 
 
 async def _reconnect(
@@ -48,6 +53,18 @@ async def _reconnect(
         _fail_futures(client, error)
     if client.status == "connecting":  # not closed meanwhile
         await reconnect()
+
+
+async def _gather(client: Any, gather: Callable[..., Awaitable[Any]], *args: Any, **kwargs: Any) -> Any:
+    while True:
+        try:
+            return await gather(*args, **kwargs)
+        except asyncio.CancelledError:
+            # The next gather would wait for this future.
+            if client._gather_future is not None and client._gather_future.cancelled():  # noqa: SLF001
+                client._gather_keys = client._gather_future = None  # noqa: SLF001
+            if asyncio.current_task().cancelling():  # type: ignore[union-attr]  # else another gather was cancelled
+                raise
 
 
 def _clients(cluster: Cluster) -> list[Client]:

@@ -1,0 +1,36 @@
+"""The Dask clients of a cluster."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from distributed import Client, LocalCluster
+from support.patience import DEADLINE
+
+from workbench.session import clients
+
+
+async def no_end():
+    """Return no reason of an end."""
+
+
+async def test_an_interrupt_before_a_gather_has_begun_cancels_neither_later_nor_other_ones():
+    async with (
+        LocalCluster(n_workers=1, processes=False, dashboard_address=None, asynchronous=True) as cluster,
+        Client(cluster, asynchronous=True) as client,
+    ):
+        clients.mend(cluster, no_end)
+        future = client.submit(sum, [1, 2], pure=False)
+        await future
+        gathering = asyncio.ensure_future(client.gather(future))
+        while client._gather_future is None:  # noqa: ASYNC110  (there is no event for this)
+            await asyncio.sleep(0)
+        of_another_thread = asyncio.ensure_future(client.gather(future))
+        await asyncio.sleep(0)
+        gathering.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await gathering
+
+        async with asyncio.timeout(DEADLINE):
+            assert await client.gather(future) == await of_another_thread == 3
