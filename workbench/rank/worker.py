@@ -11,7 +11,7 @@ import threading
 import time
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import dask
 import psutil
@@ -46,6 +46,9 @@ from workbench.mpi.threads import MainThread
 from workbench.rank.memory_limit import MemoryLimit
 from workbench.session import current_worker
 from workbench.text import rank_name
+
+if TYPE_CHECKING:
+    from dask.typing import Key
 
 # Seconds after which the process of a closing worker is ended: a task may be stuck in C code.
 _CLOSE_TIMEOUT_S = 3.0
@@ -88,6 +91,23 @@ class RankWorker(UnixHTTP, Worker):
         # Without the folders of the cluster and the worker, which say nothing to users.
         folder = str(Path(self.local_directory).parents[2])
         return {"folder": folder, "free": free, "largest": max(largest, _LITTLE)}
+
+    async def gather(self, who_has: dict[Key, list[str]]) -> dict[Key, object]:
+        """Get copies of values from other ranks, and report the copies to the head.
+
+        The head may have released a value during the transfer, or may no longer wait for the answer, and has the rank
+        drop the copy then.
+        """
+        try:
+            return await super().gather(who_has)
+        finally:
+            self.batched_send(
+                {
+                    "op": "add-keys",
+                    "keys": [key for key in who_has if key in self.data],
+                    "stimulus_id": f"gather-{time.time()}",
+                }
+            )
 
     async def close(self, *args: Any, **kwargs: Any) -> Any:
         """Close the worker; if that hangs, the process ends after a timeout."""
