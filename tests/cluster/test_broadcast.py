@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import subprocess
@@ -12,11 +13,13 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 from distributed import Client, Event, LocalCluster
+from support.left import left_in
 from support.on_ranks import hold, holds_range, let_go, under_way
 from support.processes import DEADLINE, until
 
 from workbench import MPICluster, broadcast
 from workbench.collective import broadcast as broadcast_module
+from workbench.collective import protocol
 from workbench.errors import CollectiveFailed, CollectiveTimeout, InvalidRequest, RankLost
 from workbench.placement.alignment import is_aligned
 
@@ -149,6 +152,36 @@ async def test_it_can_be_awaited(cluster4):
     async with Client(cluster4.scheduler_address, security=cluster4.security, asynchronous=True) as client:
         future = await broadcast(client, [1, 2])
         assert await future == [1, 2]
+
+
+async def test_a_cancelled_broadcast_leaves_nothing_if_its_request_arrives_after_its_release(cluster4):
+    name = protocol.BROADCAST_BEGIN
+
+    def postpone(dask_scheduler):
+        begin, arrived, go_on = dask_scheduler.handlers[name], asyncio.Event(), asyncio.Event()
+
+        async def late(**request):
+            dask_scheduler.handlers[name] = begin
+            arrived.set()
+            await go_on.wait()
+            return await begin(**request)
+
+        dask_scheduler.handlers[name], dask_scheduler.postponed = late, (arrived, go_on)
+
+    async def arrival(dask_scheduler):
+        await dask_scheduler.postponed[0].wait()
+
+    async with Client(cluster4.scheduler_address, security=cluster4.security, asynchronous=True) as client:
+        await client.run_on_scheduler(postpone)
+        sending = asyncio.ensure_future(broadcast(client, 7))
+        await client.run_on_scheduler(arrival)
+        sending.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await sending
+        for _ in range(2):  # tasks take the same way as the release, the second one behind it
+            await client.submit(abs, -7, pure=False)
+        await client.run_on_scheduler(lambda dask_scheduler: dask_scheduler.postponed[1].set())
+        await asyncio.to_thread(until, "no key is left", lambda: "tasks" not in left_in(cluster4))
 
 
 def test_a_client_that_reaches_no_rank_uploads_through_the_head(cluster4, monkeypatch):

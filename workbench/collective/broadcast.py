@@ -89,21 +89,20 @@ async def send(client: Client, obj: Any, timeout: float) -> Future[Any]:
     in_memory: Any = "memory"
     # The caller gets the future only when the value is in memory. After an error its release drops the value.
     future: Future[Any] = Future(key, client, state=in_memory)
+    beginning = asyncio.ensure_future(head.begin(protocol.BROADCAST_BEGIN, key=key, client=client.id))
     try:
         async with asyncio.timeout_at(deadline + _GRACE):
-            root = await head.begin(protocol.BROADCAST_BEGIN, key=key, client=client.id)
+            root = await asyncio.shield(beginning)
             await _upload(client, head, root, key, obj)
             left = deadline - asyncio.get_running_loop().time()
             await head.call(protocol.BROADCAST, key=key, client=client.id, timeout=left)
-    except TimeoutError as error:
-        future.release()
-        if isinstance(error, CollectiveTimeout):
-            raise
-        raise CollectiveTimeout(
-            f"a broadcast was not done within {timeout:g} s. Increase timeout=, or read the logs of the cluster."
-        ) from error
-    except BaseException:
-        future.release()
+    except BaseException as error:
+        # The release uses another connection than this request, and has no effect if the request arrives later.
+        beginning.add_done_callback(lambda _: future.release())
+        if isinstance(error, TimeoutError) and not isinstance(error, CollectiveTimeout):
+            raise CollectiveTimeout(
+                f"a broadcast was not done within {timeout:g} s. Increase timeout=, or read the logs of the cluster."
+            ) from error
         raise
     return future
 
