@@ -25,7 +25,10 @@ def identity() -> str:
         return _PROCESS
     from ipykernel.connect import get_connection_file
 
-    return f"{socket.gethostname()}:{Path(get_connection_file()).stem}"
+    try:
+        return f"{socket.gethostname()}:{Path(get_connection_file()).stem}"
+    except RuntimeError:  # a kernel inside another program, or one that is not of ipykernel
+        return _PROCESS
 
 
 def is_kernel() -> bool:
