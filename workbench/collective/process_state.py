@@ -42,13 +42,15 @@ class _State(NamedTuple):
 
 
 _before: _State
+# The state at the end of the last call or cell: before a task that has set something for a while, and restored it.
+_left = _State([], None, -1, -1)
 
 
 def keep_output() -> None:
     """Keep the streams and the log that this process has now: calls and cells leave these."""
-    global _log  # noqa: PLW0603
+    global _log, _left
     streams.update((name, getattr(sys, name)) for name in ("stdin", "stdout", "stderr"))
-    _log = os.dup(1)
+    _log, _left = os.dup(1), _state()
 
 
 def set_stream(name: str, stream: Any) -> None:
@@ -87,14 +89,18 @@ def restored(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     try:
         return copy_context().run(function, *args, **kwargs)
     finally:
-        _restore_handlers(handlers)
-        changed = _changed()
-        with _lock:
-            _running -= 1
-            if changed:
-                _restore_streams(changed)
-            if not _running:
-                _restore(_before)
+        try:
+            _restore_handlers(handlers)
+        except BaseException:  # noqa: BLE001  (raised by a handler of the user, whose signal comes now)
+            _restore_handlers(handlers)
+        finally:
+            changed = _changed()
+            with _lock:
+                _running -= 1
+                if changed:
+                    _restore_streams(changed)
+                if not _running:
+                    _restore(_before)
 
 
 def _current() -> list[Any]:
@@ -144,17 +150,22 @@ def _restore_streams(changed: dict[str, bool]) -> None:
 
 
 def _restore(before: _State) -> None:
-    sys.setrecursionlimit(before.recursion_limit)
+    global _left  # noqa: PLW0603
+    now = _state()
+    if now.recursion_limit != _left.recursion_limit:
+        sys.setrecursionlimit(before.recursion_limit)
     # A comparison of files could ask a file server.
     if _log is not None and not _position(_log) == _position(1) == _position(2):
         _flush(sys.stdout)
         flush_c()
         os.dup2(_log, 1)
         os.dup2(_log, 2)
-    if before.directory is not None and _directory() != before.directory:
+    if before.directory is not None and now.directory not in (before.directory, _left.directory):
         with suppress(OSError):  # deleted meanwhile
             os.chdir(before.directory)
-    os.umask(before.umask)
+    if now.umask != _left.umask:
+        os.umask(before.umask)
+    _left = _state()
 
 
 def _position(number: int) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -102,6 +103,39 @@ def test_a_stream_that_a_task_has_set_for_a_while_does_not_come_back(rank_stream
         restored(task.close)
 
     assert sys.stdout is rank_streams["stdout"]
+
+
+def test_a_directory_and_a_umask_that_a_task_has_set_for_a_while_do_not_come_back(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "task").mkdir()
+    umask = restored(os.umask, 0o022)
+    with contextlib.ExitStack() as task:
+        task.enter_context(contextlib.chdir("task"))
+        task.callback(os.umask, os.umask(0o007))
+        restored(task.close)
+    current = os.umask(umask)
+    os.umask(current)
+
+    assert (Path.cwd(), current) == (tmp_path, umask)
+
+
+def test_a_signal_handler_that_raises_after_the_end_of_a_cell_keeps_nothing_from_restoration(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    before, set_timer, errors = signal.getsignal(signal.SIGALRM), signal.setitimer, [TimeoutError()]
+
+    def interrupted(*args):
+        if errors:
+            raise errors.pop()
+        return set_timer(*args)
+
+    def change():
+        os.chdir("/")
+        signal.signal(signal.SIGALRM, lambda *_: None)
+
+    monkeypatch.setattr(signal, "setitimer", interrupted)
+    restored(change)
+
+    assert (errors, Path.cwd(), signal.getsignal(signal.SIGALRM)) == ([], tmp_path, before)
 
 
 def test_a_change_before_a_call_stays_in_force(tmp_path, monkeypatch, rank_streams):
