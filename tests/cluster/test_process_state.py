@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from support.patience import DEADLINE
@@ -66,3 +68,27 @@ def test_a_call_or_a_cell_that_restores_nothing_leaves_the_process_to_later_ones
         for change in CHANGES | ON_MAIN_THREAD:
             cells_client.run(f"(CHANGES | ON_MAIN_THREAD)[{change!r}]()\nNone", client=client, timeout=DEADLINE)
             assert seen() == before, f"{change} in a cell"
+
+
+def waits_for_task(comm, folder):
+    (folder / str(comm.rank)).touch()
+    until("the task runs", (folder / "task").exists)
+
+
+def in_own_directory(folder):
+    with contextlib.chdir(folder):
+        (folder / "task").touch()
+        until("the end of the call", (folder / "end").exists)
+        return Path.cwd()
+
+
+def test_the_end_of_a_call_leaves_the_directory_of_a_task_and_later_calls_have_that_before_both(client4, tmp_path):
+    before = run_on_ranks(lambda _: Path.cwd(), client=client4, timeout=DEADLINE)
+    call = spmd(waits_for_task, client=client4).submit(tmp_path)
+    until("the call runs on all ranks", lambda: len(list(tmp_path.iterdir())) == 4)
+    task = client4.submit(in_own_directory, tmp_path)
+    call.result(DEADLINE)
+    (tmp_path / "end").touch()
+
+    assert task.result(DEADLINE) == tmp_path
+    assert run_on_ranks(lambda _: Path.cwd(), client=client4, timeout=DEADLINE) == before

@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from contextvars import copy_context
 from typing import Any, NamedTuple, ParamSpec, TypeVar
@@ -27,6 +27,8 @@ _TIMERS = {
 
 streams: dict[str, Any] = {}
 """The streams of this rank by their name in `sys`; empty in other processes."""
+tasks: Collection[object] = ()
+"""The Dask tasks that run in this process."""
 # A duplicate of the file descriptors 1 and 2, which are the log of a rank; None in other processes.
 _log: int | None = None
 
@@ -35,15 +37,17 @@ _running = 0
 
 
 class _State(NamedTuple):
-    streams: list[Any]
     directory: str | None
     umask: int
     recursion_limit: int
 
 
+_streams_before: list[Any]
 _before: _State
-# The state at the end of the last call or cell: before a task that has set something for a while, and restored it.
-_left = _State([], None, -1, -1)
+# Whether `_before` is to be restored when no task runs.
+_waits = False
+# The last state that was restored: before a task that has set something for a while, and has ended.
+_left = _State(None, -1, -1)
 
 
 def keep_output() -> None:
@@ -73,14 +77,18 @@ def restored(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     -----
     A call and a cell may run at the same time, on two threads. The state before the first of them is restored at the
     end of the last. Until then only streams that cannot be flushed are restored, because the engine flushes streams
-    after each cell. Python calls signal handlers on the main thread only, which also sets them, so that only cells
-    change handlers. `numpy.seterr` sets a context variable, as all of which the function has copies.
+    after each cell. The directory, the umask and the recursion limit may be those of a task, so they are restored at
+    the end of a call or a cell at which no task runs. Python calls signal handlers on the main thread only, which also
+    sets them, so that only cells change handlers. `numpy.seterr` sets a context variable, as all of which the function
+    has copies.
     """
-    global _running, _before  # noqa: PLW0603
+    global _running, _streams_before, _before  # noqa: PLW0603
     changed = _changed()
     with _lock:
         if not _running:
-            _before = _state()
+            _streams_before = _current()
+            if not _waits:
+                _before = _state()
         if changed:
             _restore_streams(changed)
         _running += 1
@@ -123,7 +131,7 @@ def _state() -> _State:
     # What another thread creates now gets no more permissions than the user wants.
     umask = os.umask(0o077)
     os.umask(umask)
-    return _State(_current(), _directory(), umask, sys.getrecursionlimit())
+    return _State(_directory(), umask, sys.getrecursionlimit())
 
 
 def _directory() -> str | None:
@@ -143,23 +151,26 @@ def _flush(stream: Any) -> bool:
 
 
 def _restore_streams(changed: dict[str, bool]) -> None:
-    for name, before in zip(streams, _before.streams, strict=True):
+    for name, before in zip(streams, _streams_before, strict=True):
         # Never to `before`, which a task may have set for a while.
         if not changed.get(name, True) or (not _running and vars(sys).get(name) is not before):
             setattr(sys, name, streams[name])
 
 
 def _restore(before: _State) -> None:
-    global _left  # noqa: PLW0603
-    now = _state()
-    if now.recursion_limit != _left.recursion_limit:
-        sys.setrecursionlimit(before.recursion_limit)
+    global _waits, _left  # noqa: PLW0603
     # A comparison of files could ask a file server.
     if _log is not None and not _position(_log) == _position(1) == _position(2):
         _flush(sys.stdout)
         flush_c()
         os.dup2(_log, 1)
         os.dup2(_log, 2)
+    now = _state()
+    _waits = now != before and bool(tasks)
+    if _waits:
+        return
+    if now.recursion_limit != _left.recursion_limit:
+        sys.setrecursionlimit(before.recursion_limit)
     if before.directory is not None and now.directory not in (before.directory, _left.directory):
         with suppress(OSError):  # deleted meanwhile
             os.chdir(before.directory)

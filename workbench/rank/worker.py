@@ -22,7 +22,7 @@ from distributed.worker import _worker_cvar
 
 from workbench import comm, config
 from workbench.cells.rank import Cells
-from workbench.collective import protocol
+from workbench.collective import process_state, protocol
 from workbench.collective.broadcast_rank import Broadcasts
 from workbench.collective.rank import SpmdCalls
 from workbench.collective.rank_rpc import answering
@@ -187,6 +187,7 @@ async def serve(
         plugins=(busy := BusyTime(),),
     )
     current_worker.carry(worker)
+    process_state.tasks = busy.tasks
     # Functions of Dask such as get_client() then work in calls and cells as in tasks.
     for thread in (context.spmd_thread, main_thread):
         thread.submit(functools.partial(_worker_cvar.set, worker))

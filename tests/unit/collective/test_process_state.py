@@ -119,6 +119,22 @@ def test_a_directory_and_a_umask_that_a_task_has_set_for_a_while_do_not_come_bac
     assert (Path.cwd(), current) == (tmp_path, umask)
 
 
+def test_a_task_keeps_the_directory_that_it_has_set_during_a_call_whose_change_is_restored_later(tmp_path, monkeypatch):
+    for name in ("task", "call"):
+        (tmp_path / name).mkdir()
+    monkeypatch.chdir(tmp_path)
+    restored(Path.cwd)
+    monkeypatch.setattr(process_state, "tasks", ["task"])
+    restored(os.chdir, tmp_path / "call")
+    with contextlib.ExitStack() as task:
+        restored(task.enter_context, contextlib.chdir(tmp_path / "task"))
+        of_task = Path.cwd()
+    monkeypatch.setattr(process_state, "tasks", [])
+    restored(Path.cwd)
+
+    assert (of_task, Path.cwd()) == (tmp_path / "task", tmp_path)
+
+
 def test_a_signal_handler_that_raises_after_the_end_of_a_cell_keeps_nothing_from_restoration(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     before, set_timer, errors = signal.getsignal(signal.SIGALRM), signal.setitimer, [TimeoutError()]
