@@ -77,6 +77,17 @@ def test_shared_names_are_those_of_all_notebooks(client4, other):
     assert cells.evaluate("common", client=client4, shared=True) == [10, 11, 12, 13]
 
 
+def test_context_variables_stay_for_the_cells_of_their_notebook(client4, other):
+    cells.run("import numpy as np\nnp.seterr(all='raise')\nnp.set_printoptions(precision=2)", client=client4).check()
+
+    assert (
+        cells.evaluate("repr(np.array(1 / 3)), np.geterr()['over']", client=client4) == [("array(0.33)", "raise")] * 4
+    )
+    assert other.ask(code="import numpy as np\nnp.geterr()['over']") == ["warn"] * 4
+    cells.run("np.seterr(all='warn')\nnp.set_printoptions(precision=8)", client=client4).check()
+    assert cells.evaluate("repr(np.array(1 / 3))", client=client4) == ["array(0.33333333)"] * 4
+
+
 def test_views_and_completions_see_the_names_of_their_notebook(cluster4, client4, other):
     cells.run("seen_here = 1", client=client4).check()
     other.ask(code="seen_there = 1")

@@ -7,8 +7,13 @@ the module ``__main__`` of this process, where pickle looks for classes.
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
+from contextvars import ContextVar, copy_context
 from types import ModuleType
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 SHARED = ""
 """Name of the namespace that all notebooks share. Messages without a name use this namespace."""
@@ -19,6 +24,7 @@ FIELD = "workbench-namespace"
 _LAST = "_", "__", "___"
 
 _modules: dict[str, ModuleType] = {}
+_variables: dict[str, dict[ContextVar[Any], Any]] = {}
 
 
 def enter(shell: Any, name: str) -> None:
@@ -39,6 +45,20 @@ def enter(shell: Any, name: str) -> None:
         shell.init_user_ns()
 
 
+def run(name: str, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Call a function with the context variables that earlier calls for this namespace have set, as `numpy.seterr`."""
+    context = copy_context()
+    kept = _variables.setdefault(name, {})
+    for variable, value in kept.items():
+        context.run(variable.set, value)
+    before = dict(context)
+    try:
+        return context.run(function, *args, **kwargs)
+    finally:
+        # Not all: the engine sets variables for each message.
+        kept.update((variable, value) for variable, value in context.items() if before.get(variable, kept) is not value)
+
+
 def names(name: str) -> dict[str, Any]:
     """Return the content of a namespace; an empty dict if no cell has used the namespace."""
     return vars(_modules[name]) if name in _modules else {}
@@ -46,6 +66,7 @@ def names(name: str) -> dict[str, Any]:
 
 def forget(name: str) -> None:
     """Delete the names of a notebook that has gone, so that their values are freed. On the main thread."""
+    _variables.pop(name, None)
     if (module := _modules.pop(name, None)) is not None:
         from IPython.core.getipython import get_ipython
 

@@ -252,7 +252,9 @@ class Cells:
         try:
             with self._activity.running(cell.id, "a cell", cell.watch):
                 names = self._names(cell)
-                outcome = process_state.restored(run_in_shell, names, code, cell.user_code, failing)
+                outcome = process_state.restored(
+                    namespaces.run, code.namespace, run_in_shell, names, code, cell.user_code, failing
+                )
         except CallCancelled as error:
             outcome = CellOutcome("ended", str(error))
         except BaseException as error:  # noqa: BLE001  (SIGINT before or after the user's code, MPI that fails)
