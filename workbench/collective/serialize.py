@@ -22,6 +22,7 @@ import cloudpickle
 from workbench.collective.protocol import Error
 from workbench.errors import CollectiveFailed
 from workbench.log.printable import brief
+from workbench.mpi.call_state import CallCancelled
 
 if TYPE_CHECKING:
     from distributed.protocol.serialize import Serialized
@@ -97,7 +98,7 @@ def exceptions_only() -> Iterator[None]:
     """Raise UnpicklingError in place of an error that would end an event loop, for example SystemExit of an import."""
     try:
         yield
-    except Exception:
+    except (Exception, CallCancelled):  # also the end of the call that reads its arguments
         raise
     except BaseException as error:
         if isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread():

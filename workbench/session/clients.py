@@ -56,15 +56,16 @@ async def _reconnect(
 
 
 async def _gather(client: Any, gather: Callable[..., Awaitable[Any]], *args: Any, **kwargs: Any) -> Any:
-    while True:
-        try:
-            return await gather(*args, **kwargs)
-        except asyncio.CancelledError:
-            # The next gather would wait for this future.
-            if client._gather_future is not None and client._gather_future.cancelled():  # noqa: SLF001
-                client._gather_keys = client._gather_future = None  # noqa: SLF001
-            if asyncio.current_task().cancelling():  # type: ignore[union-attr]  # else another gather was cancelled
-                raise
+    try:
+        return await gather(*args, **kwargs)
+    except asyncio.CancelledError:
+        # The next gather would wait for this future.
+        if client._gather_future is not None and client._gather_future.cancelled():  # noqa: SLF001
+            client._gather_keys = client._gather_future = None  # noqa: SLF001
+        if asyncio.current_task().cancelling():  # type: ignore[union-attr]
+            raise
+        # The gather of another thread was cancelled, and this one with it.
+        return await gather(*args, **kwargs)
 
 
 def _clients(cluster: Cluster) -> list[Client]:

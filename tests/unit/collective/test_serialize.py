@@ -17,6 +17,7 @@ from IPython.core.ultratb import FormattedTB
 from workbench.collective import serialize
 from workbench.collective.serialize import Placeholder
 from workbench.errors import CollectiveFailed
+from workbench.mpi.call_state import CallCancelled
 from workbench.placement import rows
 
 NOTE = "raised on rank 2 of world 0, in f"
@@ -78,9 +79,10 @@ def test_an_object_whose_reading_would_end_an_event_loop_is_an_error(error):
         threads.submit(serialize.loads, contents).result()
 
 
-def test_ctrl_c_ends_the_reading_of_an_object():
-    with pytest.raises(KeyboardInterrupt):
-        serialize.loads(serialize.dumps(Raising(KeyboardInterrupt)))
+@pytest.mark.parametrize("end", [KeyboardInterrupt, CallCancelled])
+def test_ctrl_c_and_the_end_of_a_call_end_the_reading_of_an_object(end):
+    with pytest.raises(end):
+        serialize.loads(serialize.dumps(Raising(end)))
 
 
 @pytest.mark.parametrize(
