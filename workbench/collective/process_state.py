@@ -169,6 +169,9 @@ def _restore(before: _State) -> None:
     _waits = now != before and bool(tasks)
     if _waits:
         return
+    if now == before:
+        _left = now
+        return
     if now.recursion_limit != _left.recursion_limit:
         sys.setrecursionlimit(before.recursion_limit)
     if before.directory is not None and now.directory not in (before.directory, _left.directory):
