@@ -24,8 +24,8 @@ SIGNALS = {
 }
 """Signals of crashes, by the names that `faulthandler` uses."""
 
-# Seconds to read a log; a shared file system may have the text of another host later than the head sees the loss.
-_WITHIN, _POLL = 1.0, 0.1
+# Seconds to read a log.
+_WITHIN = 1.0
 # Seconds since the last output of a crashed rank, at most, also if the clocks of two hosts differ. An earlier text is
 # that of a child of the rank.
 _RECENT = 60.0
@@ -39,22 +39,16 @@ _THREAD = re.compile(r"^Current thread 0x.*\n((?:  .*\n?)*)", re.MULTILINE)
 _FRAME = re.compile(r'^  File "(.*)", line (\d+) in (.+)$', re.MULTILINE)
 
 
-async def read(log: Path, *, wait: bool) -> str:
+async def read(log: Path) -> str:
     """Return how a rank has crashed, by its log, as the end of a sentence; empty if the log does not say this in time.
 
-    Parameters
-    ----------
-    log
-        Log of the rank.
-    wait
-        Whether the log may get the text later, because the rank was on another host.
+    The log of a rank on another host has the text before the connection of the rank breaks: the end of a process closes
+    its standard output first, and NFS writes a file when it is closed.
     """
     with suppress(TimeoutError):
         async with asyncio.timeout(_WITHIN):
             # A file system may hang, so a thread reads.
-            while not (words := await asyncio.to_thread(_read, log)) and wait:  # noqa: ASYNC110  (a file has no event)
-                await asyncio.sleep(_POLL)
-            return words
+            return await asyncio.to_thread(_read, log)
     return ""
 
 

@@ -169,15 +169,15 @@ class HeadScheduler(UnixHTTP, Scheduler):
         """Return what is known about the cause of a loss."""
         memory, limit = worker.metrics.get("memory", 0), worker.memory_limit
         amount = f"{format_bytes(memory)} of its limit of {format_bytes(limit)}"
-        how, code, here = "", None, facts["host"] == socket.gethostname()
-        if here:
+        how, code = "", None
+        if facts["host"] == socket.gethostname():
             code = exit_code(facts["pid"])
             how = "" if code is None else f" with {exit_description(code)}"
             if place := self.memory_kills.recent(facts["pid"]):
                 killed = f"as the system has killed a process of {place} for lack of memory"
                 return f"{how}, {killed} (last measured: {amount})"
         if code is None or -code in crash.SIGNALS.values():
-            how = await crash.read(of_rank(self._logs, str(worker.name)), wait=not here) or how
+            how = await crash.read(of_rank(self._logs, str(worker.name))) or how
         return f"{how}, with {amount} in use" if limit and memory > _MUCH * limit else how
 
     async def scatter(
