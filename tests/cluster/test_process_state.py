@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -94,3 +95,13 @@ def test_the_end_of_a_call_leaves_the_directory_of_a_task_and_later_calls_have_t
 
     assert task.result(DEADLINE) == tmp_path
     assert run_on_ranks(lambda _: Path.cwd(), client=client4, timeout=DEADLINE) == before
+
+
+def test_a_directory_that_the_user_sets_between_calls_is_the_one_that_calls_leave(client4, tmp_path):
+    first = run_on_ranks(lambda _: Path.cwd(), client=client4, timeout=DEADLINE)[0]
+    client4.run(os.chdir, tmp_path)
+    try:
+        run_on_ranks(lambda _: os.chdir(first), client=client4, timeout=DEADLINE)
+        assert run_on_ranks(lambda _: Path.cwd(), client=client4, timeout=DEADLINE) == [tmp_path] * 4
+    finally:
+        client4.run(os.chdir, first)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _signal
 import operator
 import os
 import signal
@@ -43,18 +44,17 @@ class _State(NamedTuple):
 
 
 _streams_before: list[Any]
-_before: _State
-# Whether `_before` is to be restored when no task runs.
-_waits = False
-# The last state that was restored: before a task that has set something for a while, and has ended.
-_left = _State(None, -1, -1)
+# The state between calls, cells and tasks. What tasks set, they may have set for a while.
+_between: _State
+# Whether the last call or cell has left another state, because tasks ran at the end, which may have set the state.
+_is_due = False
 
 
 def keep_output() -> None:
     """Keep the streams and the log that this process has now: calls and cells leave these."""
-    global _log, _left
+    global _log, _between
     streams.update((name, getattr(sys, name)) for name in ("stdin", "stdout", "stderr"))
-    _log, _left = os.dup(1), _state()
+    _log, _between = os.dup(1), _state()
 
 
 def set_stream(name: str, stream: Any) -> None:
@@ -78,22 +78,26 @@ def restored(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     A call and a cell may run at the same time, on two threads. The state before the first of them is restored at the
     end of the last. Until then only streams that cannot be flushed are restored, because the engine flushes streams
     after each cell. The directory, the umask and the recursion limit may be those of a task, so they are restored at
-    the end of a call or a cell at which no task runs. Python calls signal handlers on the main thread only, which also
-    sets them, so that only cells change handlers. `numpy.seterr` sets a context variable, as all of which the function
-    has copies.
+    the end of a call or a cell, or at the beginning of the next, at which no task runs. Python calls signal handlers on
+    the main thread only, which also sets them, so that only cells change handlers. `numpy.seterr` sets a context
+    variable, as all of which the function has copies.
     """
-    global _running, _streams_before, _before  # noqa: PLW0603
+    global _running, _streams_before, _between, _is_due  # noqa: PLW0603
     changed = _changed()
     with _lock:
         if not _running:
             _streams_before = _current()
-            if not _waits:
-                _before = _state()
+            if not tasks:
+                if _is_due:
+                    _restore(_between)
+                else:
+                    _between = _state()
         if changed:
             _restore_streams(changed)
         _running += 1
     on_main_thread = threading.current_thread() is threading.main_thread()
-    handlers = [signal.getsignal(number) for number in _SIGNALS] if on_main_thread else []
+    # `signal.getsignal` also makes enumerations, which takes 20 times as long.
+    handlers = [_signal.getsignal(number) for number in _SIGNALS] if on_main_thread else []
     try:
         return copy_context().run(function, *args, **kwargs)
     finally:
@@ -108,7 +112,12 @@ def restored(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
                 if changed:
                     _restore_streams(changed)
                 if not _running:
-                    _restore(_before)
+                    _restore_log()
+                    if tasks:
+                        _is_due = _state() != _between
+                    else:
+                        _is_due = False
+                        _restore(_between)
 
 
 def _current() -> list[Any]:
@@ -157,29 +166,23 @@ def _restore_streams(changed: dict[str, bool]) -> None:
             setattr(sys, name, streams[name])
 
 
-def _restore(before: _State) -> None:
-    global _waits, _left  # noqa: PLW0603
+def _restore_log() -> None:
     # A comparison of files could ask a file server.
     if _log is not None and not _position(_log) == _position(1) == _position(2):
         _flush(sys.stdout)
         flush_c()
         os.dup2(_log, 1)
         os.dup2(_log, 2)
-    now = _state()
-    _waits = now != before and bool(tasks)
-    if _waits:
+
+
+def _restore(state: _State) -> None:
+    if state == _state():
         return
-    if now == before:
-        _left = now
-        return
-    if now.recursion_limit != _left.recursion_limit:
-        sys.setrecursionlimit(before.recursion_limit)
-    if before.directory is not None and now.directory not in (before.directory, _left.directory):
+    sys.setrecursionlimit(state.recursion_limit)
+    os.umask(state.umask)
+    if state.directory is not None:
         with suppress(OSError):  # deleted meanwhile
-            os.chdir(before.directory)
-    if now.umask != _left.umask:
-        os.umask(before.umask)
-    _left = _state()
+            os.chdir(state.directory)
 
 
 def _position(number: int) -> int:
@@ -192,7 +195,7 @@ def _position(number: int) -> int:
 def _restore_handlers(handlers: list[Any]) -> None:
     for number, handler in zip(_SIGNALS, handlers, strict=False):
         # None is a handler that C code has installed, which Python cannot install.
-        if handler is not None and signal.getsignal(number) is not handler:
+        if handler is not None and _signal.getsignal(number) is not handler:
             if number in _TIMERS:
                 signal.setitimer(_TIMERS[number], 0)
             signal.signal(number, handler)
