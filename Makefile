@@ -25,6 +25,10 @@ LAB_OPTIONS ?= $(if $(filter 0,$(shell id -u)),--allow-root)
 # More options for a bench, e.g. BENCH_OPTIONS='--json' or '--plot bench.png'.
 BENCH_OPTIONS ?=
 
+# Those of the folder `benchmarks`; the others are of `workbench bench`.
+of_developers := apps idle overhead peers metrics training hybrid strips tune
+bench_program = $(if $(filter $*,$(of_developers)),python -m benchmarks,workbench bench) $* $(BENCH_OPTIONS)
+
 # A slice of a suite of another project, e.g. SUITE_OPTIONS='--files test_client,test_scheduler'.
 SUITE_OPTIONS ?=
 
@@ -158,15 +162,15 @@ man: .venv-docs/.docs
 
 # On MPICH: daal4py loads no other MPI.
 .PHONY: bench-peers
-bench-peers: .venv-peers/.bench
-	@.venv-peers/bin/workbench bench peers $(BENCH_OPTIONS)
+bench-peers: bench-%: .venv-peers/.bench
+	@.venv-peers/bin/$(bench_program)
 
 .PHONY: bench-training bench-hybrid bench-strips bench-device
 bench-training bench-hybrid bench-strips bench-device: bench-%: .venv/.bench-torch
-	@.venv/bin/workbench bench $* $(BENCH_OPTIONS)
+	@.venv/bin/$(bench_program)
 
 bench-%: .venv/.bench$(if $(filter --torch,$(BENCH_OPTIONS)),-torch)
-	@.venv/bin/workbench bench $* $(BENCH_OPTIONS)
+	@.venv/bin/$(bench_program)
 
 .PHONY: clean
 clean:

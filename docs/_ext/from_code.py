@@ -18,8 +18,8 @@ from docutils.parsers.rst import directives
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
-from workbench import errors
-from workbench.bench import BENCHES
+import benchmarks
+from workbench import bench, errors
 from workbench.commands.table import NOTEBOOK, TERMINAL, verbs
 from workbench.commands.verb import ARGUMENT_GROUPS, VERB_GROUPS, Argument, Verb, grouped
 from workbench.launch.options import GROUPS, ClusterOption, options
@@ -173,9 +173,9 @@ def lab_settings() -> str:
 
 def benches() -> str:
     """Return the table of what can be measured."""
-    return _table(
-        ["command", "measures"], [(f"`workbench bench {name}`", _sentence(each)) for name, each in BENCHES.items()]
-    )
+    rows = [(f"`workbench bench {name}`", each) for name, each in bench.BENCHES.items()]
+    rows += [(f"`make bench-{name}`", each) for name, each in benchmarks.BENCHES.items()]
+    return _table(["command", "measures"], [(command, _sentence(each)) for command, each in rows])
 
 
 WRITERS: dict[str, Callable[[], str]] = {

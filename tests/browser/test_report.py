@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from workbench.bench.simulated import Simulated
+from benchmarks.simulated import Simulated
 from workbench.dashboard.report import report
 
 HEADINGS = (

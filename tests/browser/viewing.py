@@ -48,7 +48,7 @@ def start(ranks: int, nodes: int, dask: str = "") -> Dashboard:
         [
             sys.executable,
             "-m",
-            "workbench.bench.simulated_dashboard",
+            "benchmarks.simulated_dashboard",
             str(ranks),
             str(nodes),
             str(socket),

@@ -7,7 +7,8 @@ from itertools import product
 
 import pytest
 
-from workbench.bench import apps, broadcast, idle, spmd
+from benchmarks import apps, idle
+from workbench.bench import broadcast, spmd
 from workbench.errors import InvalidRequest
 
 

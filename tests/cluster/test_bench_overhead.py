@@ -11,7 +11,8 @@ import psutil
 import pytest
 from support.processes import DEADLINE
 
-from workbench.bench import arms, overhead, turns
+from benchmarks import overhead
+from workbench.bench import arms, turns
 from workbench.bench.bare_fits import Order
 from workbench.errors import LaunchError
 from workbench.launch import mpi_library

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from workbench.bench import contests, peers
+from benchmarks import contests, peers
 
 
 def test_the_decomposition_of_dask_comes_to_the_same_error_and_takes_turns_with_ours(monkeypatch):

@@ -15,8 +15,9 @@ import pytest
 from support import torched
 from support.processes import DEADLINE, GONE_WITHIN, gone, until
 
+from benchmarks import apps
 from workbench import bench
-from workbench.bench import apps, bare, collectives, kernel, transport, turns, world
+from workbench.bench import bare, collectives, kernel, transport, turns, world
 from workbench.errors import InvalidRequest, LaunchError
 from workbench.launch import mpi_library
 
@@ -91,7 +92,7 @@ def test_a_bare_cluster_that_cannot_start_shows_why_and_leaves_nothing(started_h
 
 @pytest.mark.parametrize("number", [pytest.param(signal.SIGINT, marks=pytest.mark.long), signal.SIGTERM])
 def test_ctrl_c_and_sigterm_end_everything_that_apps_has_started(number):
-    words = [sys.executable, "-m", "workbench", "bench", "apps", "--plain-only"]
+    words = [sys.executable, "-m", "benchmarks", "apps", "--plain-only"]
     with subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True) as command:
         try:
             this = psutil.Process(command.pid)

@@ -7,8 +7,8 @@ from itertools import product
 
 import pytest
 
+from benchmarks import training
 from workbench import bench
-from workbench.bench import training
 
 
 @pytest.mark.long

@@ -8,9 +8,9 @@ import dask.array as da
 import numpy as np
 import pytest
 
+from benchmarks import peers
+from benchmarks.contests import HEAT, OURS
 from workbench import blocks, place, run_on_ranks
-from workbench.bench import peers
-from workbench.bench.contests import HEAT, OURS
 from workbench.errors import InvalidRequest
 from workbench.mpi.heat import from_heat, to_heat
 

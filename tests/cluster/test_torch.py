@@ -16,9 +16,9 @@ from support.patience import DEADLINE, FACTOR
 from support.processes import until
 from support.spmd import doing, total
 
+from benchmarks import nets, parameter_server
+from benchmarks.training import Bench
 from workbench import place, run_on_ranks, spmd
-from workbench.bench import nets, parameter_server
-from workbench.bench.training import Bench
 from workbench.errors import InvalidRequest
 from workbench.torch import fit, predict
 

@@ -11,9 +11,9 @@ from distributed import Client
 from support import streamed, stripped
 from support.spmd import be_patient
 
+from benchmarks import strips as bench
+from benchmarks.strips import ONE, STRIPS, Bench
 from workbench import MPICluster, run_on_ranks
-from workbench.bench import strips as bench
-from workbench.bench.strips import ONE, STRIPS, Bench
 from workbench.torch import stream
 
 

@@ -13,9 +13,9 @@ from support.patience import DEADLINE
 from support.processes import until
 from support.spmd import doing
 
+from benchmarks import hybrid
+from benchmarks.layouts import Arm, Net
 from workbench import run_on_ranks, spmd
-from workbench.bench import hybrid
-from workbench.bench.layouts import Arm, Net
 from workbench.errors import InvalidRequest
 
 pytestmark = pytest.mark.mpi_flavor

@@ -14,8 +14,8 @@ from distributed import Client
 from support.processes import DEADLINE, until
 from support.spmd import doing, meet, total, wait_for
 
+from benchmarks import tune as bench
 from workbench import MPICluster, broadcast, place, rank, run_on_ranks
-from workbench.bench import tune as bench
 from workbench.errors import InvalidRequest, RankLost
 from workbench.launch import mpi_library
 from workbench.tune import tune

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from workbench.bench.deep_nets import resnet, transformer
+from benchmarks.deep_nets import resnet, transformer
 from workbench.errors import WorkbenchError
 from workbench.torch import distributed, pipeline
 

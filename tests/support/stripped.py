@@ -8,7 +8,8 @@ import random
 import time
 from pathlib import Path
 
-from workbench.bench import images, peak
+from benchmarks import images
+from workbench.bench import peak
 from workbench.torch import distributed, strips
 
 

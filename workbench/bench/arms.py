@@ -16,8 +16,8 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 from workbench.bench import peak, turns
-from workbench.bench.halting import halted
 from workbench.bench.peak import Growth
+from workbench.bench.processes import halted
 from workbench.bench.report import above_zero, alternate, positive
 from workbench.errors import InvalidRequest, WorkbenchError
 

@@ -12,8 +12,9 @@ from pathlib import Path
 import matplotlib as mpl
 import pytest
 
+from benchmarks import apps, idle
 from workbench import bench
-from workbench.bench import apps, broadcast, collectives, idle, plotting, spmd, startup, transport
+from workbench.bench import broadcast, collectives, plotting, processes, spmd, startup, transport
 from workbench.bench.report import Report, above_zero, alternate, machine, order, positive
 from workbench.bench.sizes import sizes, words
 from workbench.errors import LaunchError
@@ -129,7 +130,7 @@ def test_counts_that_are_not_above_zero_are_refused(given, capsys):
 @pytest.mark.parametrize("given", ["0", "-1.5", "many", "nan", "inf"])
 def test_numbers_that_are_not_above_zero_are_refused(given, capsys):
     with pytest.raises(SystemExit) as ended:
-        bench.main(["idle", f"--seconds={given}"])
+        bench.main(["spmd", f"--seconds={given}"])
 
     assert ended.value.code == 2
     assert "Choose a number above zero" in capsys.readouterr().err
@@ -306,13 +307,13 @@ def test_idle_sums_up_the_median_of_the_ratios_of_each_window():
 
 
 def test_idle_counts_processes_that_came_within_the_window_and_none_that_went():
-    assert idle.used({1: 5.0, 2: 7.0}, {1: 6.0, 3: 0.5}) == 1.5
+    assert processes.used({1: 5.0, 2: 7.0}, {1: 6.0, 3: 0.5}) == 1.5
 
 
 def test_idle_looks_at_a_process_and_all_that_it_has_started():
 
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
-        assert {os.getpid(), child.pid} <= set(idle.cpu_seconds(os.getpid()))
+        assert {os.getpid(), child.pid} <= set(processes.cpu_seconds(os.getpid()))
         child.communicate(b"\n")
 
 

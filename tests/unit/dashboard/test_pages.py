@@ -18,7 +18,7 @@ from bokeh.plotting import figure
 from panel.io.state import set_curdoc
 from panel.pane import Bokeh
 
-from workbench.bench.simulated import Simulated
+from benchmarks.simulated import Simulated
 from workbench.dashboard.cards import CardFactory
 from workbench.dashboard.charts import WORDS, HeatMap, local
 from workbench.dashboard.color_scale import FIRST, MISSING, NOTHING, TOP

@@ -9,7 +9,7 @@ import re
 import numpy as np
 import pytest
 
-from workbench.bench.simulated import Simulated
+from benchmarks.simulated import Simulated
 from workbench.dashboard.report import report
 from workbench.errors import InvalidRequest
 

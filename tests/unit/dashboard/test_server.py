@@ -9,8 +9,8 @@ import stat
 import pytest
 from support.patience import DEADLINE
 
-from workbench.bench import simulated_dashboard
-from workbench.bench.simulated import Simulated
+from benchmarks import simulated_dashboard
+from benchmarks.simulated import Simulated
 from workbench.dashboard.server import serving
 from workbench.errors import InvalidRequest
 from workbench.files import node_dirs

@@ -10,7 +10,7 @@ import pytest
 from bokeh.document import Document
 from panel.io.state import set_curdoc
 
-from workbench.bench.simulated import Simulated
+from benchmarks.simulated import Simulated
 from workbench.dashboard.session import Session
 from workbench.dashboard.store import DataStore
 from workbench.dashboard.view_state import ViewState

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from support.patience import DEADLINE
 
-from workbench.bench.simulated import Simulated
+from benchmarks.simulated import Simulated
 from workbench.dashboard import diagnosis, head_source, overview
 from workbench.dashboard.color_scale import FIRST, MISSING, NOTHING, TOP, ColorScale
 from workbench.dashboard.head_source import HeadSource

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from workbench.bench.deep_nets import resnet, transformer
+from benchmarks.deep_nets import resnet, transformer
 from workbench.errors import InvalidRequest
 from workbench.torch.pipelines import balance
 from workbench.torch.pipelines.costs import Cost, measured

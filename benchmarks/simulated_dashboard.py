@@ -1,4 +1,4 @@
-"""``python -m workbench.bench.simulated_dashboard RANKS NODES SOCKET [PREFIX [DASK]]``: that of a simulated cluster.
+"""``python -m benchmarks.simulated_dashboard RANKS NODES SOCKET [PREFIX [DASK]]``: that of a simulated cluster.
 
 It is served on a Unix socket, as always, which a browser does not reach: a port of 127.0.0.1, which is printed, leads
 to it. It ends as the dashboard does, when its standard input ends.
@@ -12,7 +12,7 @@ import sys
 import time
 from pathlib import Path
 
-from workbench.bench.simulated import Simulated
+from benchmarks.simulated import Simulated
 from workbench.dashboard.lifetime import wait_for_shutdown
 from workbench.dashboard.server import serving
 from workbench.metrics.schema import TICK

@@ -9,7 +9,8 @@ import pytest
 from scipy.stats import binom
 
 import workbench.ml
-from workbench.bench import arms, overhead, paired
+from benchmarks import overhead
+from workbench.bench import arms, paired
 from workbench.bench.bare_fits import Order
 from workbench.bench.report import Report
 from workbench.errors import InvalidRequest, WorkbenchError

@@ -10,10 +10,9 @@ import statistics
 import time
 from typing import TYPE_CHECKING, Any
 
-import psutil
-
+from benchmarks.clusters import ARMS, both
 from workbench.bench import plotting
-from workbench.bench.clusters import ARMS, both
+from workbench.bench.processes import cpu_seconds, used
 from workbench.bench.report import Report, above_zero, machine, positive
 from workbench.launch import mpi_library
 
@@ -51,26 +50,6 @@ def run(options: argparse.Namespace) -> Report:
             percent = {f"{arm}_percent": 100 * used(before[arm], after[arm]) / seconds for arm in ARMS}
             rows.append({"window": window, "seconds": seconds, **percent})
     return Report("idle", machine(mpi_library.find()) | {"ranks": options.ranks}, rows, summarize(rows))
-
-
-def cpu_seconds(head: int) -> dict[int, float]:
-    """Return the CPU time in seconds, of user and system, of a head and all that it has started, by pid."""
-    root = psutil.Process(head)
-    found = {}
-    for process in (root, *root.children(recursive=True)):
-        times = process.cpu_times()
-        found[process.pid] = times.user + times.system
-    return found
-
-
-def used(before: dict[int, float], after: dict[int, float]) -> float:
-    """Return the CPU seconds between two looks at the same processes.
-
-    Notes
-    -----
-    Processes that have come count from their start; of those that have ended nothing is known any more.
-    """
-    return sum(seconds - before.get(pid, 0.0) for pid, seconds in after.items())
 
 
 def summarize(rows: list[dict[str, Any]]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""``python -m workbench.bench.simulated_head FOLDER RANKS NODES``: what a head does for metrics, and nothing else.
+"""``python -m benchmarks.simulated_head FOLDER RANKS NODES``: what a head does for metrics, and nothing else.
 
 It serves under the TLS of the certificate in the folder, prints its address, and ends with its standard input.
 """
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from distributed.core import Server, Status
 
-from workbench.bench.simulated_nodes import host
+from benchmarks.simulated_nodes import host
 from workbench.dashboard.lifetime import wait_for_shutdown
 from workbench.deploy import certificates
 from workbench.metrics.head import Metrics

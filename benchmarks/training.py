@@ -18,9 +18,10 @@ from functools import partial
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
-from workbench.bench import nets, paired, parameter_server, plotting
-from workbench.bench.nets import BATCHES, GLOO, LOADER, OURS, STREAM, Turn
-from workbench.bench.parameter_server import SERVER
+from benchmarks import nets, parameter_server
+from benchmarks.nets import BATCHES, GLOO, LOADER, OURS, STREAM, Turn
+from benchmarks.parameter_server import SERVER
+from workbench.bench import paired, plotting
 from workbench.bench.report import Report, above_zero, alternate, machine, positive
 from workbench.errors import WorkbenchError
 from workbench.launch import mpi_library

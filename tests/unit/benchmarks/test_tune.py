@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from workbench.bench import tune
+from benchmarks import tune
 
 
 def test_the_ratios_of_tune_are_those_of_the_rounds():

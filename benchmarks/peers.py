@@ -15,9 +15,10 @@ from importlib.metadata import version
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from workbench.bench import contests, daal, halting, plotting, turns
-from workbench.bench.contests import DAAL, DASK, DASK_ML, HEAT, ITERATIONS, OURS, UNSCALED, Contest, Timed
-from workbench.bench.peer_data import DATA
+from benchmarks import contests, daal
+from benchmarks.contests import DAAL, DASK, DASK_ML, HEAT, ITERATIONS, OURS, UNSCALED, Contest, Timed
+from benchmarks.peer_data import DATA
+from workbench.bench import plotting, processes, turns
 from workbench.bench.report import Report, above_zero, alternate, machine, positive
 from workbench.errors import WorkbenchError
 from workbench.launch import mpi_library
@@ -144,7 +145,7 @@ class _Daal:
 
     def fit(self) -> Timed:
         """Return the time of the slowest rank, and the centers, while the ranks of the cluster are stopped."""
-        with halting.halted(self._pids):
+        with processes.halted(self._pids):
             fits: list[daal.Fit] = self._bare.take(self._order, _WITHIN)
         settings = [fit.setting for fit in fits]
         if settings != self._settings:

@@ -9,8 +9,8 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from workbench.bench import nets
-from workbench.bench.nets import Turn
+from benchmarks import nets
+from benchmarks.nets import Turn
 from workbench.placement.pinning import target_workers
 from workbench.torch import tensor
 
@@ -29,7 +29,7 @@ _nets: dict[tuple[str, str, int], tuple[Any, Any, Any]] = {}
 
 
 def train(client: Client, net: str, steps: int, dtype: str) -> Turn:
-    """Train a net so many steps; as `workbench.bench.nets.train` on every rank."""
+    """Train a net so many steps; as `benchmarks.nets.train` on every rank."""
     from distributed import wait
 
     workers = [rank.address for rank in target_workers(client, "rank")]

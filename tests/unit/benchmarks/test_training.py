@@ -5,9 +5,9 @@ import psutil
 import pytest
 from support.processes import until
 
-from workbench.bench import training
-from workbench.bench.nets import BATCHES, GLOO, LOADER, OURS
-from workbench.bench.parameter_server import SERVER
+from benchmarks import training
+from benchmarks.nets import BATCHES, GLOO, LOADER, OURS
+from benchmarks.parameter_server import SERVER
 from workbench.bench.report import Report
 from workbench.errors import WorkbenchError
 

@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterator
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
-from workbench.bench import images, paired
+from benchmarks import images
+from workbench.bench import paired
 from workbench.bench.report import Report, alternate, machine, positive
 from workbench.errors import WorkbenchError
 from workbench.launch import mpi_library

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from benchmarks.deep_nets import CLASSES, resnet
 from workbench.bench import peak
-from workbench.bench.deep_nets import CLASSES, resnet
 from workbench.torch import distributed, pipeline, tensor
 from workbench.torch.context import rank_threads
 

@@ -22,7 +22,7 @@ from workbench.launch import mpi_library
 if TYPE_CHECKING:
     from distributed import Client
 
-    from workbench.bench.layouts import Arm, Net
+    from benchmarks.layouts import Arm, Net
 
 ONE = "one"
 """The arm of one process, which passes a batch as a whole."""
@@ -65,7 +65,7 @@ def run(options: Namespace) -> Report:
     require_torch()
     if options.ranks < 2:
         raise InvalidRequest("--ranks 1 is not valid: a pipeline needs 2 ranks or more")
-    from workbench.bench.layouts import Net
+    from benchmarks.layouts import Net
 
     net = Net(options.depth, options.width, options.image, options.size, options.microbatches)
     with _bench(options.ranks, net) as bench:
@@ -81,7 +81,7 @@ def run(options: Namespace) -> Report:
 
 def arms(ranks: int) -> list[Arm]:
     """Return the arms on a number of ranks: one process, each layout by 1F1B, and other schedules of all stages."""
-    from workbench.bench.layouts import Arm
+    from benchmarks.layouts import Arm
 
     stages = [number for number in range(1, ranks + 1) if ranks % number == 0]
     return [Arm(0), *map(Arm, stages), Arm(ranks, "gpipe"), Arm(ranks, "bidirectional")]
@@ -154,7 +154,7 @@ class Bench:
 
     def memory(self, arm: Arm) -> dict[str, Any]:
         """Return a row with the memory of the rank that takes most, in MB."""
-        from workbench.bench.layouts import growth
+        from benchmarks.layouts import growth
 
         grown = self._on_ranks(growth, arm, self._net)
         return {
@@ -165,7 +165,7 @@ class Bench:
         }
 
     def _train(self, arm: Arm, net: Net, steps: int, parts: int) -> list[Any]:
-        from workbench.bench.layouts import train
+        from benchmarks.layouts import train
 
         return self._on_ranks(train, arm, net, steps, parts)
 

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from workbench.bench import peer_data, turns
+from benchmarks import peer_data
+from workbench.bench import turns
 from workbench.bench.bare_fits import setting
 
 if TYPE_CHECKING:

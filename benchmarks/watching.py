@@ -17,8 +17,8 @@ from typing import Any
 
 import psutil
 
-from workbench.bench.simulated_dashboard import PACE
-from workbench.bench.simulated_nodes import messages
+from benchmarks.simulated_dashboard import PACE
+from benchmarks.simulated_nodes import messages
 from workbench.cancellation import run_to_end
 from workbench.deploy import certificates
 from workbench.errors import InvalidRequest, WorkbenchError
@@ -131,7 +131,7 @@ async def _head(ranks: int, nodes: int, seconds: float) -> float:
     with tempfile.TemporaryDirectory() as folder:
         certificates.make(Path(folder), "bench")
         arguments = certificates.security(Path(folder)).get_connection_args("client")
-        async with _program("workbench.bench.simulated_head", folder, str(ranks), str(nodes)) as (process, address):
+        async with _program("benchmarks.simulated_head", folder, str(ranks), str(nodes)) as (process, address):
             streams = []
             for _ in range(nodes):
                 comm = await connect(address, **arguments)
@@ -200,7 +200,7 @@ async def _watched(ranks: int, nodes: int, pace: float = 1.0) -> AsyncIterator[t
     with tempfile.TemporaryDirectory() as folder:
         words = (str(ranks), str(nodes), f"{folder}/panel.sock")
         async with (
-            _program("workbench.bench.simulated_dashboard", *words, **{PACE: str(pace)}) as (process, port),
+            _program("benchmarks.simulated_dashboard", *words, **{PACE: str(pace)}) as (process, port),
             async_playwright() as playwright,
         ):
             options = ["--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"]

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from workbench.bench import hybrid
-from workbench.bench.deep_nets import resnet
+from benchmarks import hybrid
+from benchmarks.deep_nets import resnet
 
 
 def row(measure, arm, number, value):

@@ -54,7 +54,7 @@ def run(options: Namespace) -> Report:
     """
     from distributed import Client
 
-    from workbench.bench import watching
+    from benchmarks import watching
     from workbench.cluster import MPICluster
     from workbench.collective.api import run_on_ranks
 

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from workbench.bench import images, strips
-from workbench.bench.strips import ONE, STRIPS
+from benchmarks import images, strips
+from benchmarks.strips import ONE, STRIPS
 
 
 def test_strips_sum_up_the_ratios_of_each_round():

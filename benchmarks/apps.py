@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from benchmarks.clusters import both
+from benchmarks.pipelines import PIPELINES
 from workbench.bench import plotting
-from workbench.bench.clusters import both
-from workbench.bench.pipelines import PIPELINES
 from workbench.bench.report import Report, above_zero, alternate, machine, positive
 from workbench.errors import WorkbenchError
 from workbench.launch import mpi_library

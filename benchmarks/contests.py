@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from workbench.bench import peer_data
+from benchmarks import peer_data
 from workbench.errors import WorkbenchError
 
 if TYPE_CHECKING:

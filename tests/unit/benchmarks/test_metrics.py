@@ -1,4 +1,4 @@
-"""The figures of `workbench bench metrics`, and what it simulates."""
+"""The figures of `make bench-metrics`, and what it simulates."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from support.patience import DEADLINE
 
-from workbench.bench import metrics, simulated_nodes, watching
+from benchmarks import metrics, simulated_nodes, watching
 from workbench.errors import InvalidRequest, WorkbenchError
 from workbench.metrics.store import Store
 
@@ -96,7 +96,7 @@ def test_ranks_that_are_not_as_many_on_each_node_are_refused():
 
 def test_a_program_that_does_not_start_is_told():
     async def run():
-        async with watching._program("workbench.bench.simulated_head", "/nowhere", "4", "2"):
+        async with watching._program("benchmarks.simulated_head", "/nowhere", "4", "2"):
             pass
 
     with pytest.raises(WorkbenchError, match="ended early, with exit code 1"):
