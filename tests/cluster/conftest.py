@@ -21,9 +21,8 @@ from workbench import MPICluster
 from workbench.commands import actions
 
 RANKS = 4
-# What takes a rank a second to import, and the tests of any worker of pytest need sooner or later. The optimizers of
-# PyTorch import the second.
-PRELOADED = ["torch", "torch._dynamo", "sklearn.compose", "ipyparallel.engine.app"]
+# What takes a rank seconds to import, and the tests of any worker of pytest need sooner or later.
+PRELOADED = ["workbench.torch", "workbench.ml", "workbench.cells", "sklearn.compose"]
 
 
 @pytest.fixture(autouse=True, scope="module")

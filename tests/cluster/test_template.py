@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import operator
 import os
 import sys
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 from distributed import Client
 from support.processes import DEADLINE, GONE_WITHIN, gone, kill, line_of, processes_of, until
 
-from workbench import MPICluster
+from workbench import MPICluster, place, run_on_ranks
 from workbench.cells import client as cells
 from workbench.commands import actions
 from workbench.deploy import logs
@@ -104,6 +105,13 @@ def test_without_the_template_each_rank_imports_by_itself(remembers):
         assert not [process for process in processes_of(cluster) if TEMPLATE in line_of(process)]
 
 
+def test_the_first_call_of_a_rank_loads_no_pandas():
+    with MPICluster(1, quiet=True) as cluster, Client(cluster) as client:
+        assert run_on_ranks(operator.attrgetter("size"), client=client) == [1]
+        (modules,) = client.run(eval, "list(__import__('sys').modules)").values()
+        assert "pandas" not in modules
+
+
 @pytest.mark.mpi_flavor
 def test_a_template_that_is_killed_takes_no_rank_along_and_the_next_start_has_another():
     with MPICluster(2, quiet=True) as cluster, Client(cluster) as client:
@@ -155,3 +163,28 @@ def test_a_module_that_starts_threads_has_the_ranks_import_by_themselves():
 def test_a_preload_that_is_no_name_of_a_module_is_refused(name):
     with pytest.raises(InvalidRequest, match="Choose the name of a module"):
         MPICluster(1, preload=[name], quiet=True)
+
+
+def test_the_first_uses_of_preloaded_packages_import_almost_nothing_on_the_ranks():
+    import torch
+
+    from workbench.ml import KMeans, LogisticRegression
+    from workbench.torch import fit, predict
+
+    numbers = np.random.default_rng(0).normal(size=(64, 4))
+    with (
+        MPICluster(1, preload=["workbench.cells", "workbench.ml", "workbench.torch"], quiet=True) as cluster,
+        Client(cluster) as client,
+    ):
+        before = set(run_on_ranks(lambda _: list(sys.modules), client=client)[0])
+        cells.run("print(comm.size)", client=client)
+        X, y = place(numbers, (numbers[:, 0] > 0).astype(int), client=client)
+        LogisticRegression().fit(X, y).predict(X).compute()
+        KMeans(2, random_state=0).fit(X)
+        module = torch.nn.Linear(4, 2).double()
+        fit(module, torch.nn.functional.cross_entropy, X, y, epochs=1, size=32)
+        predict(module, X).compute()
+        further = set(run_on_ranks(lambda _: list(sys.modules), client=client)[0]) - before
+        assert programs(cluster, cluster.ranks[0]["pid"]) == [RANK, TEMPLATE, HEAD]
+
+    assert len(further) <= 50, sorted(further)

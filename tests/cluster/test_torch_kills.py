@@ -27,7 +27,7 @@ pytestmark = pytest.mark.mpi_flavor
 def mortal() -> Iterator[MPICluster]:
     with (
         dask.config.set({"workbench.world.restarts": 10}),
-        MPICluster(2, preload=["torch", "torch._dynamo"], quiet=True) as cluster,
+        MPICluster(2, preload="workbench.torch", quiet=True) as cluster,
     ):
         yield cluster
 

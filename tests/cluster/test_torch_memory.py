@@ -20,7 +20,7 @@ from workbench.torch import stream
 @pytest.fixture
 def fresh4() -> Iterator[Client]:
     """A client of 4 ranks for tests of memory: what malloc keeps of other tests would be used again unseen."""
-    with MPICluster(4, preload=["torch", "torch._dynamo"], quiet=True) as cluster, Client(cluster) as client:
+    with MPICluster(4, preload="workbench.torch", quiet=True) as cluster, Client(cluster) as client:
         client.run_on_scheduler(be_patient)
         yield client
 

@@ -43,11 +43,13 @@ def load(modules: str) -> str:
     gc.disable()
     if threads() > 1:
         return "the interpreter has threads before the first import; sitecustomize or a .pth file starts these threads"
-    for name in filter(None, modules.split(",")):
+    names = [*filter(None, modules.split(","))]
+    for name in names:
         try:
             if name == "mpi4py.MPI":
                 _only_load_mpi()
             module = importlib.import_module(name)
+            names += getattr(module, "PRELOAD", ())  # what the first uses of a package import
         except (Exception, SystemExit) as error:  # noqa: BLE001  (each rank then shows the error)
             traceback.print_exc()
             return f"the import of {name} failed: {error!r}"

@@ -257,7 +257,8 @@ class RecordOptions:
     )  # fmt: skip
     preload: Sequence[str] = option(
         (), "MODULE", "module that ranks import before they are ready; may be repeated", check=texts,
-        doc="Modules that every rank imports before it is ready.",
+        doc="Modules that every rank imports before it is ready, for example ``workbench.torch``, and the modules of "
+        "the ``PRELOAD`` of a package, which its first uses need.",
     )  # fmt: skip
     template: bool | None = option(
         None, None, "let each rank import its modules, without a fork from a process with the modules", negative=True,

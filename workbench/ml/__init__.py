@@ -38,6 +38,15 @@ _HOME = {
     "compare_engines": "workbench.ml.engine_comparison",
 }
 
+PRELOAD = (
+    *dict.fromkeys(_HOME.values()),
+    "workbench.ml.decomposition.fit", "workbench.ml.engine.apply", "workbench.ml.engine.dask_parts",
+    "workbench.ml.engine.rank_task", "workbench.ml.kmeans.fit", "workbench.ml.linear.fit", "workbench.ml.logistic.fit",
+    "workbench.ml.neighbors.search", "workbench.ml.recipe.fitted", "dask.array",
+    "distributed.protocol.numpy", "scipy.optimize", "scipy.stats",
+)  # fmt: skip
+"""Modules that the first fits and predictions import on each rank."""
+
 __all__ = [
     "PCA",
     "Bucketize",

@@ -1,20 +1,24 @@
-"""Pure functions on the rows of a rank: cut and join NumPy arrays and pandas frames, contiguous and aligned."""
+"""Pure functions on the rows of a rank: cut and join NumPy arrays and pandas frames, contiguous and aligned.
+
+Each call loads this module on the ranks, so the functions for frames load pandas.
+"""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-import pandas as pd
 from dask.sizeof import sizeof
 from distributed.protocol.serialize import dask_deserialize, dask_serialize
 
 from workbench.errors import PlacementError
 from workbench.gpu import tensors
-from workbench.placement import schema
 from workbench.placement.alignment import Array, aligned, alignment_of, join_arrays, ready
+
+if TYPE_CHECKING:
+    from workbench.placement.schema import Types
 
 # Without the bytes of tensors, Dask would move a block on a device to another rank as if the block were small.
 sizeof.register_lazy("torch", functools.partial(tensors.register_size, sizeof))
@@ -147,6 +151,8 @@ def _converted(array: Array, dtype: np.dtype[Any]) -> Array | None:
         with np.errstate(invalid="ignore", over="ignore"):
             if array.dtype.hasobject:
                 return _of_objects(array, dtype)
+            from workbench.placement import schema
+
             found = array.astype(dtype)
             return found if schema.is_kept(array, found) else None
     except (TypeError, ValueError, OverflowError):
@@ -154,6 +160,8 @@ def _converted(array: Array, dtype: np.dtype[Any]) -> Array | None:
 
 
 def _of_objects(array: Array, dtype: np.dtype[Any]) -> Array | None:
+    import pandas as pd
+
     missing = pd.isna(array)
     found = np.where(missing, np.array(np.nan if dtype.kind in "fc" else None, object), array).astype(dtype)
     # None becomes NaN or NaT, which is no other value.
@@ -179,9 +187,11 @@ def owned_tensor(pieces: Sequence[Any], *, device: str, copy: bool = False, decl
     return tensors.on_device(owned_array(pieces, copy=copy, declared=declared), device)
 
 
-def owned_frame(pieces: Sequence[Any], *, copy: bool = False, types: schema.Types | None = None) -> Any:
+def owned_frame(pieces: Sequence[Any], *, copy: bool = False, types: Types | None = None) -> Any:
     """Return the concatenated pandas frames or series, in these types; a single one copied with `copy`."""
     if types is not None:
+        from workbench.placement import schema
+
         pieces = [schema.conform(piece, types) for piece in pieces]
     if len(pieces) > 1:
         import dask.dataframe as dd  # not a module of the package first, as in `from_results.to_blocks`
@@ -202,6 +212,8 @@ def cut_frame(chunk: Any, start: int, stop: int) -> Any:
 
 def measured(chunk: Any) -> tuple[int, int, bytes]:
     """Return rows, bytes and the description of the types of a pandas frame or series."""
+    from workbench.placement import schema
+
     return len(chunk), sizeof(chunk), schema.described(chunk)
 
 

@@ -66,8 +66,9 @@ def live(record: Record, index: int, ranks: int, timeout: float, times: dict[str
     if record.resources.gpus_per_rank:
         visible.check(os.environ, context.node_ranks)
     # A template, if there is one, has imported these modules. Some modules use MPI when they are imported.
-    for module in ("workbench.mpi.comm_world", *record.preload):
-        importlib.import_module(module)
+    names = ["workbench.mpi.comm_world", *record.preload]
+    for name in names:
+        names += getattr(importlib.import_module(name), "PRELOAD", ())
     enter(context)
     _ignore_finalize()
     _send_by_value()

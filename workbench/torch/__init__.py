@@ -39,6 +39,14 @@ _HOME = {
     "tensor": "workbench.torch.tensors",
 }
 
+PRELOAD = (
+    *dict.fromkeys(_HOME.values()),
+    "workbench.torch.epochs", "workbench.torch.process_group", "torch.distributed.fsdp", "torch.distributed.tensor",
+    "torch.nn.parallel", "torch._dynamo", "dask.array",
+    "distributed.protocol.numpy",
+)  # fmt: skip
+"""Modules that the first training imports on each rank."""
+
 __all__ = [
     "NeuralNetClassifier",
     "NeuralNetRegressor",
