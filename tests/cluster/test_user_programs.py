@@ -140,6 +140,24 @@ def test_a_copy_of_a_rank_that_leaves_its_call_or_its_cell_ends(client4, capsys)
     assert run_on_ranks(lambda comm: comm.allreduce(1), client=client4) == [4] * 4
 
 
+def test_a_copy_of_a_rank_that_leaves_a_task_or_a_function_of_the_client_ends(client4):
+    def fork(error):
+        child = os.fork()
+        if child == 0 and error is not None:
+            raise error
+        return child and os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+    class Forks:
+        def fork(self, error):
+            return fork(error)
+
+    actor = client4.submit(Forks, actor=True).result(DEADLINE)
+    for error, code in ((None, 0), (ValueError("in the copy"), 1), (SystemExit(3), 3)):
+        assert client4.submit(fork, error, pure=False).result(DEADLINE) == code
+        assert actor.fork(error).result(DEADLINE) == code
+        assert list(client4.run(fork, error).values()) == [code] * 4
+
+
 @pytest.mark.mpi_flavor
 def test_objects_of_classes_of_the_notebook_are_sent_by_mpi_and_multiprocessing(client4):
     def send(comm):

@@ -7,7 +7,6 @@ import contextlib
 import ctypes
 import functools
 import math
-import os
 import sys
 import threading
 import time
@@ -21,7 +20,7 @@ from workbench.metrics.call_stack import is_importing
 from workbench.mpi.call_state import RETURNED, CallCancelled, CallState
 from workbench.mpi.counters import KEYS
 from workbench.mpi.polling import is_over, keep_alive
-from workbench.mpi.threads import end_copy
+from workbench.mpi.threads import without_copies
 
 if TYPE_CHECKING:
     from dask.typing import Key
@@ -146,7 +145,8 @@ class SpmdCall(RankState):
         comm_world.enter(comm)
         self.watch.check()
         try:
-            value = self._function_of_rank(comm)
+            with without_copies():
+                value = self._function(comm)  # type: ignore[misc]
         except SystemExit as end:
             # A failure; else the program has ended. An error that was unpickled by tblib has no `code`.
             if any(end.args) or self._to_blocks is not None:
@@ -161,17 +161,6 @@ class SpmdCall(RankState):
             outcome = {} if wanted["root"] and number else _of_value(value, wanted["limit"])
         self._returned = True
         return outcome
-
-    def _function_of_rank(self, comm: Communicator) -> Any:
-        """Return the value of the function; end the copies of this process that the function has left."""
-        process = os.getpid()
-        try:
-            value = self._function(comm)  # type: ignore[misc]
-        except BaseException as error:
-            end_copy(process, error)
-            raise
-        end_copy(process)
-        return value
 
     def _attend(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Call a function that `end` can end."""

@@ -13,9 +13,10 @@ import queue
 import sys
 import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any, ParamSpec, TypeVar
 
 # Name of the SPMD thread.
@@ -74,6 +75,18 @@ def end_copy(rank: int, error: BaseException | None = None) -> None:
         with suppress(Exception):  # a stream of the user
             stream.flush()
     os._exit(code & 0xFF)
+
+
+@contextmanager
+def without_copies() -> Iterator[Callable[[BaseException | None], None]]:
+    """End the copies that code of the user leaves at the end of this context, or earlier with the function given."""
+    end = partial(end_copy, os.getpid())
+    try:
+        yield end
+    except BaseException as error:
+        end(error)
+        raise
+    end(None)
 
 
 def _exit_code(error: BaseException | None) -> object:

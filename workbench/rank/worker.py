@@ -9,6 +9,7 @@ import shutil
 import socket
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -42,7 +43,7 @@ from workbench.metrics.sampler import sample_rank
 from workbench.metrics.schema import BY_NODE
 from workbench.mpi.context import RankContext
 from workbench.mpi.counters import SYNCHRONIZATIONS_KEPT, Meter
-from workbench.mpi.threads import MainThread
+from workbench.mpi.threads import MainThread, without_copies
 from workbench.rank.memory_limit import MemoryLimit
 from workbench.session import current_worker
 from workbench.text import rank_name
@@ -92,6 +93,13 @@ class RankWorker(UnixHTTP, Worker):
         folder = str(Path(self.local_directory).parents[2])
         return {"folder": folder, "free": free, "largest": max(largest, _LITTLE)}
 
+    async def run(self, comm: Any, *args: Any, **kwargs: Any) -> Any:
+        """Call a function of `Client.run`, on the thread of the event loop, which no copy may continue."""
+        with without_copies() as end:
+            answer = await super().run(comm, *args, **kwargs)
+            end(SystemExit(int(answer["status"] == "error")))
+        return answer
+
     async def gather(self, who_has: dict[Key, list[str]]) -> dict[Key, object]:
         """Get copies of values from other ranks, and report the copies to the head.
 
@@ -116,6 +124,14 @@ class RankWorker(UnixHTTP, Worker):
         timer.start()
         _timers.append(timer)
         return await super().close(*args, **kwargs)
+
+
+def _run_task(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Call a function of Dask that runs a task, and end the copies of this process that the task has left."""
+    with without_copies() as end:
+        outcome = function(*args, **kwargs)
+        end(outcome.get("actual_exception") if isinstance(outcome, dict) else None)
+    return outcome
 
 
 def has_closed() -> None:
@@ -186,6 +202,8 @@ async def serve(
         metrics={"transport": lambda _: comm.summary()},
         plugins=(busy := BusyTime(),),
     )
+    for executor in (worker.executors["default"], worker.executors["actor"]):
+        executor.submit = functools.partial(executor.submit, _run_task)  # type: ignore[method-assign,call-arg]
     current_worker.carry(worker)
     process_state.tasks = busy.tasks
     # Functions of Dask such as get_client() then work in calls and cells as in tasks.
