@@ -14,6 +14,7 @@ from tornado.ioloop import PeriodicCallback
 
 from workbench.cancellation import run_to_end
 from workbench.collective.broadcast import broadcast
+from workbench.collective.serialize import dask_raises_exceptions_only
 from workbench.deploy import display, logs, registry
 from workbench.deploy.connection import HeadConnection
 from workbench.deploy.ending_loop import EndingLoop
@@ -212,6 +213,7 @@ class MPICluster(EndingLoop):
             raise
         self._cluster_info["name"] = self._job.record.name
         await super()._start()
+        dask_raises_exceptions_only()
         watch = PeriodicCallback(self._close_if_gone, _END_CHECK_INTERVAL_MS)
         self.periodic_callbacks["cluster-end"] = watch
         watch.start()

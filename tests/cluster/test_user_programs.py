@@ -6,6 +6,7 @@ import ctypes
 import enum
 import multiprocessing
 import os
+import pickle
 import subprocess
 import sys
 import threading
@@ -15,6 +16,7 @@ import pytest
 from dask.base import annotate
 from distributed import get_client, get_worker
 from distributed.diagnostics.plugin import Environ, UploadDirectory
+from support import unpacked
 from support.processes import DEADLINE, until
 
 from workbench import blocks, map_blocks, place, run_on_ranks, spmd
@@ -156,6 +158,18 @@ def test_a_copy_of_a_rank_that_leaves_a_task_or_a_function_of_the_client_ends(cl
         assert client4.submit(fork, error, pure=False).result(DEADLINE) == code
         assert actor.fork(error).result(DEADLINE) == code
         assert list(client4.run(fork, error).values()) == [code] * 4
+
+
+def test_objects_that_end_a_program_when_they_are_read_end_no_process(client4):
+    pids = client4.run(os.getpid)
+    made = client4.submit(unpacked.Does, unpacked.leave, pure=False)
+    with pytest.raises(pickle.UnpicklingError, match="no license"):
+        made.result(DEADLINE)
+    with pytest.raises(RuntimeError, match="deserialization of the task graph"):
+        client4.submit(type, unpacked.Does(unpacked.leave)).result(DEADLINE)
+    with pytest.raises(Exception, match="no license"):
+        client4.scatter(unpacked.Does(unpacked.leave), timeout=DEADLINE)
+    assert client4.run(os.getpid) == pids
 
 
 @pytest.mark.mpi_flavor

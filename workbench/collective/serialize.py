@@ -6,6 +6,7 @@ The head forwards parcels unopened, so the head does not need the modules of the
 from __future__ import annotations
 
 import contextlib
+import importlib
 import io
 import pickle
 import sys
@@ -14,7 +15,7 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import CodeType, TracebackType
+from types import CodeType, SimpleNamespace, TracebackType
 from typing import TYPE_CHECKING, Any
 
 import cloudpickle
@@ -104,6 +105,13 @@ def exceptions_only() -> Iterator[None]:
         if isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread():
             raise  # Ctrl-C
         raise pickle.UnpicklingError(in_words(error)) from error
+
+
+def dask_raises_exceptions_only() -> None:
+    """Let Dask in this process raise `exceptions_only` for objects of users, so that no object ends head or ranks."""
+    loads = exceptions_only()(pickle.loads)
+    for module in ("distributed.protocol.pickle", "dask.tokenize"):
+        vars(importlib.import_module(module))["pickle"] = SimpleNamespace(**vars(pickle) | {"loads": loads})
 
 
 def _reduced_code(code: CodeType) -> tuple[Callable[..., CodeType], tuple[Any, ...]]:

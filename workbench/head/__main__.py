@@ -112,9 +112,11 @@ def _run(record: Record, world: WorldProcess, address: str, times: dict[str, flo
 async def _serve(record: Record, world: WorldProcess, address: str, times: dict[str, float]) -> int:
     import dask
 
+    from workbench.collective.serialize import dask_raises_exceptions_only
     from workbench.head.head import Head
     from workbench.head.scheduler import SETTINGS
 
+    dask_raises_exceptions_only()
     dask.config.set(SETTINGS | config.quiet_dask())
     return await Head(record, world, address, times=times).run()
 

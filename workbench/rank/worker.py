@@ -27,6 +27,7 @@ from workbench.collective import process_state, protocol
 from workbench.collective.broadcast_rank import Broadcasts
 from workbench.collective.rank import SpmdCalls
 from workbench.collective.rank_rpc import answering
+from workbench.collective.serialize import dask_raises_exceptions_only
 from workbench.comm.unix_http import UnixHTTP
 from workbench.deploy import certificates
 from workbench.deploy.record import Record
@@ -186,6 +187,7 @@ async def serve(
     security = certificates.security(record.folder)
     dask.config.set(config.quiet_dask())
     comm.guard()
+    dask_raises_exceptions_only()
     worker = RankWorker(
         scheduler,
         name=name,
