@@ -19,7 +19,7 @@ from support.spmd import be_impatient, be_patient
 from workbench import run_on_ranks, spmd
 from workbench.collective.client import PendingCall
 from workbench.collective.request import request
-from workbench.errors import CollectiveFailed, CollectiveTimeout, PlacementError
+from workbench.errors import CollectiveFailed, CollectiveTimeout, InvalidRequest, PlacementError
 
 
 def works(client):
@@ -218,9 +218,10 @@ def ended_by_its_time(client, begun, function, argument):
 
 
 @pytest.mark.mpi_flavor
-def test_who_asks_for_input_is_told_that_there_is_none(client4):
-    with pytest.raises(EOFError) as caught:
-        run_on_ranks(unpacked.ask, client=client4, timeout=DEADLINE)
+@pytest.mark.parametrize("ask", [unpacked.ask, unpacked.ask_secretly, unpacked.debug])
+def test_who_asks_for_input_is_told_that_there_is_none(client4, ask):
+    with pytest.raises(InvalidRequest, match="a rank has no keyboard") as caught:
+        run_on_ranks(ask, client=client4, timeout=DEADLINE)
     assert "cannot be interrupted" not in str(caught.value.__notes__)
     assert works(client4)
 

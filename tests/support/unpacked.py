@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import getpass
+import pdb  # noqa: T100  (what a test is about)
 import sys
 import time
 from pathlib import Path
@@ -48,6 +50,15 @@ def size(comm, thing):
 
 def ask(comm):
     return input("who? ")
+
+
+def ask_secretly(comm):
+    return getpass.getpass()
+
+
+def debug(comm):
+    pdb.set_trace()  # noqa: T100  (what the test is about)
+    return comm.size
 
 
 def slow_to_pack(comm, path):

@@ -6,8 +6,10 @@ These functions import ``mpi4py.MPI``; no module that the kernel loads does.
 from __future__ import annotations
 
 import asyncio
+import builtins
 import functools
 import gc
+import getpass
 import importlib
 import os
 import pickle
@@ -21,7 +23,7 @@ from concurrent.futures import Future
 from concurrent.futures import wait as wait_for
 from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import cloudpickle
 
@@ -29,7 +31,7 @@ from workbench import comm
 from workbench.collective import process_state
 from workbench.deploy import logs, registry
 from workbench.deploy.record import RECORD, Record
-from workbench.errors import ClusterNotFound, LaunchError
+from workbench.errors import ClusterNotFound, InvalidRequest, LaunchError
 from workbench.gpu import visible
 from workbench.hints import Command
 from workbench.log import written
@@ -72,6 +74,7 @@ def live(record: Record, index: int, ranks: int, timeout: float, times: dict[str
     enter(context)
     _ignore_finalize()
     _send_by_value()
+    _refuse_input()
     _log_to(logs.of_rank(record.logs, worker.worker_name(context.world, context.rank)))
     description = f"rank {context.rank} of {context.size}, {context.library}, MPI_THREAD_{context.threads.upper()}"
     print(description, flush=True)  # noqa: T201  (this is the rank's log)
@@ -188,6 +191,19 @@ def _ignore_finalize() -> None:
     def finalize() -> None: ...
 
     MPI.Finalize = finalize
+
+
+def _refuse_input() -> None:
+    """Let `input` and `getpass`, and so debuggers, raise an error with a remedy, not one of the end of a file."""
+
+    def refuse(*_: object, **__: object) -> NoReturn:
+        raise InvalidRequest(
+            "a rank has no keyboard, so input(), getpass() and breakpoint() cannot be used on ranks. Ask for the value "
+            "in the notebook, and pass it as an argument of the call or in the first line of the cell. Debug a "
+            "function in the notebook, with MPI.COMM_SELF as its communicator."
+        )
+
+    builtins.input = getpass.getpass = refuse
 
 
 def _send_by_value() -> None:
