@@ -389,6 +389,8 @@ def test_views_of_ipyparallel_run_on_the_same_ranks_and_in_the_namespace_of_cell
         assert view.apply_sync(os.getpid) == [rank["pid"] for rank in cluster4.ranks]
         assert view["mine"] == [0, 10, 20, 30]
         view.push({"theirs": 5}, block=True)
+        view.execute("import asyncio\nlast = await asyncio.sleep(0, 7)").get(DEADLINE)
+        assert view["last"] == [7] * 4
         assert engines.load_balanced_view().map_sync(abs, range(-9, 0)) == list(range(9, 0, -1))
         for end in (
             engines.shutdown,

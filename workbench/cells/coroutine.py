@@ -38,6 +38,8 @@ def run_coroutine(coroutine: Coroutine[Any, Any, Any]) -> Any:
     Threads that the cell leaves are not awaited, unlike in `asyncio.Runner`, which waits as long as they run.
     """
     global _task, _interrupted_at  # noqa: PLW0603  (the handler of a signal has no other way to the task)
+    engine = _get_running_loop()  # none in a cell, but that of the engine in code of a view
+    _set_running_loop(None)
     loop = asyncio.new_event_loop()
     asyncio.set_event_loop(loop)
     try:
@@ -55,8 +57,9 @@ def run_coroutine(coroutine: Coroutine[Any, Any, Any]) -> Any:
                 loop.run_until_complete(asyncio.wait_for(loop.shutdown_asyncgens(), _LEAVE))
     finally:
         _task = None
-        asyncio.set_event_loop(None)
         loop.close()
+        asyncio.set_event_loop(engine)
+        _set_running_loop(engine)
 
 
 def _cancel(loop: asyncio.AbstractEventLoop) -> None:

@@ -23,7 +23,7 @@ from IPython.core.interactiveshell import InteractiveShell
 from traitlets.config import Config
 
 from workbench.cells import namespaces
-from workbench.cells.coroutine import interrupt_coroutine
+from workbench.cells.coroutine import interrupt_coroutine, run_coroutine
 from workbench.cells.protocol import REGISTER_S
 from workbench.collective import process_state
 from workbench.errors import StartError
@@ -175,6 +175,8 @@ class RankEngine(IPEngine):  # type: ignore[misc]
         # These hooks would let a SIGINT end any request, also outside the code of the user.
         self.kernel.pre_handler_hook = self.kernel.post_handler_hook = lambda: None
         shell = self.kernel.shell
+        # That of ipykernel needs a thread of ipykernel's own application, and a view would never get its answer.
+        shell.loop_runner = run_coroutine
         if shell.kernel is not self.kernel:  # the shell of an earlier engine, with the names of the user
             shell.kernel, shell.exit_now = self.kernel, False
         else:

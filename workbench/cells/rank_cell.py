@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from workbench.cells import protocol
-from workbench.cells.coroutine import is_interrupted, no_event_loop, run_coroutine
+from workbench.cells.coroutine import is_interrupted, no_event_loop
 from workbench.cells.run_cell import CellOutcome, RunCell
 from workbench.collective.rank_state import RankState
 from workbench.collective.serialize import in_words
@@ -96,17 +96,14 @@ def run_in_shell(
             shell.showtraceback((kind, error, trace), tb_offset=tb_offset)
 
     shell.set_custom_exc((BaseException,), show)
-    process, runner, shell.loop_runner = os.getpid(), shell.loop_runner, run_coroutine
-    try:
-        with (
-            _without_display(shell) if cell.result_limit is not None else nullcontext(),
-            _failing_programs(shell),
-            no_event_loop(),
-            user_code(),
-        ):
-            result = shell.run_cell(cell.source, store_history=True)
-    finally:
-        shell.loop_runner = runner  # of views of ipyparallel
+    process = os.getpid()
+    with (
+        _without_display(shell) if cell.result_limit is not None else nullcontext(),
+        _failing_programs(shell),
+        no_event_loop(),
+        user_code(),
+    ):
+        result = shell.run_cell(cell.source, store_history=True)
     _show_pages(shell)
     error = result.error_before_exec or result.error_in_exec
     end_copy(process, error)
