@@ -132,3 +132,14 @@ def test_names_of_a_notebook_that_has_gone_are_deleted(cluster4, client4, forget
 
     until("the names are deleted", lambda: cells.evaluate("of_the_gone() is None", client=client4) == [True] * 4)
     assert cells.evaluate("mine", client=client4) == ["stays"] * 4
+
+
+def test_names_that_only_a_view_has_used_are_deleted(cluster4, client4, forgetful, monkeypatch):
+    monkeypatch.setattr("workbench.cluster.identity", lambda: "views only")
+    with cluster4.ipyparallel() as engines:
+        view = engines[:]
+        for _ in range(2):  # the second time after the end of the first names
+            view.execute(
+                "import builtins, weakref\nclass Held: pass\nheld = Held()\nbuiltins.held = weakref.ref(held)"
+            ).get()
+            until("the names are deleted", lambda: cells.evaluate("held() is None", client=client4) == [True] * 4)

@@ -143,11 +143,12 @@ class RankEngine(IPEngine):  # type: ignore[misc]
         admit: Callable[[int], int],
         in_cell: Callable[[], bool],
         run: Callable[[Any], Any],
+        named: Callable[[str], object],
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         self._registered, self._ended, self._admit, self._in_cell = registered, ended, admit, in_cell
-        self.run_cell = run
+        self.run_cell, self._named = run, named
 
     def initialize(self, argv: Any = None) -> None:
         """Prepare the start, with the working directory after all libraries on the path: it is the user's."""
@@ -173,7 +174,7 @@ class RankEngine(IPEngine):  # type: ignore[misc]
         """Set up the kernel."""
         await super().complete_registration(*args)
         # These hooks would let a SIGINT end any request, also outside the code of the user.
-        self.kernel.pre_handler_hook = self.kernel.post_handler_hook = lambda: None
+        self.kernel.pre_handler_hook, self.kernel.post_handler_hook = lambda: None, namespaces.leave
         shell = self.kernel.shell
         # That of ipykernel needs a thread of ipykernel's own application, and a view would never get its answer.
         shell.loop_runner = run_coroutine
@@ -187,7 +188,9 @@ class RankEngine(IPEngine):  # type: ignore[misc]
             process_state.replace_broken_streams()  # the streams get the identity of the request
             set_parent(ident, parent, channel)
             if channel == "shell":
-                namespaces.enter(shell, parent["metadata"].get(namespaces.FIELD, namespaces.SHARED))
+                name = parent["metadata"].get(namespaces.FIELD, namespaces.SHARED)
+                if namespaces.enter(shell, name):
+                    self._named(name)
 
         self.kernel.set_parent = begin_request
         self._registered.set_result(self.ident)
@@ -240,6 +243,7 @@ def serve(
     admit: Callable[[int], int],
     in_cell: Callable[[], bool],
     run: Callable[[Any], Any],
+    named: Callable[[str], object],
 ) -> None:
     """Run the engine until its end. On the main thread.
 
@@ -257,6 +261,8 @@ def serve(
         As of `CellStream`.
     run
         Called with each cell that arrives at the engine.
+    named
+        Called with the name of each namespace that is new.
     """
     settings = Config()
     settings.ProfileDir.location = str(folder)
@@ -280,6 +286,7 @@ def serve(
             admit=admit,
             in_cell=in_cell,
             run=run,
+            named=named,
         )
         engine.connection_info_env = json.dumps(connection)
         try:

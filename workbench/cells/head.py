@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import math
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Unpack
@@ -24,7 +25,7 @@ from workbench.collective.operation import Outcomes
 from workbench.collective.queue import CallQueue, Turn, gone, just_being
 from workbench.collective.rank_locations import ranges
 from workbench.collective.rank_rpc import RankRPC, gather_or_cancel, room
-from workbench.errors import CollectiveFailed, InvalidRequest, PlacementError, RankLost
+from workbench.errors import CollectiveFailed, InvalidRequest, PlacementError, RankLost, WorkbenchError
 from workbench.hints import Command
 from workbench.placement.head import drop_copies
 
@@ -78,6 +79,7 @@ class Cells(SchedulerPlugin):
         }
         scheduler.stream_handlers[protocol.ENDED] = self.ended
         scheduler.stream_handlers[protocol.ENGINE_ENDED] = self.engine_ended
+        scheduler.stream_handlers[protocol.NAMED] = self.named
 
     # -- requests of clients -----------------------------------------------------------------------------------
 
@@ -216,9 +218,12 @@ class Cells(SchedulerPlugin):
         self.queue.remove_client(scheduler, client)
         for name, notebook in self._notebooks.items():
             notebook.clients.discard(client)
-            if not notebook.clients and notebook.deletion is None:
-                keep = config.seconds("cells.keep-names")
-                notebook.deletion = asyncio.get_running_loop().call_later(keep, self._forget, name)
+            self._delete_later(name)
+
+    def named(self, *, worker: str, namespace: str) -> None:
+        """Note that a rank has names of a notebook, which may have no client: views of ipyparallel have none."""
+        self._notebooks.setdefault(namespace, _Notebook())
+        self._delete_later(namespace)
 
     def _joined(self, name: str, client: str) -> None:
         """Note that a client belongs to a notebook."""
@@ -228,12 +233,32 @@ class Cells(SchedulerPlugin):
             notebook.deletion.cancel()
             notebook.deletion = None
 
-    def _forget(self, name: str) -> None:
-        """Delete the names of a notebook on all ranks."""
+    def _delete_later(self, name: str) -> None:
+        notebook = self._notebooks[name]
+        if not notebook.clients and notebook.deletion is None:
+            notebook.deletion = asyncio.ensure_future(self._delete_unused(name))
+
+    async def _delete_unused(self, name: str) -> None:
+        """Delete the names of a notebook on all ranks when no rank has received code of the notebook for some time."""
+        keep = wait = config.seconds("cells.keep-names")
+        while wait > 0:
+            await asyncio.sleep(wait)
+            wait = keep - min([await self._unused(each, name) for each in self._everyone()], default=math.inf)
         del self._notebooks[name]
-        for world in self.worlds:
-            ranks = RankRPC(self.scheduler, world.index, self.worlds.members(world), "a notebook that has gone")
+        for ranks in self._everyone():
             ranks.tell(protocol.FORGET, namespace=name)
+
+    def _everyone(self) -> list[RankRPC]:
+        purpose = "the end of a notebook"
+        return [RankRPC(self.scheduler, each.index, self.worlds.members(each), purpose) for each in self.worlds]
+
+    async def _unused(self, ranks: RankRPC, name: str) -> float:
+        """Return the seconds since the last code of a notebook; 0 if a rank does not answer."""
+        try:
+            asked = (ranks.ask(rank, protocol.UNUSED, ANSWER_S, namespace=name) for rank in ranks.ranks)
+            return min(await gather_or_cancel(asked), default=math.inf)
+        except WorkbenchError:
+            return 0.0
 
 
 @dataclass
@@ -241,8 +266,8 @@ class _Notebook:
     """A notebook with a namespace on the ranks."""
 
     clients: set[str] = field(default_factory=set)
-    deletion: asyncio.TimerHandle | None = None
-    """Deletes the namespace after the last client has disconnected."""
+    deletion: asyncio.Task[None] | None = None
+    """Deletes the namespace some time after the last client has disconnected and the last code of a view has ended."""
 
 
 class _Cell:

@@ -6,7 +6,9 @@ the module ``__main__`` of this process, where pickle looks for classes.
 
 from __future__ import annotations
 
+import math
 import sys
+import time
 from collections.abc import Callable
 from contextvars import ContextVar, copy_context
 from types import ModuleType
@@ -25,10 +27,18 @@ _LAST = "_", "__", "___"
 
 _modules: dict[str, ModuleType] = {}
 _variables: dict[str, dict[ContextVar[Any], Any]] = {}
+# The namespace of the message that the engine handles, and the ends of the last messages by namespace.
+_in_use: str | None = None
+_used: dict[str, float] = {}
 
 
-def enter(shell: Any, name: str) -> None:
-    """Let the IPython of this process use a namespace, which begins empty. On the main thread, between cells."""
+def enter(shell: Any, name: str) -> bool:
+    """Let the IPython of this process use a namespace, which begins empty; return whether the namespace is new.
+
+    On the main thread, between cells.
+    """
+    global _in_use  # noqa: PLW0603
+    _in_use = name
     _modules.setdefault(SHARED, shell.user_module)
     is_new = name not in _modules
     if is_new:
@@ -43,6 +53,20 @@ def enter(shell: Any, name: str) -> None:
             setattr(shell.displayhook, each, shell.user_ns.setdefault(each, ""))
     if is_new:
         shell.init_user_ns()
+    return is_new
+
+
+def leave() -> None:
+    """Note the end of a message to the engine."""
+    global _in_use  # noqa: PLW0603
+    if _in_use is not None:
+        _used[_in_use] = time.monotonic()
+        _in_use = None
+
+
+def unused(name: str) -> float:
+    """Return the seconds since the last message that names a namespace; infinity if there was none. Thread-safe."""
+    return 0.0 if name == _in_use else time.monotonic() - _used.get(name, -math.inf)
 
 
 def run(name: str, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -67,6 +91,7 @@ def names(name: str) -> dict[str, Any]:
 def forget(name: str) -> None:
     """Delete the names of a notebook that has gone, so that their values are freed. On the main thread."""
     _variables.pop(name, None)
+    _used.pop(name, None)
     if (module := _modules.pop(name, None)) is not None:
         from IPython.core.getipython import get_ipython
 

@@ -22,10 +22,12 @@ REACH = "workbench_cells_reach"
 # Of the head, for ranks.
 ENDED = "workbench_cells_ended"
 ENGINE_ENDED = "workbench_cells_engine_ended"
+NAMED = "workbench_cells_named"
 # Of the head for notebooks, and of a rank for the head.
 COMPLETE = "workbench_cells_complete"
 # Of a rank, for the head.
 FORGET = "workbench_cells_forget"
+UNUSED = "workbench_cells_unused"
 WARM = "workbench_cells_warm"
 ENGINE = "workbench_cells_engine"
 PREPARE = "workbench_cells_prepare"

@@ -77,6 +77,7 @@ class Cells:
                 protocol.ENGINE: self.engine,
                 protocol.PREPARE: self.prepare,
                 protocol.COMPLETE: self.complete,
+                protocol.UNUSED: self.unused,
             }
         )
         worker.stream_handlers[protocol.END] = self.end
@@ -128,6 +129,7 @@ class Cells:
             admit=self._admit,
             in_cell=lambda: self._cell is not None and self._cell.running,
             run=self.run,
+            named=lambda name: self._worker.loop.add_callback(self._tell, protocol.NAMED, namespace=name),
         )
         self._worker.loop.add_callback(self._leave_engine, registered)
 
@@ -135,8 +137,12 @@ class Cells:
         """Report to the head that the engine has ended, so that the next cell starts another. On the worker's loop."""
         if self._engine is registered:
             self._engine = None
-            with contextlib.suppress(OSError):
-                self._worker.batched_stream.send({"op": protocol.ENGINE_ENDED})
+            self._tell(protocol.ENGINE_ENDED)
+
+    def _tell(self, operation: str, **message: Any) -> None:
+        """Send a message to the head. On the worker's loop."""
+        with contextlib.suppress(OSError):
+            self._worker.batched_stream.send({"op": operation, **message})
 
     def _in_user_code(self) -> bool:
         cell = self._cell
@@ -233,8 +239,7 @@ class Cells:
             "status": status,
             "summary": brief(summary),
         }
-        with contextlib.suppress(OSError):
-            self._worker.batched_stream.send({"op": protocol.ENDED, **message})
+        self._tell(protocol.ENDED, **message)
 
     # -- on the main thread ------------------------------------------------------------------------------------
 
@@ -308,6 +313,10 @@ class Cells:
             return []
 
     # -- notebooks that have gone ------------------------------------------------------------------------------
+
+    async def unused(self, namespace: str) -> float:
+        """Return the seconds for which this rank has received no code for the names of a notebook."""
+        return namespaces.unused(namespace)
 
     async def forget(self, namespace: str) -> None:
         """Delete the names of a notebook, on the main thread."""

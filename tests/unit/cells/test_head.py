@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import MagicMock
@@ -26,11 +27,18 @@ def cells(monkeypatch):
     monkeypatch.setattr(room, "_REMEMBER", 0)
     monkeypatch.setattr(room._Cell, "grace", 0)
     sent: list[tuple[str, dict[str, Any]]] = []
+    unused: list[float] = []
+
+    async def answer(**_):
+        return {"answer": unused.pop() if unused else math.inf}
+
     scheduler: Any = SimpleNamespace(
         stream_handlers={},
         stream_comms={"a": NOTHING, "b": NOTHING},
         worker_send=lambda *each: sent.append(each),
         sent=sent,
+        unused=unused,
+        rpc=lambda _: SimpleNamespace(**{protocol.UNUSED: answer}),
     )
     world = ready_world()
     worlds: Any = MagicMock(get={0: world}.get, members=lambda _: {0: "a", 1: "b"})
@@ -106,6 +114,14 @@ async def test_a_cell_that_has_not_begun_waits_for_another_cell_or_for_the_engin
     assert await delay("waits") == ""
 
 
+async def deleted(cells: Cells, namespace: str) -> None:
+    """Wait until both ranks were asked to delete a namespace."""
+    forget = {"op": protocol.FORGET, "namespace": namespace}
+    async with asyncio.timeout(DEADLINE):
+        while [each for _, each in cells.scheduler.sent].count(forget) < 2:  # noqa: ASYNC110  (there is no event for it)
+            await asyncio.sleep(0)
+
+
 async def test_names_of_a_notebook_are_deleted_some_time_after_its_last_client_has_gone(cells):
     async def forgotten():
         await asyncio.sleep(0.01)  # more than the setting
@@ -121,7 +137,15 @@ async def test_names_of_a_notebook_are_deleted_some_time_after_its_last_client_h
         begin(cells, "third", "third")
         assert await forgotten() == []
         cells.remove_client(NOTHING, "third")
-        assert await forgotten() == [{"op": protocol.FORGET, "namespace": "notebook"}] * 2
+        await deleted(cells, "notebook")
+
+
+async def test_names_of_a_notebook_without_a_client_stay_as_long_as_a_view_uses_them(cells):
+    with dask.config.set({"workbench.cells.keep-names": "1 ms"}):
+        cells.scheduler.unused += [math.inf, 0.0] * 3
+        cells.scheduler.stream_handlers[protocol.NAMED](worker="a", namespace="views")
+        await deleted(cells, "views")
+        assert cells.scheduler.unused == []
 
 
 async def test_a_cell_that_is_refused_before_a_rank_is_asked_leaves_the_communicators(cells, monkeypatch):
