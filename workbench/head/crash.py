@@ -11,7 +11,7 @@ from pathlib import Path
 from signal import Signals
 
 from workbench.log.printable import brief
-from workbench.metrics.call_stack import is_users, place
+from workbench.metrics.call_stack import is_users, place, workbench_folder
 from workbench.text import exit_description
 
 SIGNALS = {
@@ -37,6 +37,8 @@ _START = re.compile(r"^rank \d+ of \d+, .*, MPI_THREAD_\w+$", re.MULTILINE)
 _LAST = ("  ", "Extension modules:")
 _THREAD = re.compile(r"^Current thread 0x.*\n((?:  .*\n?)*)", re.MULTILINE)
 _FRAME = re.compile(r'^  File "(.*)", line (\d+) in (.+)$', re.MULTILINE)
+# A character that is not of ASCII.
+_ESCAPED = re.compile(r"\\(?:x[89a-f][0-9a-f]|u[0-9a-f]{4}|U(?:000[0-9a-f]|0010)[0-9a-f]{4})")
 
 
 async def read(log: Path) -> str:
@@ -64,7 +66,8 @@ def _read(log: Path) -> str:
 def describe(log: str) -> str:
     r"""Return how a rank has crashed, by the end of its log; empty if the log does not end with a crash.
 
-    The line is the innermost one of user code. Without user code, the line is that of a library.
+    The line is the innermost one of user code. Without user code, the line is that of a library. A signal of another
+    process arrives in a thread that waits in the workbench, and has no line.
 
     Examples
     --------
@@ -80,8 +83,9 @@ def describe(log: str) -> str:
     name = "" if lines[0] in SIGNALS else f", {brief(lines[0])}"
     how = f" with {exit_description(-SIGNALS.get(lines[0], Signals.SIGABRT))}{name}"
     thread = _THREAD.search(text)
-    frames = [(file, int(line), function) for file, line, function in _FRAME.findall(thread[1] if thread else "")]
-    if not frames:
+    stack = _ESCAPED.sub(lambda escaped: chr(int(escaped[0].lstrip("\\xuU"), 16)), thread[1] if thread else "")
+    frames = [(file, int(line), function) for file, line, function in _FRAME.findall(stack)]
+    if not frames or frames[0][0].startswith(workbench_folder()):
         return how
     innermost = frames[0]
     shown = next((frame for frame in frames if is_users(frame[0])), innermost)

@@ -40,7 +40,7 @@ def whereabouts(state: CallState, thread_ident: int | None, started: float) -> d
     frames = _frames(thread_ident)
     users = [number for number, frame in enumerate(frames) if is_users(frame.f_code.co_filename)]
     # Without a frame of user code, the stack begins with the code that the workbench has called.
-    own = _workbench_folder()
+    own = workbench_folder()
     shown = frames[users[0] :] if users else [each for each in frames if not each.f_code.co_filename.startswith(own)]
     innermost = frames[users[-1]] if users else (shown[-1] if shown else None)
     stack = traceback.StackSummary.extract((frame, frame.f_lineno) for frame in shown)
@@ -132,7 +132,8 @@ def is_users(file: str) -> bool:
 
 
 @functools.cache
-def _workbench_folder() -> tuple[str, ...]:
+def workbench_folder() -> tuple[str, ...]:
+    """Return the folder of the workbench, as an argument of `str.startswith`."""
     return (f"{Path(__file__).parents[1]}/",)
 
 
@@ -142,4 +143,4 @@ def _installed() -> tuple[str, ...]:
     paths = sysconfig.get_paths()
     folders = {paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")}
     folders |= {*site.getsitepackages(), site.getusersitepackages()}
-    return (*(f"{folder}/" for folder in folders), *_workbench_folder(), "src/mpi4py/")
+    return (*(f"{folder}/" for folder in folders), *workbench_folder(), "src/mpi4py/")

@@ -72,6 +72,14 @@ CRASHES = {
         ),
         "signal 11 (SIGSEGV) at fit.py:15 in solve",
     ),
+    "in the workbench, by a signal of another process": (
+        text("Segmentation fault", CURRENT, f'  File "{crash.__file__}", line 45 in run\n'),
+        "signal 11 (SIGSEGV)",
+    ),
+    "not of ASCII": (
+        text("Aborted", CURRENT, '  File "/home/user/fu\\xdf\\U0001f600.py", line 3 in gr\\xf6\\u0161e\n'),
+        "signal 6 (SIGABRT) at fuß\U0001f600.py:3 in gröše",
+    ),
     "in a line of output": (
         START + "40 %" + "Fatal Python error: Aborted\n\n" + CURRENT + USERS,
         "signal 6 (SIGABRT) at fit.py:15 in solve",
