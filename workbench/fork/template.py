@@ -29,6 +29,8 @@ from workbench.text import exit_description
 
 # Seconds for a stub to send its order, and for the first stub to connect to a template without a head.
 _ORDER_TIMEOUT, _FIRST_STUB_TIMEOUT = 10.0, 10.0
+# Seconds for a head to read how a rank has ended: the connections of the rank break before that.
+_REMEMBER = 5.0
 # Seconds until the system has removed joined threads.
 _JOIN_TIMEOUT = 1.0
 # Files that one message can carry, and characters of a reason that a stub reads.
@@ -181,6 +183,8 @@ class Template:
         # Connections of stubs by the pid of the rank, and those without an order.
         self._ranks: dict[int, socket.socket] = {}
         self._without_order: dict[int, tuple[socket.socket, float]] = {}
+        # When to forget ranks that have ended, by pid: until then the head reads in /proc how they ended.
+        self._forget_at: dict[int, float] = {}
         # Handlers of signals that modules have installed at their import.
         self._handlers: dict[int, Any] = {}
         self._until = time.monotonic() + _FIRST_STUB_TIMEOUT
@@ -215,7 +219,7 @@ class Template:
         waiting.register(self._listener, select.POLLIN)
         waiting.register(self._ends, select.POLLIN)
         while not self._done():
-            has_deadline = self._without_order or not (self._lasting or self._ranks)
+            has_deadline = self._without_order or self._forget_at or not (self._lasting or self._ranks)
             ready = dict(waiting.poll(1000 if has_deadline else None))
             if self._ends in ready:
                 os.read(self._ends, 4096)
@@ -231,6 +235,8 @@ class Template:
             if self._listener.fileno() in ready:
                 with _printed_errors():
                     self._accept(waiting)
+        for pid in self._forget_at:
+            os.waitpid(pid, 0)
         debug_log.ended(os.getpid(), 0, "the template of this node")
 
     def _accept(self, waiting: select.poll) -> None:
@@ -297,18 +303,24 @@ class Template:
         return f"{changed[0]} has changed since the template imported it" if changed else ""
 
     def _reap(self) -> None:
-        while self._ranks:
-            pid, status = os.waitpid(-1, os.WNOHANG)
-            if not pid:
-                return
+        now = time.monotonic()
+        for pid in [pid for pid, until in self._forget_at.items() if now > until]:
+            del self._forget_at[pid]
+            os.waitpid(pid, 0)
+        for pid in list(self._ranks):
+            end = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            if end is None:
+                continue
+            self._forget_at[pid] = now + _REMEMBER
+            status = end.si_status << 8 if end.si_code == os.CLD_EXITED else end.si_status
             code = os.waitstatus_to_exitcode(status)
             debug_log.ended(pid, code, "a rank")
             if code < 0:  # the launcher may not report it, if the other ranks continue
                 print(f"workbench: a rank, process {pid}, ended with {exit_description(code)}", file=sys.stderr)  # noqa: T201
-            if connection := self._ranks.pop(pid, None):
-                with contextlib.suppress(OSError):  # the stub was killed, and its rank with it
-                    connection.sendall(stub.ENDED + status.to_bytes(4, sys.byteorder))
-                connection.close()
+            connection = self._ranks.pop(pid)
+            with contextlib.suppress(OSError):  # the stub was killed, and its rank with it
+                connection.sendall(stub.ENDED + status.to_bytes(4, sys.byteorder))
+            connection.close()
 
     def _done(self) -> bool:
         """Return whether the template is not needed any more; if so, its socket is removed."""

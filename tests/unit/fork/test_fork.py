@@ -20,6 +20,7 @@ from support.processes import DEADLINE, gone, until
 from workbench.files import node_dirs
 from workbench.fork import stub
 from workbench.processes import parent_death
+from workbench.processes.process_id import exit_code
 
 MODULES = "support.forked"
 
@@ -142,6 +143,14 @@ def test_libraries_have_the_threads_that_the_rank_is_given(node, threads):
 )
 def test_a_stub_ends_as_its_rank_ends(node, deed, code):
     assert node.run("end", *deed).returncode == code
+
+
+def test_a_head_can_read_how_a_rank_has_ended_after_its_stub_has_ended(node):
+    # The template ends after its last rank.
+    with node.started("wait"), node.started("wait") as (process, told):
+        os.kill(told["pid"], signal.SIGKILL)
+        assert process.wait(DEADLINE) == -signal.SIGKILL
+        assert exit_code(told["pid"]) == -signal.SIGKILL
 
 
 def test_signals_are_passed_on(node):
