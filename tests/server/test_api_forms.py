@@ -29,6 +29,7 @@ from workbench.server.api import HandlerContext
 from workbench.server.form_fields import Field, arguments, field_of, to_argv
 from workbench.server.handlers import _folder
 from workbench.server.kernels import interpreter
+from workbench.server.process import run
 
 
 @pytest.fixture
@@ -362,6 +363,12 @@ async def test_the_wait_for_a_place_has_the_deadline_of_the_request():
         with pytest.raises(TimeoutError, match="at most 4 processes"):
             async with shared.place(0.0):
                 pytest.fail("a fifth place")
+
+
+async def test_a_process_that_does_not_end_is_named_although_its_place_has_the_same_deadline():
+    with pytest.raises(TimeoutError, match="`sleep 60` did not end"):
+        async with HandlerContext(None, None, FOLDER, None).place(0.1) as left:
+            await run(["sleep", "60"], left)
 
 
 async def test_a_server_that_is_asked_for_the_log_writes_that_of_its_verbs_and_answers_as_any_other(

@@ -52,24 +52,27 @@ class HandlerContext:
     """Limit of concurrent processes that answer a request: each takes memory, and may query a scheduler."""
 
     @asynccontextmanager
-    async def place(self, deadline: float) -> AsyncIterator[None]:
-        """Wait for one of `processes`, and keep it in this context, both within `deadline` seconds.
+    async def place(self, deadline: float) -> AsyncIterator[float]:
+        """Wait at most `deadline` seconds for one of `processes`, and keep it in this context; yield the seconds left.
 
         Raises
         ------
         TimeoutError
             If the deadline expired.
         """
+        until = asyncio.get_running_loop().time() + deadline
         try:
-            async with asyncio.timeout(deadline) as limit, self.processes:
-                yield
+            async with asyncio.timeout_at(until):
+                await self.processes.acquire()
         except TimeoutError as error:
-            if not limit.expired():
-                raise
             raise TimeoutError(
                 f"the answer did not arrive within {deadline:.0f} s: this server runs at most {_PROCESSES} processes "
                 "for requests at the same time. Try again later."
             ) from error
+        try:
+            yield until - asyncio.get_running_loop().time()
+        finally:
+            self.processes.release()
 
 
 def requires(action: str) -> Callable[[_Method], _Method]:

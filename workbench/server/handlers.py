@@ -289,8 +289,8 @@ class Form(Handler):
     async def get(self) -> None:
         """Send schedulers, fields and the server's folder."""
         module = "workbench.server.form_fields"
-        async with self.shared.place(_FORM):
-            result = await run([sys.executable, "-P", "-m", module], _FORM)
+        async with self.shared.place(_FORM) as left:
+            result = await run([sys.executable, "-P", "-m", module], left)
         self.finish(answer(result, f"python -m {module}", "fields") | {"directory": str(self.shared.root)})
 
 
@@ -327,8 +327,8 @@ class Check(_WithOptions):
             errors.setdefault("name", error.words(PANEL))
         if can_run:
             try:
-                async with self.shared.place(_CHECK):
-                    result = await end_of(context.run("start", ["--dry-run", *argv]), _CHECK)
+                async with self.shared.place(_CHECK) as left:
+                    result = await end_of(context.run("start", ["--dry-run", *argv]), left)
                 script = answer(result, "workbench start", "script")["script"]
             except WorkbenchError as error:
                 # Other errors, for example of the MPI library, may be caused by the missing kernel.
