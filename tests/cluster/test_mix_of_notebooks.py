@@ -64,7 +64,9 @@ def test_what_each_of_three_notebooks_finds_is_right_and_nothing_is_left(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     outputs = [tmp_path / f"{number}.json" for number in range(NOTEBOOKS)]
-    assert notebook(tmp_path / "first", 9, len(KINDS), "--interrupts=0").wait(DEADLINE) == 0
+    first = tmp_path / "first"
+    assert notebook(first, 9, len(KINDS), "--interrupts=0").wait(DEADLINE) == 0
+    assert {name: kind["count"] for name, kind in lines(first)[-1]["kinds"].items()} == dict.fromkeys(KINDS, 1)
     before = usage(cluster)
 
     processes = [notebook(output, number, OPERATIONS // NOTEBOOKS, *OPTIONS) for number, output in enumerate(outputs)]
@@ -73,12 +75,11 @@ def test_what_each_of_three_notebooks_finds_is_right_and_nothing_is_left(
         kill(processes.pop())
     until("the end", lambda: all(process.poll() is not None for process in processes), DEADLINE + OPERATIONS)
 
-    printed = [line for output in outputs for line in lines(output)]
-    summaries = [line for line in printed if "operations" in line]
-    wrong = [line for line in printed if "kind" in line]
+    wrong = [line for output in (first, *outputs) for line in lines(output) if "kind" in line]
+    summaries = [line for output in outputs for line in lines(output) if "operations" in line]
     assert not wrong, json.dumps(wrong, indent=1)
     assert [process.returncode for process in processes] == [0] * len(processes)
-    assert [summary["left"] for summary in summaries] == [[]] * len(processes)
+    assert [(summary["wrong"], summary["left"]) for summary in summaries] == [(0, [])] * len(processes)
     assert all(summary["interrupts"] for summary in summaries)
     until("nothing is left", lambda: left_in(cluster) == {})
     with Client(cluster, set_as_default=False) as client:

@@ -393,6 +393,7 @@ def operate(notebook: Notebook, seed: str, name: str, after: float | None, *, sp
 def mix(notebook: Notebook, options: argparse.Namespace) -> None:
     """Run the operations."""
     was_interrupted, end = False, time.monotonic() + options.seconds
+    restarts = {options.operations * each // (options.restarts + 1) for each in range(1, options.restarts + 1)}
     for number in range(options.operations):
         if time.monotonic() > end:
             break
@@ -406,7 +407,7 @@ def mix(notebook: Notebook, options: argparse.Namespace) -> None:
             continue
         if number == options.operations // 2:
             tell(half=number)
-        if options.number == 0 and number and number % (options.operations // (options.restarts + 1)) == 0:
+        if options.number == 0 and number in restarts:
             notebook.cluster.restart()
             restarted(notebook)
         faulthandler.dump_traceback_later(4 * DEADLINE, exit=True)
