@@ -52,7 +52,8 @@ async def _reconnect(
     if (error := await ending()) is not None:
         _fail_futures(client, error)
     if client.status == "connecting":  # not closed meanwhile
-        await reconnect()
+        with without_cancellations():  # the task logs its end after `close`
+            await reconnect()
 
 
 async def _gather(client: Any, gather: Callable[..., Awaitable[Any]], *args: Any, **kwargs: Any) -> Any:
