@@ -75,6 +75,8 @@ class RankRPC:
             within `timeout` seconds (None: no limit).
         """
         who = f"rank {rank} of world {self._world}"
+        if self.ranks[rank] not in self._scheduler.workers:  # Dask would try to connect for 30 s
+            raise self.lost(rank)
         try:
             async with asyncio.timeout(timeout) as limit:
                 answer = await getattr(self._scheduler.rpc(self.ranks[rank]), operation)(**message)

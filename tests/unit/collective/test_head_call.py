@@ -35,7 +35,9 @@ class Broken:
         rank0, self.rank1 = [asyncio.get_running_loop().create_future() for _ in range(2)]
         rank0.set_result({"error": error})
         self._outcomes: Outcomes[Any] = Outcomes({0: rank0, 1: self.rank1}, lambda outcome: "error" in outcome)
-        scheduler: Any = SimpleNamespace(rpc=lambda _: SimpleNamespace(workbench_where=self.where), stream_comms={})
+        scheduler: Any = SimpleNamespace(
+            workers={"r0", "r1"}, rpc=lambda _: SimpleNamespace(workbench_where=self.where), stream_comms={}
+        )
         members = RankRPC(scheduler, 0, {0: "r0", 1: "r1"}, "the call f")
         self._call = CollectiveCall(scheduler, CallQueue(), self.world, members, REQUEST, deadline=math.inf)
         self._call._serial = 1

@@ -60,6 +60,15 @@ async def test_a_rank_that_the_scheduler_sees_leave_a_moment_later_is_lost(call,
         await call(scheduler)
 
 
+async def test_a_rank_that_has_left_before_the_request_is_lost_without_an_attempt_to_connect(monkeypatch):
+    scheduler = Scheduler(LATE)
+    scheduler.workers.clear()
+    monkeypatch.setattr(scheduler, "rpc", lambda _: pytest.fail("a connection"))
+
+    with pytest.raises(RankLost, match="was lost"):
+        await ask(scheduler)
+
+
 async def test_the_cause_of_a_loss_is_in_the_error():
     scheduler = Scheduler(LATE)
     scheduler.causes = {ADDRESS: " with signal 9 (SIGKILL)"}

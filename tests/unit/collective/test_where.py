@@ -19,6 +19,7 @@ class Scheduler:
 
     def __init__(self) -> None:
         self.asked: list[str] = []
+        self.workers = {"w0.0", "w0.1", "w0.2"}
 
     def rpc(self, address: str) -> Any:
         async def where(**_: Any) -> dict[str, Any]:
