@@ -75,7 +75,7 @@ class MPICluster(EndingLoop):
     --------
     >>> from distributed import Client
     >>> from workbench import MPICluster
-    >>> with MPICluster(4) as cluster, Client(cluster) as client:  # doctest: +SKIP
+    >>> with MPICluster(4) as cluster, Client(cluster) as client:
     ...     client.gather(client.map(abs, [-1, -2]))
     [1, 2]
     """
@@ -436,9 +436,10 @@ class MPICluster(EndingLoop):
 
         Examples
         --------
-        >>> engines = cluster.ipyparallel()  # doctest: +SKIP
-        >>> engines[:].apply_sync(os.getpid)  # doctest: +SKIP
-        [4711, 4712, 4713, 4714]
+        >>> engines = cluster.ipyparallel()
+        >>> engines[:].map_sync(abs, range(-4, 0))
+        [4, 3, 2, 1]
+        >>> engines.close()
         """
         from workbench.cells.engine_client import forwarded, rank_client
         from workbench.cells.protocol import ENGINES_S, REACH

@@ -1,20 +1,24 @@
-"""Every block of Python of every page, in the order of the page, in the cluster that all tests share."""
+"""Every block of Python of every page, and examples of docstrings, in the cluster that all tests share."""
 
 from __future__ import annotations
 
 import ast
 import doctest
+import importlib
 import re
 import shutil
 import traceback
 from pathlib import Path
 
+import numpy as np
 import pytest
 from distributed import Client
 from IPython.core.inputtransformer2 import TransformerManager
+from support.examples import ON_RANKS
 from support.shell import ipython
 from traitlets.config import Config
 
+import workbench
 from workbench import MPICluster
 from workbench.commands import actions
 
@@ -86,6 +90,17 @@ def test_the_blocks_of_a_page_run_in_their_order(shell, cluster4, page, capsys, 
             capsys.readouterr()
             shell.run_cell(code).raise_error()
             assert block["output"] in {None, capsys.readouterr().out}
+
+
+@pytest.mark.parametrize("name", sorted(ON_RANKS))
+def test_the_examples_of_a_module_are_right_on_ranks(cluster4, client4, name, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    shutil.copy(ROOT / "notebooks" / "covariance.c", tmp_path)
+    names = {"np": np, "workbench": workbench, "cluster": cluster4, "client": client4, "__name__": "__main__"}
+    outcome = doctest.testmod(importlib.import_module(name), extraglobs=names, optionflags=doctest.ELLIPSIS)
+
+    assert outcome.attempted
+    assert outcome.failed == 0
 
 
 def test_python_of_pages_is_marked_as_python():

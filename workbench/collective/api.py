@@ -101,9 +101,9 @@ def run_on_ranks(
     --------
     >>> def mean(comm, X):
     ...     return comm.allreduce(X.sum(axis=0)) / comm.allreduce(len(X))
-    >>> X = workbench.place(X)                         # doctest: +SKIP
-    >>> run_on_ranks(mean, X, result="root")           # doctest: +SKIP
-    array([0.5, 0.25])
+    >>> X = workbench.place(np.arange(8.0).reshape(4, 2))
+    >>> run_on_ranks(mean, X, result="root")
+    array([3., 4.])
     """
     options = {"client": client, "result": result, "world": world, "ranks": ranks, "timeout": timeout, "limit": limit}
     return _call(fn, args, kwargs, **options).result()
@@ -194,8 +194,8 @@ def spmd(
     >>> @spmd(result="root")
     ... def mean(comm, X):
     ...     return comm.allreduce(X.sum(axis=0)) / comm.allreduce(len(X))
-    >>> mean(workbench.place(X))                       # doctest: +SKIP
-    array([0.5, 0.25])
+    >>> mean(workbench.place(np.arange(8.0).reshape(4, 2)))
+    array([3., 4.])
     """
     options = {"client": client, "result": result, "world": world, "ranks": ranks, "timeout": timeout, "limit": limit}
     if fn is None:

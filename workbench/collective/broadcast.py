@@ -57,8 +57,9 @@ def broadcast(client: Client, obj: Any, *, timeout: float | str | None = None) -
 
     Examples
     --------
-    >>> weights = broadcast(client, np.ones(1_000_000))  # doctest: +SKIP
-    >>> parts = map_blocks(gradient, X, y, weights)      # doctest: +SKIP
+    >>> weights = broadcast(client, np.ones(1_000_000))
+    >>> client.gather([client.submit(len, weights, workers=[rank], pure=False) for rank in range(4)])
+    [1000000, 1000000, 1000000, 1000000]
     """
     seconds = config.seconds("broadcast-timeout") if timeout is None else config.time_span("timeout", timeout)
     return client.sync(_send_what_can_be, client, obj, seconds)

@@ -69,8 +69,8 @@ def examine(cluster: str | None = None, *, mpi: str = "auto") -> Iterator[CheckR
 
     Examples
     --------
-    >>> [finding.check for finding in examine() if finding.verdict == "failed"]  # doctest: +SKIP
-    []
+    >>> next(examine()).verdict
+    'ok'
     """
     check_choice(mpi)
     yield interpreter()

@@ -43,10 +43,16 @@ class Profile:
 
     Examples
     --------
-    >>> with Profile() as profile:                         # doctest: +SKIP
-    ...     run_on_ranks(solve, X)
-    >>> print(profile.frame)                               # doctest: +SKIP
-    >>> profile.frame.sites.head(1)                        # doctest: +SKIP
+    >>> with Profile() as profile:
+    ...     workbench.run_on_ranks(lambda comm: comm.allreduce(comm.rank), result="root")
+    6
+    >>> print(profile.frame)  # doctest: +ELLIPSIS
+    4 ranks, ... in MPI
+    ...
+    operation calls seconds % of MPI bytes
+    allreduce     4 ...
+    >>> list(profile.frame.sites)
+    ['operation', 'place', 'calls', 'seconds', 'percent', 'bytes']
     """
 
     def __init__(self, client: Client | None = None) -> None:

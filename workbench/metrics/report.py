@@ -36,8 +36,8 @@ def report(step: float, *, name: str = "training", **values: float) -> None:
 
     Examples
     --------
-    >>> for epoch in range(3):  # doctest: +SKIP
-    ...     workbench.report(epoch, loss=train())
+    >>> for epoch in range(3):
+    ...     workbench.report(epoch, loss=1 / (epoch + 1))
     """
     if reserved := RESERVED & values.keys():
         raise InvalidRequest(

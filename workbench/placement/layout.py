@@ -42,7 +42,8 @@ def blocks(X: Any) -> list[Future[Any]]:
 
     Examples
     --------
-    >>> [block.result().shape for block in blocks(X)]  # doctest: +SKIP
+    >>> X = workbench.place(np.ones((100_000, 8)))
+    >>> [block.result().shape for block in blocks(X)]
     [(25000, 8), (25000, 8), (25000, 8), (25000, 8)]
     """
     if sources.placed_by(X) is None:

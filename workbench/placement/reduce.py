@@ -47,9 +47,10 @@ def reduce(op: Callable[[Any, Any], Any], parts: Any, *, on: str = "client", cli
 
     Examples
     --------
-    >>> gradients = map_blocks(gradient, X, y, weights)  # doctest: +SKIP
-    >>> reduce(operator.add, gradients)                  # doctest: +SKIP
-    array([0.25, 1.5 ])
+    >>> import operator
+    >>> X = workbench.place(np.arange(8.0).reshape(4, 2))
+    >>> reduce(operator.add, workbench.map_blocks(lambda block: block.sum(axis=0), X))
+    array([12., 16.])
     """
     from dask.base import is_dask_collection
     from distributed import Future

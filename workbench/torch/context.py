@@ -48,11 +48,15 @@ def distributed(comm: MPI.Intracomm) -> Iterator[Any]:
 
     Examples
     --------
-    >>> @workbench.spmd(result="root")  # doctest: +SKIP
-    ... def train(comm, X, y):
+    >>> import torch
+    >>> @workbench.spmd(result="root")
+    ... def gradient(comm, X):
     ...     with distributed(comm):
-    ...         model = DistributedDataParallel(Net())
-    ...         ...
+    ...         model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 1))
+    ...         model(torch.from_numpy(X)).mean().backward()
+    ...         return model.module.weight.grad
+    >>> gradient(workbench.place(np.arange(8, dtype="float32").reshape(4, 2)))
+    tensor([[3., 4.]])
     """
     require_torch()
     import torch

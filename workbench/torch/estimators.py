@@ -232,7 +232,10 @@ class NeuralNetClassifier(Classifier, _NeuralNet):
 
     Examples
     --------
-    >>> model = NeuralNetClassifier(epochs=20).fit(X, y)  # doctest: +SKIP
+    >>> X = np.random.default_rng(0).normal(size=(200, 2))
+    >>> y = X[:, 0] > 0
+    >>> bool(NeuralNetClassifier(epochs=80).fit(X, y).score(X, y) > 0.9)
+    True
     """
 
     _target, _loss = "labels", "cross_entropy"
@@ -299,7 +302,10 @@ class NeuralNetRegressor(MultiOutputMixin, Regressor, _NeuralNet):
 
     Examples
     --------
-    >>> model = NeuralNetRegressor(epochs=20).fit(X, y)  # doctest: +SKIP
+    >>> X = np.random.default_rng(0).normal(size=(200, 2))
+    >>> y = X[:, 0] + X[:, 1]
+    >>> bool(NeuralNetRegressor(epochs=80).fit(X, y).score(X, y) > 0.9)
+    True
     """
 
     _target, _loss = "numbers", "mse_loss"

@@ -78,9 +78,11 @@ def batches(
 
     Examples
     --------
-    >>> for epoch in range(3):  # doctest: +SKIP
-    ...     for rows, labels in batches(comm, X, y, size=256, seed=epoch):
-    ...         ...
+    >>> @workbench.spmd
+    ... def shapes(comm, X, y):
+    ...     return [(*rows.shape, *labels.shape) for rows, labels in batches(comm, X, y, size=8, seed=0)]
+    >>> shapes(*workbench.place(np.ones((16, 3)), np.ones(16)))[0]
+    [(2, 3, 2), (2, 3, 2)]
     """
     if shuffle is not None and shuffle not in SHUFFLES:
         raise InvalidRequest(f"shuffle={shuffle!r} is not valid: {did_you_mean(str(shuffle), SHUFFLES)}, or None")

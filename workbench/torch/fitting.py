@@ -106,7 +106,12 @@ def fit(
 
     Examples
     --------
-    >>> history = fit(net, torch.nn.functional.cross_entropy, X, y, epochs=5)  # doctest: +SKIP
+    >>> import torch
+    >>> rows = np.random.default_rng(0).normal(size=(400, 2)).astype("float32")
+    >>> X, y = workbench.place(rows, (rows[:, 0] > 0).astype(int))
+    >>> history = fit(torch.nn.Linear(2, 2), torch.nn.functional.cross_entropy, X, y, size=40, epochs=2)
+    >>> history[1]["loss"] < history[0]["loss"]
+    True
     """
     require_torch()
     if epochs < 1 or (patience is not None and patience < 1):
@@ -162,7 +167,10 @@ def predict(module: Any, X: Any, *, size: int = 1024, device: str | None = None,
 
     Examples
     --------
-    >>> classes = predict(net, X).argmax(axis=1)  # doctest: +SKIP
+    >>> import torch
+    >>> X = workbench.place(np.array([[0, 1], [1, 0], [2, 3], [5, 4]], "float32"))
+    >>> predict(torch.nn.Identity(), X).argmax(axis=1).compute()
+    array([1, 0, 1, 0])
     """
     require_torch()
     from workbench.torch.epochs import outputs

@@ -46,10 +46,18 @@ def materialize(model: Any, *, seed: int = 0) -> None:
 
     Examples
     --------
-    >>> with torch.device("meta"):  # doctest: +SKIP
-    ...     model = Net()
-    >>> fully_shard(model, mesh=mesh)  # doctest: +SKIP
-    >>> materialize(model)  # doctest: +SKIP
+    >>> import torch
+    >>> from torch.distributed.fsdp import fully_shard
+    >>> from workbench.torch import distributed
+    >>> @workbench.spmd
+    ... def build(comm):
+    ...     with distributed(comm), torch.device("meta"):
+    ...         model = torch.nn.Linear(4, 8)
+    ...         fully_shard(model, mesh=torch.distributed.init_device_mesh("cpu", (comm.size,)))
+    ...         materialize(model)
+    ...         return model.weight.to_local().shape
+    >>> build()[0]
+    torch.Size([2, 4])
     """
     modules = [(module, reset) for _, module, reset in without_memory(model)]
     made: dict[torch.Tensor, torch.Tensor] = {}

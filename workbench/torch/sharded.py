@@ -64,7 +64,8 @@ def save_sharded(path: str | os.PathLike[str], model: Any, optimizer: Any = (), 
 
     Examples
     --------
-    >>> save_sharded("run", model, optimizer, epoch=epoch)  # doctest: +SKIP
+    >>> import torch
+    >>> save_sharded("run", torch.nn.Linear(2, 2), epoch=3)
     """
     comm, folder, optimizers = _communicator(), Path(path).expanduser(), _listed(optimizer)
     plain, shards = manifest.plain(folder, values), None
@@ -135,7 +136,9 @@ def load_sharded(path: str | os.PathLike[str], model: Any, optimizer: Any = ()) 
 
     Examples
     --------
-    >>> load_sharded("run", model, optimizer)  # doctest: +SKIP
+    >>> import torch
+    >>> save_sharded("run", torch.nn.Linear(2, 2), epoch=3)
+    >>> load_sharded("run", torch.nn.Linear(2, 2))
     {'epoch': 3}
     """
     comm, folder, optimizers = _communicator(), Path(path).expanduser(), _listed(optimizer)

@@ -74,8 +74,15 @@ def stream(X: Any, y: Any = None, weight: Any = None, *, window: int = WINDOW) -
 
     Examples
     --------
-    >>> frame = dask.dataframe.read_parquet("flights")  # doctest: +SKIP
-    >>> fit(net, loss, stream(frame[["distance", "hour"]], frame["late"]), epochs=5)  # doctest: +SKIP
+    >>> import dask.array
+    >>> import torch
+    >>> from workbench.torch import fit
+    >>> X = dask.array.random.default_rng(0).random((800, 2), chunks=(100, 2), dtype="float32")
+    >>> y = (X[:, 0] > 0.5).astype(int)
+    >>> rows = stream(X, y)
+    >>> history = fit(torch.nn.Linear(2, 2), torch.nn.functional.cross_entropy, rows, size=80, epochs=2)
+    >>> history[1]["loss"] < history[0]["loss"]
+    True
     """
     if window < 1:
         raise InvalidRequest(f"window={window} is not valid. Choose a whole number of chunks above zero.")

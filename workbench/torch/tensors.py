@@ -30,7 +30,9 @@ def tensor(block: Any) -> Any:
 
     Examples
     --------
-    >>> rows = tensor(X)  # doctest: +SKIP
+    >>> tensor(np.eye(2))
+    tensor([[1., 0.],
+            [0., 1.]], dtype=torch.float64)
     """
     require_torch()
     import numpy as np

@@ -84,12 +84,24 @@ def pipeline(
 
     Examples
     --------
-    >>> with distributed(comm):  # doctest: +SKIP
-    ...     net = pipeline(resnet(110), X, cross_entropy, size=64, stages=4)
-    ...     optimizer = torch.optim.SGD(net.parameters(), 0.1)
-    ...     for rows, labels in batches(comm, X, y, size=64):
-    ...         loss = net.step(rows, labels)
-    ...         optimizer.step()
+    >>> import torch
+    >>> from workbench.torch import batches, distributed
+    >>> @workbench.spmd(result="root")
+    ... def train(comm, module, X, y):
+    ...     with distributed(comm):
+    ...         net = pipeline(module, X, torch.nn.functional.cross_entropy, size=64, stages=2)
+    ...         optimizer = torch.optim.SGD(net.parameters(), 0.1)
+    ...         for rows, labels in batches(comm, X, y, size=64):
+    ...             loss = net.step(rows, labels)
+    ...             optimizer.step()
+    ...         return str(net)
+    >>> layers = [torch.nn.Linear(2, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2)]
+    >>> X, y = workbench.place(np.ones((128, 2), "float32"), np.zeros(128, int))
+    >>> print(train(torch.nn.Sequential(*layers), X, y))  # doctest: +ELLIPSIS
+    pipeline: 2 stages x 2 replicas, 1f1b, batches of 64 rows in microbatches of 8 rows
+    rank  stage  layers  weights  ...
+    0, 2      0  ...
+    1, 3      1  ...
     """
     if not dist.is_initialized():
         raise InvalidRequest("torch.distributed is not initialized. Call pipeline() in a distributed(comm) block.")

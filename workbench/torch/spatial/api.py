@@ -36,13 +36,18 @@ def strips(module: Any, comm: MPI.Intracomm) -> Strips:
 
     Examples
     --------
-    >>> @workbench.spmd(result="root")  # doctest: +SKIP
+    >>> import torch
+    >>> @workbench.spmd
     ... def train(comm, net, images, masks):
     ...     model = strips(net, comm)
     ...     mine = model.rows(images.shape[2])
     ...     rows, labels = torch.from_numpy(images[:, :, mine]), torch.from_numpy(masks[:, mine])
     ...     loss = torch.nn.functional.cross_entropy(model(rows), labels)
     ...     loss.backward()
+    ...     return rows.shape
+    >>> images, masks = np.ones((1, 3, 64, 16), "float32"), np.zeros((1, 64, 16), int)
+    >>> train(torch.nn.Conv2d(3, 2, 3, padding=1), images, masks)[0]
+    torch.Size([1, 3, 16, 16])
     """
     require_torch()
     # PyTorch and MPI are loaded on ranks only.
