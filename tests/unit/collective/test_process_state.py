@@ -112,6 +112,8 @@ def test_a_directory_and_a_umask_that_a_task_has_set_for_a_while_do_not_come_bac
     with contextlib.ExitStack() as task:
         task.enter_context(contextlib.chdir("task"))
         task.callback(os.umask, os.umask(0o007))
+        monkeypatch.setattr(process_state, "tasks", ["task"])
+        task.callback(monkeypatch.setattr, process_state, "tasks", [])
         restored(task.close)
     current = os.umask(umask)
     os.umask(current)
