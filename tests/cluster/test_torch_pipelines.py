@@ -18,15 +18,15 @@ from benchmarks.layouts import Arm, Net
 from workbench import run_on_ranks, spmd
 from workbench.errors import InvalidRequest
 
-pytestmark = pytest.mark.mpi_flavor
-
 
 def on_parts(client, size, function, *args, device="cpu"):
     """Return what a function returned on parts of this many ranks."""
     return run_on_ranks(torched.of_part, size, function, *args, device=device, client=client, timeout=4 * DEADLINE)
 
 
-@pytest.mark.parametrize("kind", ["resnet", "transformer", "in place", "channels last", "sparse"])
+@pytest.mark.parametrize(
+    "kind", ["resnet", pytest.param("transformer", marks=pytest.mark.mpi_flavor), "in place", "channels last", "sparse"]
+)
 @pytest.mark.parametrize("size", [2, 4])
 def test_losses_and_weights_of_every_layout_and_schedule_are_those_of_one_process(client4, size, kind, device):
     found = on_parts(client4, size, pipelined.compared, kind, device=device)
@@ -115,6 +115,7 @@ def trains(client):
     return losses[0] == pytest.approx(losses[1], abs=1e-12)
 
 
+@pytest.mark.mpi_flavor
 @pytest.mark.parametrize("schedule", ["1f1b", "bidirectional"])
 def test_a_stage_that_raises_in_backward_ends_the_training_and_the_next_call_trains(client4, tmp_path, schedule):
     with pytest.raises(ValueError, match="a bad layer") as caught:
@@ -126,12 +127,14 @@ def test_a_stage_that_raises_in_backward_ends_the_training_and_the_next_call_tra
     assert trains(client4)
 
 
+@pytest.mark.mpi_flavor
 def test_what_the_loss_raises_comes_as_it_is(client4):
     with pytest.raises(ZeroDivisionError, match="a bad loss") as caught:
         run_on_ranks(pipelined.raises_forward, client=client4, timeout=2 * DEADLINE)
     assert "raised on rank 3 of world 0" in caught.value.__notes__[0]
 
 
+@pytest.mark.mpi_flavor
 def test_a_training_that_is_cancelled_ends_on_all_ranks_and_the_next_call_trains(client4, tmp_path):
     step = tmp_path / "step"
     call = spmd(pipelined.train_until, client=client4).submit("raises", None, str(step))

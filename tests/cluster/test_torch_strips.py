@@ -15,8 +15,6 @@ from support.spmd import doing, total
 
 from workbench import run_on_ranks, spmd
 
-pytestmark = pytest.mark.mpi_flavor
-
 EXACT = 1e-10
 SIZES = pytest.mark.parametrize("size", [1, 2, 4])
 
@@ -26,6 +24,7 @@ def on_parts(client, size, function, *args, device="cpu"):
     return run_on_ranks(torched.of_part, size, function, *args, device=device, client=client, timeout=8 * DEADLINE)
 
 
+@pytest.mark.mpi_flavor
 @pytest.mark.parametrize(
     ("size", "seeds"),
     [
@@ -77,6 +76,7 @@ def test_activations_that_are_computed_again_change_no_loss(client4):
         assert many == pytest.approx(one, abs=EXACT)
 
 
+@pytest.mark.mpi_flavor
 def test_replicas_of_nets_on_strips_train_with_ddp(client4):
     assert max(run_on_ranks(stripped.replicas, client=client4)) <= EXACT
 
@@ -139,6 +139,7 @@ def works(client):
     return run_on_ranks(total, client=client, timeout=DEADLINE) == [6] * 4
 
 
+@pytest.mark.mpi_flavor
 def test_a_rank_that_raises_in_backward_ends_the_training_and_the_next_call_works(client4, tmp_path):
     with pytest.raises(ValueError, match="a bad gradient") as caught:
         run_on_ranks(stripped.train_until, "raises", 2, str(tmp_path / "step"), client=client4, timeout=2 * DEADLINE)
@@ -147,6 +148,7 @@ def test_a_rank_that_raises_in_backward_ends_the_training_and_the_next_call_work
     assert works(client4)
 
 
+@pytest.mark.mpi_flavor
 def test_a_training_that_is_cancelled_ends_on_all_ranks(client4, tmp_path):
     step = tmp_path / "step"
     call = spmd(stripped.train_until, client=client4).submit("goes on", None, str(step))
