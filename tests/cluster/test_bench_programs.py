@@ -119,12 +119,11 @@ def test_collectives_measures_all_operations_for_both_kinds_of_data_prints_json_
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
-@pytest.mark.parametrize("kind", ["memoryview", "torch"])
-def test_collectives_measures_other_kinds_of_buffers(kind):
-    report = _run(collectives, "--sizes=8,512KiB", "--seconds=0.01", f"--buffers={kind}")
+def test_collectives_measures_other_kinds_of_buffers():
+    report = _run(collectives, "--sizes=8,512KiB", "--seconds=0.01", "--buffers=torch")
 
-    assert report.machine["buffers"] == kind
-    assert all(row[f"{kind}_us"] > 0 < row["ours_us"] for row in report.rows)
+    assert report.machine["buffers"] == "torch"
+    assert all(row["torch_us"] > 0 < row["ours_us"] for row in report.rows)
     assert report.summary["allreduce_small_extra_us"] is not None
 
 
