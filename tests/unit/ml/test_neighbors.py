@@ -457,10 +457,10 @@ def test_rows_within_a_radius_of_dask_queries_are_found_lazily_by_an_array(empty
 
 @pytest.mark.parametrize("given", ["own rows", "queries", "two queries"])
 def test_rows_within_a_radius_stay_on_the_ranks(client, given, monkeypatch):
-    X, queries = rows(203), None if given == "own rows" else rows(2 if given == "two queries" else 90, seed=2)
-    model = NearestNeighbors(radius=1.5).fit(da.from_array(X, chunks=(60, 6)))
+    X, queries = rows(103), None if given == "own rows" else rows(2 if given == "two queries" else 50, seed=2)
+    model = NearestNeighbors(radius=1.5).fit(da.from_array(X, chunks=(30, 6)))
     monkeypatch.setattr("workbench.ml.neighbors.estimator.RESULT", 1000)
-    lazy = None if queries is None else da.from_array(queries, chunks=(40, 6))
+    lazy = None if queries is None else da.from_array(queries, chunks=(20, 6))
     distances, indices = model.radius_neighbors(lazy, sort_results=True)
 
     if given != "two queries":
