@@ -35,6 +35,7 @@ def cells(monkeypatch):
     scheduler: Any = SimpleNamespace(
         stream_handlers={},
         stream_comms={"a": NOTHING, "b": NOTHING},
+        workers={"a", "b"},
         worker_send=lambda *each: sent.append(each),
         sent=sent,
         unused=unused,
