@@ -58,8 +58,7 @@ def of_an_error(text, sent):
 
 
 def of_a_cell(text, sent):
-    worker = SimpleNamespace(batched_stream=SimpleNamespace(send=sent.append))
-    cells = SimpleNamespace(_worker=worker, _context=SimpleNamespace(rank=1))
+    cells = SimpleNamespace(_tell=lambda _, **message: sent.append(message), _context=SimpleNamespace(rank=1))
     cells_rank.Cells._report(cells, "cell", "error", text)
 
 

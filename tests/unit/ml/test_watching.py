@@ -5,8 +5,10 @@ from __future__ import annotations
 import dask.array as da
 import numpy as np
 import pytest
+from tqdm import tqdm
 
 from workbench.ml import PCA, LinearRegression, NearestNeighbors, Recipe, Ridge, Scale, StandardScaler, TruncatedSVD
+from workbench.ml.engine import verbose
 from workbench.ml.engine.progress import Sender
 
 X = np.random.default_rng(2).normal(size=(60, 5))
@@ -45,7 +47,9 @@ def test_each_pass_is_a_line(model, names, capsys):
     assert capsys.readouterr().out.splitlines() == lines
 
 
-def test_a_bar_counts_the_passes_and_is_full_at_the_end(capsys):
+def test_a_bar_counts_the_passes_and_is_full_at_the_end(capsys, monkeypatch):
+    # An earlier test of this process may have imported the bar of notebooks, in an IPython of its own.
+    monkeypatch.setattr(verbose, "tqdm", tqdm)
     LinearRegression(verbose=1).fit(X, y)
 
     assert "LinearRegression: 100%" in (said := capsys.readouterr().err)
