@@ -45,9 +45,6 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
     _sparse: ClassVar[bool] = False
     """Whether the estimator accepts CSR matrices."""
 
-    _only: ClassVar[dict[str, tuple[tuple[Any, ...], str]]] = {}
-    """For parameters of scikit-learn: the valid values, and the reason why other values have no meaning here."""
-
     _limited_by: ClassVar[str] = "max_iter"
     """Name of the parameter that limits the iterations; a fit of an estimator without it reports passes."""
 
@@ -61,16 +58,6 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
         with reporting(type(self).__name__, iterations, self.verbose, self.callback) as report:
             result, self.engine_ = fitting.fit(task, data, self.engine, report, held)
         return result
-
-    def _validate_params(self) -> None:
-        super()._validate_params()
-        for name, (values, reason) in self._only.items():
-            chosen = getattr(self, name)
-            if not any(type(chosen) is type(value) and chosen == value for value in values):
-                raise ValueError(
-                    f"{name}={chosen!r} has no meaning for workbench.ml.{type(self).__name__}: {reason}. "
-                    f"Pass {' or '.join(map(repr, values))}, or use the estimator of scikit-learn."
-                )
 
     def __sklearn_clone__(self) -> Self:
         # A copy of a callback would be called in the place of the callback that the user watches.

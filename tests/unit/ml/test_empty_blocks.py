@@ -45,8 +45,8 @@ MODELS = {
     "random rows": (KMeans(3, init="random", n_init=3, random_state=0), None, "cluster_centers_"),
     "scaler": (StandardScaler(with_mean=False), None, "scale_"),
     "pca": (PCA(2), None, "components_"),
-    "tsqr": (PCA(2, svd_solver="full"), None, "components_"),
-    "svd": (TruncatedSVD(2, algorithm="randomized", random_state=0), None, "components_"),
+    "tsqr": (PCA(2, solver="tsqr"), None, "components_"),
+    "svd": (TruncatedSVD(2, solver="randomized", random_state=0), None, "components_"),
 }
 CASES = [(name, np.asarray, False, FIRST_EMPTY) for name in MODELS]
 CASES += [(name, sparse.csr_array, True, LAST_EMPTY) for name in [*MODELS][:-3]]

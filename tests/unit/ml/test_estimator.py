@@ -10,7 +10,7 @@ import pytest
 from sklearn.base import clone
 from sklearn.pipeline import make_pipeline
 
-from workbench.ml import LinearRegression, NearestNeighbors, StandardScaler
+from workbench.ml import LinearRegression, StandardScaler
 
 X = np.random.default_rng(3).normal(size=(60, 5))
 
@@ -38,31 +38,6 @@ def test_a_clone_calls_the_callback_of_the_user(choose):
     clone(make_pipeline(StandardScaler(callback=choose(curve)), model)).fit(X, X[:, 0])
     assert len(curve.records) == 7
     assert clone(model).callback == model.callback
-
-
-@pytest.mark.parametrize(
-    "model",
-    [
-        NearestNeighbors(2, radius=1.0, algorithm="brute", leaf_size=40, n_jobs=-1),
-        StandardScaler(copy=False),
-    ],
-    ids=lambda model: type(model).__name__,
-)
-def test_parameters_of_scikit_learn_that_have_one_meaning_are_taken(model):
-    assert clone(model).fit(X).get_params() == model.get_params()
-
-
-@pytest.mark.parametrize(
-    ("parameters", "sentence"),
-    [
-        ({"algorithm": "kd_tree"}, "algorithm='kd_tree' has no meaning for .*NearestNeighbors: .*'auto' or 'brute'"),
-        ({"n_jobs": 2.5}, "The 'n_jobs' parameter"),
-        ({"leaf_size": 0}, "The 'leaf_size' parameter"),
-    ],
-)
-def test_parameters_of_scikit_learn_that_have_no_meaning_are_refused_in_a_sentence(parameters, sentence):
-    with pytest.raises(ValueError, match=sentence):
-        NearestNeighbors(2, **parameters).fit(X)
 
 
 def test_rows_are_scaled_in_place_if_they_are_not_to_be_copied():

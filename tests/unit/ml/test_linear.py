@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import pickle
 import re
 import tracemalloc
@@ -14,7 +13,6 @@ import pytest
 from scipy import linalg, sparse
 from scipy.linalg import LinAlgWarning
 from sklearn import linear_model
-from sklearn.base import clone
 from support.sklearn_checks import accepted_by_scikit_learn
 
 from workbench.ml.algebra import equations, row_slices
@@ -30,9 +28,6 @@ PAIRS = [
     (Ridge, linear_model.Ridge, {"alpha": 300.0}),
     (Ridge, linear_model.Ridge, {"alpha": 1e-3, "fit_intercept": False}),
 ]
-
-# Parameters that scikit-learn does not have.
-OURS = {"device", "engine", "verbose", "callback"}
 
 
 def data(rows=600, features=7, seed=3):
@@ -368,37 +363,3 @@ def test_the_equations_of_ridge_are_solved_without_eigenvectors(monkeypatch):
     theirs, ours = linear_model.Ridge([1.0, 2.0, 2.0]).fit(X, y), Ridge([1.0, 2.0, 2.0]).fit(X, y)
 
     np.testing.assert_allclose(ours.coef_, theirs.coef_, rtol=1e-10, atol=1e-11)
-
-
-@pytest.mark.parametrize(
-    "model",
-    [
-        LinearRegression(copy_X=False, n_jobs=-1, positive=False),
-        Ridge(copy_X=False, max_iter=None, tol=1e-3, solver="cholesky", positive=False, random_state=0),
-    ],
-    ids=lambda model: type(model).__name__,
-)
-def test_parameters_of_scikit_learn_that_have_one_meaning_are_taken(model):
-    X, y, _ = data()
-    theirs = getattr(linear_model, type(model).__name__)(
-        **{name: value for name, value in model.get_params().items() if name not in OURS}
-    )
-
-    np.testing.assert_allclose(clone(model).fit(X, y).coef_, theirs.fit(X, y).coef_, rtol=1e-10, atol=1e-11)
-    assert inspect.signature(type(theirs)).parameters.keys() < inspect.signature(type(model)).parameters.keys()
-
-
-@pytest.mark.parametrize(
-    ("model", "sentence"),
-    [
-        (LinearRegression(positive=True), "positive=True has no meaning for .*: coefficients may have either sign"),
-        (Ridge(positive=True), "positive=True has no meaning for .*: coefficients may have either sign"),
-        (Ridge(solver="sag"), "solver='sag' has no meaning for .* Pass 'auto' or 'cholesky'"),
-        (Ridge(max_iter=10), "max_iter=10 has no meaning for .*: the solver has no iterations"),
-        (LinearRegression(n_jobs=0.5), "The 'n_jobs' parameter"),
-    ],
-)
-def test_parameters_of_scikit_learn_that_have_no_meaning_are_refused_in_a_sentence(model, sentence):
-    X, y, _ = data()
-    with pytest.raises(ValueError, match=sentence):
-        model.fit(X, y)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import pickle
 import tracemalloc
 import warnings
@@ -12,7 +11,6 @@ import numpy as np
 import pytest
 from scipy import sparse
 from sklearn import linear_model
-from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 from support.sklearn_checks import accepted_by_scikit_learn
 
@@ -366,31 +364,15 @@ def test_a_model_travels():
     np.testing.assert_array_equal(pickle.loads(pickle.dumps(model)).predict(X), model.predict(X))  # noqa: S301
 
 
-def test_parameters_of_scikit_learn_that_have_one_meaning_are_taken():
+def test_no_penalty_is_an_infinite_c():
     X, y, _ = data(2)
-    model = LogisticRegression(
-        "l2", C=0.5, l1_ratio=0, dual=False, intercept_scaling=2.0, random_state=0, n_jobs=-1, verbose=0, max_iter=200
-    )
-    theirs = linear_model.LogisticRegression(C=0.5, max_iter=200)
-
-    np.testing.assert_allclose(clone(model).fit(X, y).coef_, theirs.fit(X, y).coef_, atol=1e-9)
-    of = {type(each): inspect.signature(type(each)).parameters.keys() for each in (theirs, model)}
-    assert of[type(theirs)] < of[type(model)]
     unpenalized = LogisticRegression(penalty=None, tol=1e-8).fit(X, y)
+
     np.testing.assert_array_equal(unpenalized.coef_, LogisticRegression(C=np.inf, tol=1e-8).fit(X, y).coef_)
 
 
-@pytest.mark.parametrize(
-    ("options", "sentence"),
-    [
-        ({"penalty": "l1"}, "penalty='l1' has no meaning for .*: there is no L1 penalty. Pass 'l2' or None"),
-        ({"l1_ratio": 0.5}, "l1_ratio=0.5 has no meaning for .*: there is no L1 penalty"),
-        ({"dual": True}, "dual=True has no meaning for .*: the solvers use the primal form. Pass False"),
-        ({"solver": "liblinear"}, "The 'solver' parameter of LogisticRegression must be a str among"),
-        ({"intercept_scaling": 0}, "The 'intercept_scaling' parameter"),
-    ],
-)
-def test_parameters_of_scikit_learn_that_have_no_meaning_are_refused_in_a_sentence(options, sentence):
+@pytest.mark.parametrize("options", [{"penalty": "l1"}, {"solver": "liblinear"}], ids=str)
+def test_a_value_that_no_solver_has_is_refused(options):
     X, y, _ = data(2)
-    with pytest.raises(ValueError, match=sentence):
+    with pytest.raises(ValueError, match=f"The '{next(iter(options))}' parameter of LogisticRegression"):
         LogisticRegression(**options).fit(X, y)

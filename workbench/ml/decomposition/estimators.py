@@ -35,8 +35,6 @@ from workbench.ml.transformer import Transformer
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-# The names of solvers in scikit-learn.
-_SOLVERS = {"full": "tsqr", "covariance_eigh": "gram", "randomized": "randomized"}
 _INSTEAD = (
     "Pass solver='randomized', whose matrices have one column for each component, with small n_components, or use "
     "ranks with more memory."
@@ -56,10 +54,6 @@ class _Decomposition(ClassNamePrefixFeaturesOutMixin, Transformer, Estimator):  
         "n_iter": [Interval(Integral, 0, None, closed="left")],
         "n_oversamples": [Interval(Integral, 1, None, closed="left")],
         "random_state": ["random_state"],
-    }
-    _only: ClassVar[dict[str, tuple[tuple[Any, ...], str]]] = {
-        "tol": ((0.0, 0), "no solver stops at a tolerance"),
-        "power_iteration_normalizer": (("auto", "QR"), "only the QR decomposition keeps full precision"),
     }
 
     n_components: float | None
@@ -103,8 +97,8 @@ class _Decomposition(ClassNamePrefixFeaturesOutMixin, Transformer, Estimator):  
         settings = decomposition_fit.Settings(
             n_components=self.n_components,
             centered=self._centered,
-            solver=self._solver(),
-            n_iter=self._iterations(),
+            solver=self.solver,
+            n_iter=self.n_iter,
             n_oversamples=self.n_oversamples,
             seed=0,
             rows=rows,
@@ -142,14 +136,6 @@ class _Decomposition(ClassNamePrefixFeaturesOutMixin, Transformer, Estimator):  
                 stacklevel=2,
             )
         return self
-
-    def _solver(self) -> str:
-        """Return the name of the solver in this package."""
-        return self.solver
-
-    def _iterations(self) -> int:
-        """Return the number of iterations of ``"randomized"``."""
-        return self.n_iter
 
     def _check(self, rows: int, features: int) -> None:
         """Raise ValueError if the number of components is not valid."""
@@ -224,18 +210,8 @@ class PCA(_Decomposition):
     ----------
     n_components : int, float or None, default=None
         Number of components; the fraction of the variance, less than 1, that the components explain; or None for all.
-    copy : bool, default=True
-        Not used: rows are never changed.
     whiten : bool, default=False
         Whether `transform` returns columns of variance 1.
-    svd_solver : {"auto", "full", "covariance_eigh", "randomized"}, default="auto"
-        The name of a `solver` in scikit-learn: ``"full"`` is ``"tsqr"``, ``"covariance_eigh"`` is ``"gram"``.
-    tol : float, default=0.0
-        Only the default is valid, since no solver ends at a tolerance.
-    iterated_power : int or "auto", default="auto"
-        The name of `n_iter` in scikit-learn; with ``"auto"`` the value of `n_iter` is used.
-    power_iteration_normalizer : {"auto", "QR"}, default="auto"
-        Both are the QR decomposition.
     solver : {"auto", "gram", "tsqr", "randomized"}, default="auto"
         ``"gram"``: from the products of features, for few features. ``"tsqr"``: from QR decompositions of blocks, if
         small singular values matter. ``"randomized"``: for many features and few components. ``"auto"`` is
@@ -318,25 +294,14 @@ class PCA(_Decomposition):
             Interval(RealNotInt, 0, 1, closed="neither"),
             None,
         ],
-        "copy": ["boolean"],
         "whiten": ["boolean"],
-        "iterated_power": [StrOptions({"auto"}), Interval(Integral, 0, None, closed="left")],
-    }
-    _only: ClassVar[dict[str, tuple[tuple[Any, ...], str]]] = {
-        **_Decomposition._only,
-        "svd_solver": (("auto", *_SOLVERS), "the solver 'arpack' needs a pass over all rows for each vector"),
     }
 
     def __init__(
         self,
         n_components: float | None = None,
         *,
-        copy: bool = True,
         whiten: bool = False,
-        svd_solver: str = "auto",
-        tol: float = 0.0,
-        iterated_power: int | str = "auto",
-        power_iteration_normalizer: str = "auto",
         solver: str = "auto",
         n_iter: int = 5,
         n_oversamples: int = 10,
@@ -347,12 +312,7 @@ class PCA(_Decomposition):
         callback: Callback | None = None,
     ) -> None:
         self.n_components = n_components
-        self.copy = copy
         self.whiten = whiten
-        self.svd_solver = svd_solver
-        self.tol = tol
-        self.iterated_power = iterated_power
-        self.power_iteration_normalizer = power_iteration_normalizer
         self.solver = solver
         self.n_iter = n_iter
         self.n_oversamples = n_oversamples
@@ -362,25 +322,13 @@ class PCA(_Decomposition):
         self.verbose = verbose
         self.callback = callback
 
-    def _solver(self) -> str:
-        solver = _SOLVERS.get(self.svd_solver, "auto")
-        if "auto" not in (self.solver, solver) and self.solver != solver:
-            raise ValueError(
-                f"svd_solver={self.svd_solver!r} means solver={solver!r}, but solver={self.solver!r} was passed too. "
-                "Pass only one of svd_solver and solver."
-            )
-        return self.solver if solver == "auto" else solver
-
-    def _iterations(self) -> int:
-        return self.n_iter if self.iterated_power == "auto" else int(self.iterated_power)
-
     def _check(self, rows: int, features: int) -> None:
         super()._check(rows, features)
         if rows < 2:
             raise ValueError(
                 f"Found array with n_samples={rows} (shape={(rows, features)}): PCA requires a minimum of 2."
             )
-        if self._solver() == "randomized" and self.n_components is not None and self.n_components < 1:
+        if self.solver == "randomized" and self.n_components is not None and self.n_components < 1:
             raise ValueError(
                 f"n_components={self.n_components} is a fraction of the total variance, for which "
                 "solver='randomized' cannot find the number of components. Pass a number of components, or "
@@ -469,10 +417,7 @@ class TruncatedSVD(_Decomposition):
     ----------
     n_components : int, default=2
         Number of components.
-    algorithm : {"arpack", "randomized"}, default="randomized"
-        Not used: `solver` selects the algorithm. All solvers return the result of ``"arpack"`` in scikit-learn, up to
-        `error_bound_`.
-    tol, power_iteration_normalizer, solver, n_iter, n_oversamples, random_state, engine, device, verbose, callback
+    solver, n_iter, n_oversamples, random_state, engine, device, verbose, callback
         See `PCA`.
 
     Attributes
@@ -506,16 +451,12 @@ class TruncatedSVD(_Decomposition):
     _centered = False
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **_Decomposition._parameter_constraints,
-        "algorithm": [StrOptions({"arpack", "randomized"})],
     }
 
     def __init__(
         self,
         n_components: int = 2,
         *,
-        algorithm: str = "randomized",
-        tol: float = 0.0,
-        power_iteration_normalizer: str = "auto",
         solver: str = "auto",
         n_iter: int = 5,
         n_oversamples: int = 10,
@@ -526,9 +467,6 @@ class TruncatedSVD(_Decomposition):
         callback: Callback | None = None,
     ) -> None:
         self.n_components = n_components
-        self.algorithm = algorithm
-        self.tol = tol
-        self.power_iteration_normalizer = power_iteration_normalizer
         self.solver = solver
         self.n_iter = n_iter
         self.n_oversamples = n_oversamples

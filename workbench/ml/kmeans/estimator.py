@@ -48,10 +48,6 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, Transformer, ClusterMixin, Estimat
         variance of the features.
     random_state : int, RandomState instance or None, default=None
         Seed of the first centers. The result does not depend on the number of ranks, apart from rounding.
-    copy_x : bool, default=True
-        Not used: X is never changed.
-    algorithm : {"lloyd"}, default="lloyd"
-        The only valid algorithm; a parameter of scikit-learn.
     compute_labels : bool, default=True
         Whether to assign the rows to the last centers. False: the model has neither `labels_` nor `inertia_`, and a fit
         that ends before all rows stay in their clusters saves one pass over the rows.
@@ -111,11 +107,7 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, Transformer, ClusterMixin, Estimat
         "max_iter": [Interval(Integral, 1, None, closed="left")],
         "tol": [Interval(Real, 0, None, closed="left")],
         "random_state": ["random_state"],
-        "copy_x": ["boolean"],
         "compute_labels": ["boolean"],
-    }
-    _only: ClassVar[dict[str, tuple[tuple[Any, ...], str]]] = {
-        "algorithm": (("lloyd",), "the other algorithm needs 8 bytes per row and cluster, and finds the same clusters"),
     }
 
     def __init__(
@@ -127,8 +119,6 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, Transformer, ClusterMixin, Estimat
         max_iter: int = 300,
         tol: float = 1e-4,
         random_state: Any = None,
-        copy_x: bool = True,
-        algorithm: str = "lloyd",
         compute_labels: bool = True,
         engine: str = "auto",
         device: str | None = None,
@@ -141,8 +131,6 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, Transformer, ClusterMixin, Estimat
         self.max_iter = max_iter
         self.tol = tol
         self.random_state = random_state
-        self.copy_x = copy_x
-        self.algorithm = algorithm
         self.compute_labels = compute_labels
         self.engine = engine
         self.device = device

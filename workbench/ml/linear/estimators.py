@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import replace
-from numbers import Integral, Real
+from numbers import Real
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -44,10 +44,6 @@ class _Linear(MultiOutputMixin, Regressor, Estimator):  # type: ignore[misc]
         **Estimator._parameter_constraints,
         "device": [str, None],
         "fit_intercept": ["boolean"],
-        "copy_X": ["boolean"],
-    }
-    _only: ClassVar[dict[str, tuple[tuple[Any, ...], str]]] = {
-        "positive": ((False,), "coefficients may have either sign"),
     }
 
     fit_intercept: bool
@@ -130,15 +126,9 @@ class LinearRegression(_Linear):
     ----------
     fit_intercept : bool, default=True
         Whether the model has an intercept.
-    copy_X : bool, default=True
-        Not used: rows are never changed.
     tol : float, default=1e-6
         Singular values of the rows, scaled to columns of length 1, count as 0 below this fraction of the largest. The
         minimum is 1e-15 times the number of features.
-    n_jobs : int, default=None
-        Not used: each rank computes on its rows.
-    positive : bool, default=False
-        Only the default is valid.
     engine : {"auto", "mpi", "dask", "local"}, default="auto"
         See `workbench.ml.engine.fitting.fit`.
     device : str, default=None
@@ -190,27 +180,20 @@ class LinearRegression(_Linear):
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **_Linear._parameter_constraints,
         "tol": [Interval(Real, 0, None, closed="left")],
-        "n_jobs": [Integral, None],
     }
 
     def __init__(
         self,
         *,
         fit_intercept: bool = True,
-        copy_X: bool = True,  # noqa: N803  (scikit-learn's name)
         tol: float = 1e-6,
-        n_jobs: int | None = None,
-        positive: bool = False,
         engine: str = "auto",
         device: str | None = None,
         verbose: int = 0,
         callback: Callback | None = None,
     ) -> None:
         self.fit_intercept = fit_intercept
-        self.copy_X = copy_X
         self.tol = tol
-        self.n_jobs = n_jobs
-        self.positive = positive
         self.engine = engine
         self.device = device
         self.verbose = verbose
@@ -249,18 +232,6 @@ class Ridge(_Linear):
         target. The intercept is not penalized.
     fit_intercept : bool, default=True
         Whether the model has an intercept.
-    copy_X : bool, default=True
-        Not used: rows are never changed.
-    max_iter : int, default=None
-        Only the default is valid, since the solver has no iterations.
-    tol : float, default=1e-4
-        Not used, since the solver has no iterations.
-    solver : {"auto", "cholesky"}, default="auto"
-        Both values select the Cholesky decomposition.
-    positive : bool, default=False
-        Only the default is valid.
-    random_state : int, RandomState instance or None, default=None
-        Not used: nothing is random.
     engine : {"auto", "mpi", "dask", "local"}, default="auto"
         See `workbench.ml.engine.fitting.fit`.
     device : str, default=None
@@ -303,13 +274,6 @@ class Ridge(_Linear):
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **_Linear._parameter_constraints,
         "alpha": [Interval(Real, 0, None, closed="left"), "array-like"],
-        "tol": [Interval(Real, 0, None, closed="left")],
-        "random_state": ["random_state"],
-    }
-    _only: ClassVar[dict[str, tuple[tuple[Any, ...], str]]] = {
-        **_Linear._only,
-        "solver": (("auto", "cholesky"), "the equations are solved directly, without iterations"),
-        "max_iter": ((None,), "the solver has no iterations"),
     }
 
     def __init__(
@@ -317,12 +281,6 @@ class Ridge(_Linear):
         alpha: Any = 1.0,
         *,
         fit_intercept: bool = True,
-        copy_X: bool = True,  # noqa: N803  (scikit-learn's name)
-        max_iter: int | None = None,
-        tol: float = 1e-4,
-        solver: str = "auto",
-        positive: bool = False,
-        random_state: Any = None,
         engine: str = "auto",
         device: str | None = None,
         verbose: int = 0,
@@ -330,12 +288,6 @@ class Ridge(_Linear):
     ) -> None:
         self.alpha = alpha
         self.fit_intercept = fit_intercept
-        self.copy_X = copy_X
-        self.max_iter = max_iter
-        self.tol = tol
-        self.solver = solver
-        self.positive = positive
-        self.random_state = random_state
         self.engine = engine
         self.device = device
         self.verbose = verbose

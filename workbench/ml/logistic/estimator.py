@@ -38,30 +38,20 @@ class LogisticRegression(Classifier, Estimator):
         None has the meaning of ``C=np.inf``.
     C : float, default=1.0
         Inverse of the strength of the penalty.
-    l1_ratio : float, default=0.0
-        Only 0 is valid, since there is no L1 penalty.
-    dual : bool, default=False
-        Only the default is valid.
     tol : float, default=1e-4
         Convergence: the largest absolute component of the gradient of the loss per row.
     max_iter : int, default=100
         Maximum number of iterations.
     fit_intercept : bool, default=True
         Whether the model has an intercept, which is not penalized.
-    intercept_scaling : float, default=1
-        Not used, as in scikit-learn with these solvers.
     class_weight : dict or "balanced", default=None
         Weights by label; ``"balanced"``: all classes have the same total weight. Default: all 1.
-    random_state : int, RandomState instance or None, default=None
-        Not used: nothing is random.
     solver : {"lbfgs", "newton-cholesky", "newton-cg"}, default="lbfgs"
         ``"newton-cholesky"`` is Newton's method. It needs five to ten passes over the rows; ``"lbfgs"`` needs dozens,
         or hundreds for features in different units. Each of its passes multiplies rows by rows: features times classes
         (1 for two classes) should be at most some thousand. ``"newton-cg"`` is an alias.
     warm_start : bool, default=False
         Whether a fit starts with the weights of the last fit.
-    n_jobs : int, default=None
-        Not used: each rank computes on its rows.
     engine : {"auto", "mpi", "dask", "local"}, default="auto"
         See `workbench.ml.engine.fitting.fit`.
     device : str, default=None
@@ -108,21 +98,14 @@ class LogisticRegression(Classifier, Estimator):
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **Estimator._parameter_constraints,
         "device": [str, None],
+        "penalty": [StrOptions({"l2"}), None],
         "C": [Interval(Real, 0, None, closed="right")],
         "tol": [Interval(Real, 0, None, closed="left")],
         "max_iter": [Interval(Integral, 0, None, closed="left")],
         "fit_intercept": ["boolean"],
         "class_weight": [dict, StrOptions({"balanced"}), None],
-        "intercept_scaling": [Interval(Real, 0, None, closed="neither")],
-        "random_state": ["random_state"],
         "solver": [StrOptions({"lbfgs", "newton-cg", "newton-cholesky"})],
         "warm_start": ["boolean"],
-        "n_jobs": [Integral, None],
-    }
-    _only: ClassVar[dict[str, tuple[tuple[Any, ...], str]]] = {
-        "penalty": (("l2", None), "there is no L1 penalty"),
-        "l1_ratio": ((0.0, 0, None), "there is no L1 penalty"),
-        "dual": ((False,), "the solvers use the primal form"),
     }
 
     def __init__(
@@ -130,17 +113,12 @@ class LogisticRegression(Classifier, Estimator):
         penalty: str | None = "l2",
         *,
         C: float = 1.0,
-        l1_ratio: float | None = 0.0,
-        dual: bool = False,
         tol: float = 1e-4,
         max_iter: int = 100,
         fit_intercept: bool = True,
-        intercept_scaling: float = 1,
         class_weight: Mapping[Any, float] | str | None = None,
-        random_state: Any = None,
         solver: str = "lbfgs",
         warm_start: bool = False,
-        n_jobs: int | None = None,
         engine: str = "auto",
         device: str | None = None,
         verbose: int = 0,
@@ -148,17 +126,12 @@ class LogisticRegression(Classifier, Estimator):
     ) -> None:
         self.penalty = penalty
         self.C = C
-        self.l1_ratio = l1_ratio
-        self.dual = dual
         self.tol = tol
         self.max_iter = max_iter
         self.fit_intercept = fit_intercept
-        self.intercept_scaling = intercept_scaling
         self.class_weight = class_weight
-        self.random_state = random_state
         self.solver = solver
         self.warm_start = warm_start
-        self.n_jobs = n_jobs
         self.engine = engine
         self.device = device
         self.verbose = verbose

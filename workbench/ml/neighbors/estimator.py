@@ -47,10 +47,6 @@ class NearestNeighbors(Estimator):
         Number of neighbors.
     radius : float, default=1.0
         Radius of `radius_neighbors`, in the unit of the metric.
-    algorithm : {"auto", "brute"}, default="auto"
-        Both values compare all rows.
-    leaf_size : int, default=30
-        Not used, as with ``algorithm="brute"`` of scikit-learn.
     metric : str or callable, default="minkowski"
         A metric of scikit-learn's estimator with ``algorithm="brute"``, except ``"precomputed"``; or a function of two
         rows, which is slow.
@@ -58,8 +54,6 @@ class NearestNeighbors(Estimator):
         The exponent of ``"minkowski"``; 2 is the Euclidean metric.
     metric_params : dict, default=None
         Other arguments of the metric, by name. ``"seuclidean"`` needs ``V``, ``"mahalanobis"`` needs ``VI``.
-    n_jobs : int, default=None
-        Not used: each rank searches its rows.
     engine : {"auto", "mpi", "dask", "local"}, default="auto"
         See `workbench.ml.engine.fitting.fit`.
     verbose : int, default=0
@@ -115,13 +109,8 @@ class NearestNeighbors(Estimator):
         "n_neighbors": [Interval(Integral, 1, None, closed="left")],
         "radius": [Interval(Real, 0, None, closed="left")],
         "metric": [StrOptions(set(VALID_METRICS["brute"]) - {"precomputed"}), callable],
-        "leaf_size": [Interval(Integral, 1, None, closed="left")],
-        "n_jobs": [Integral, None],
         "p": [Interval(Real, 0, None, closed="right")],
         "metric_params": [dict, None],
-    }
-    _only: ClassVar[dict[str, tuple[tuple[Any, ...], str]]] = {
-        "algorithm": (("auto", "brute"), "all rows are compared, which finds the same neighbors"),
     }
 
     def __init__(
@@ -129,24 +118,18 @@ class NearestNeighbors(Estimator):
         n_neighbors: int = 5,
         *,
         radius: float = 1.0,
-        algorithm: str = "auto",
-        leaf_size: int = 30,
         metric: Any = "minkowski",
         p: float = 2,
         metric_params: Mapping[str, Any] | None = None,
-        n_jobs: int | None = None,
         engine: str = "auto",
         verbose: int = 0,
         callback: Callback | None = None,
     ) -> None:
         self.n_neighbors = n_neighbors
         self.radius = radius
-        self.algorithm = algorithm
-        self.leaf_size = leaf_size
         self.metric = metric
         self.p = p
         self.metric_params = metric_params
-        self.n_jobs = n_jobs
         self.engine = engine
         self.verbose = verbose
         self.callback = callback
