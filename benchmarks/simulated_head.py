@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 from distributed.core import Server, Status
 
 from benchmarks.simulated_nodes import host
-from workbench.dashboard.lifetime import wait_for_shutdown
 from workbench.deploy import certificates
+from workbench.lab.dashboard.lifetime import wait_for_shutdown
 from workbench.metrics.head import Metrics
 
 if TYPE_CHECKING:

@@ -125,7 +125,7 @@ class Terminal(Place):
 
     def dashboard(self, record: Record) -> None:
         """Serve the dashboard until Ctrl-C."""
-        from workbench.server.standalone import serve
+        from workbench.lab.server.standalone import serve
 
         with suppress(KeyboardInterrupt):
             serve(record.name, lambda url: self.show(Answer(_opened(url), {"url": url})))

@@ -64,7 +64,7 @@ class Lab:
             f"--ServerApp.base_url={base}",
             f"--ServerApp.root_dir={self.folder}",
             f"--IdentityProvider.token={TOKEN}",
-            "--ServerApp.jpserver_extensions={'workbench.server': True}",
+            "--ServerApp.jpserver_extensions={'workbench.lab': True}",
             "--ServerApp.allow_root=True",
             # JupyterLab and Notebook have this class in common
             "--LabServerApp.expose_app_in_browser=True",

@@ -10,7 +10,7 @@ import pytest
 from support.processes import until
 
 from browser.viewing import PREFIX, Viewer, start
-from workbench.dashboard.charts import WORDS
+from workbench.lab.dashboard.charts import WORDS
 
 PAGES = {
     "Overview": ("Worth a look", "CPU of each rank", "Where time goes", "Memory of each"),

@@ -79,7 +79,7 @@ def missing(lab, chromium, extension):
     """Return another browser, for which there is no server extension."""
     missing = Worker.at(lab, chromium, prepare=extension.lead)
     missing.show_clusters()
-    missing.sees("jupyter server extension enable workbench.server")
+    missing.sees("jupyter server extension enable workbench.lab")
     yield missing
     missing.leave()
 

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from benchmarks.simulated import Simulated
-from workbench.dashboard.report import report
+from workbench.lab.dashboard.report import report
 
 HEADINGS = (
     "Worth a look",

@@ -56,7 +56,7 @@ def hung():
 def test_heads_are_asked_each_by_itself_until_the_end_of_the_list_of_them(unused, hung):
     name = unused.record.name
     with subprocess.Popen(
-        [sys.executable, "-P", "-m", "workbench.server.heartbeat_process"],
+        [sys.executable, "-P", "-m", "workbench.lab.server.heartbeat_process"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

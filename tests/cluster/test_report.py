@@ -7,8 +7,8 @@ from support import metered
 from support.processes import until
 
 from workbench import MPICluster, run_on_ranks
-from workbench.commands.html_report import report
 from workbench.errors import ClusterNotFound, InvalidRequest
+from workbench.lab.html_report import report
 
 
 def test_a_report_has_what_the_ranks_did(cluster4, client4, tmp_path):

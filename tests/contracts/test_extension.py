@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from support.patience import DEADLINE
 
-from workbench.dashboard.view_state import PAGES
+from workbench.lab.dashboard.view_state import PAGES
 from workbench.launch.options import GROUPS
 
 ROOT = Path(__file__).parents[2]
@@ -28,7 +28,7 @@ import sys
 from jupyter_server.extension.config import ExtensionConfigManager
 from jupyter_server.extension.utils import validate_extension
 print(ExtensionConfigManager(read_config_path=sys.argv[1:]).get_jpserver_extensions(), end=" ")
-print(bool(validate_extension("workbench.server")))
+print(bool(validate_extension("workbench.lab")))
 """
 TOOLS = f"{sysconfig.get_path('scripts')}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
 
@@ -127,7 +127,7 @@ def test_pip_installs_a_wheel_that_is_enabled_in_jupyterlab_and_its_server(wheel
     lab = python("-m", "jupyterlab.labextensions", "list").partition(str((tmp_path / BUNDLE).parent))[2]
     assert re.search(r"^\s*mpi-workbench v\S+ enabled OK \(python, mpi-workbench\)$", lab, re.MULTILINE)
     # `jupyter server extension list` does that for this extension and all others
-    assert python("-c", ENABLED, environment["JUPYTER_CONFIG_DIR"]) == "{'workbench.server': True} True\n"
+    assert python("-c", ENABLED, environment["JUPYTER_CONFIG_DIR"]) == "{'workbench.lab': True} True\n"
 
 
 @pytest.mark.long

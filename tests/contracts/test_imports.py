@@ -35,11 +35,11 @@ RULES = [
         anywhere=("mpi", "rank", "bench", "torch"),
         in_functions=("comm", "collective", "cells", "fork/hello.py", "ml"),
     ),
-    Rule("panel", anywhere=("dashboard",)),
+    Rule("panel", anywhere=("lab/dashboard",)),
     Rule("sklearn", anywhere=("ml", "bench", "commands/demo.py", "torch/estimators.py")),
     Rule("torch", anywhere=("torch",), in_functions=("bench", "gpu")),
     Rule("optuna", in_functions=("tune", "bench")),
-    Rule("jupyter_server", anywhere=("server",)),
+    Rule("jupyter_server", anywhere=("lab/server",)),
     Rule("dask_jobqueue", in_functions=("launch/jobqueue.py",)),
 ]
 

@@ -15,7 +15,7 @@ from tornado.netutil import bind_unix_socket
 from tornado.web import Application, RequestHandler
 from tornado.websocket import WebSocketHandler
 
-from workbench.dashboard import PREFIX
+from workbench.lab.dashboard import PREFIX
 
 
 def told(request):

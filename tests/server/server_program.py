@@ -16,7 +16,7 @@ from jupyter_server.serverapp import ServerApp
 from tornado.web import RequestHandler
 from traitlets.config import Config
 
-from workbench.server import blocking_files, dashboards
+from workbench.lab import blocking_files, dashboards
 
 
 class Forbids(Authorizer):
@@ -51,7 +51,7 @@ def main(base, token, module, folder, given):
     config.ServerApp.open_browser = False
     config.ServerApp.allow_root = True
     config.ServerApp.terminals_enabled = False
-    config.ServerApp.jpserver_extensions = {"workbench.server": True}
+    config.ServerApp.jpserver_extensions = {"workbench.lab": True}
     config.IdentityProvider.token = token
     config.WorkbenchExtension.look_interval_unseen = 1.0  # what is tested is told to browsers that nobody sees
     config.WorkbenchExtension.update(settings)

@@ -7,7 +7,7 @@ import re
 import pytest
 from server.running import BASE, TOKEN, panels_of
 
-from workbench.server.extension import may_frame
+from workbench.lab.server.extension import may_frame
 
 PAGES = [
     f"{BASE}workbench/{kind}/guarded{rest}" for kind in ("dashboard", "dask") for rest in ("/", "/asked", "/ws", "")

@@ -23,13 +23,13 @@ from workbench.commands.parse import parse
 from workbench.deploy import registry
 from workbench.errors import ClusterExists, InvalidRequest, from_fields
 from workbench.hints import PANEL, TERMINAL
+from workbench.lab.server.api import HandlerContext
+from workbench.lab.server.form_fields import Field, arguments, field_of, to_argv
+from workbench.lab.server.handlers import _folder
+from workbench.lab.server.kernels import interpreter
+from workbench.lab.server.process import run
 from workbench.launch.options import GROUPS
 from workbench.processes.process_id import ProcessId
-from workbench.server.api import HandlerContext
-from workbench.server.form_fields import Field, arguments, field_of, to_argv
-from workbench.server.handlers import _folder
-from workbench.server.kernels import interpreter
-from workbench.server.process import run
 
 
 @pytest.fixture
@@ -342,7 +342,7 @@ async def test_four_dry_runs_go_on_at_a_time_and_others_wait_for_them(server, ke
 async def test_four_processes_answer_requests_for_the_form_at_a_time(server):
     def processes():
         children = psutil.Process(server.process.pid).children()
-        return sum("workbench.server.form_fields" in line_of(child) for child in children if not gone(child))
+        return sum("workbench.lab.server.form_fields" in line_of(child) for child in children if not gone(child))
 
     asking = asyncio.gather(*(server.ask("form") for _ in range(6)))
     most = 0

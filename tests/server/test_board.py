@@ -10,11 +10,11 @@ from server.unreadable import unreadable
 from support.processes import DEADLINE, kill
 
 from workbench.deploy import ended, registry
-from workbench.server import state
-from workbench.server.blocking_files import FilesystemTimeout
-from workbench.server.heartbeats import Heartbeats
-from workbench.server.state import StateFeed
-from workbench.server.survey import RegistryScanner
+from workbench.lab.server import state
+from workbench.lab.server.blocking_files import FilesystemTimeout
+from workbench.lab.server.heartbeats import Heartbeats
+from workbench.lab.server.state import StateFeed
+from workbench.lab.server.survey import RegistryScanner
 
 pytestmark = pytest.mark.usefixtures("own_registry")
 

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from workbench.server.actions import AlreadyPending, PendingActions
+from workbench.lab.server.actions import AlreadyPending, PendingActions
 
 
 @pytest.mark.usefixtures("verbs")

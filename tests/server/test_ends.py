@@ -19,7 +19,7 @@ from workbench.processes.process_id import ProcessId
 def helpers_of(process):
     """Return the processes of a server that ask heads."""
     children = psutil.Process(process).children()
-    return [its for its in children if not gone(its) and "workbench.server.heartbeat_process" in line_of(its)]
+    return [its for its in children if not gone(its) and "workbench.lab.server.heartbeat_process" in line_of(its)]
 
 
 async def panel_of(server, record):

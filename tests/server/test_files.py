@@ -8,8 +8,8 @@ import threading
 import pytest
 from support.processes import until
 
-from workbench.server import blocking_files
-from workbench.server.blocking_files import DeadlineReader, FilesystemTimeout
+from workbench.lab.server import blocking_files
+from workbench.lab.server.blocking_files import DeadlineReader, FilesystemTimeout
 
 
 @pytest.fixture

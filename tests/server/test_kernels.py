@@ -11,8 +11,8 @@ from support.processes import DEADLINE, until
 
 from workbench import __version__
 from workbench.errors import InvalidRequest
-from workbench.server import blocking_files, kernels
-from workbench.server.kernels import Kernels
+from workbench.lab.server import blocking_files, kernels
+from workbench.lab.server.kernels import Kernels
 
 ASLEEP, STALE = "/asleep/bin/python", "/stale/bin/python"
 

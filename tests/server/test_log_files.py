@@ -8,7 +8,7 @@ import pytest
 
 from workbench.deploy import registry
 from workbench.errors import ClusterNotFound
-from workbench.server.log_files import listing, part
+from workbench.lab.server.log_files import listing, part
 
 
 @pytest.fixture

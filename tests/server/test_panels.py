@@ -19,8 +19,8 @@ from workbench import dashboard
 from workbench.deploy import registry
 from workbench.errors import LaunchError, StartError, StartTimeout
 from workbench.files import node_dirs
-from workbench.server import dashboards
-from workbench.server.dashboards import DashboardProcesses
+from workbench.lab.server import dashboards
+from workbench.lab.server.dashboards import DashboardProcesses
 
 PREFIX = "/workbench/dashboard/a/"
 
@@ -91,7 +91,7 @@ async def test_a_dashboard_is_not_told_to_change_pages_in_threads(new, cluster, 
 @pytest.mark.parametrize("module", ["fake", "real"])
 async def test_the_path_of_the_pages_is_not_on_a_command_line(new, cluster, module, monkeypatch):
     if module == "real":
-        monkeypatch.setattr(dashboards, "MODULE", "workbench.dashboard")
+        monkeypatch.setattr(dashboards, "MODULE", "workbench.lab.dashboard")
     shown, record = new(), cluster("a")
     starting = asyncio.create_task(shown.socket(record, "/secret/"))
     await awaited("its program", lambda: panels_of(os.getpid(), record))

@@ -11,8 +11,8 @@ from distributed.core import Server
 from support.processes import DEADLINE, gone, line_of, until
 
 from workbench.deploy import certificates, registry
-from workbench.server import heartbeats
-from workbench.server.heartbeats import Heartbeats
+from workbench.lab.server import heartbeats
+from workbench.lab.server.heartbeats import Heartbeats
 
 
 @pytest.fixture

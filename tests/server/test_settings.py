@@ -10,7 +10,7 @@ from server.running import BASE, TOKEN, end, panels_of, start
 from support.processes import until
 from traitlets import TraitError
 
-from workbench.server.extension import WorkbenchExtension
+from workbench.lab.server.extension import WorkbenchExtension
 
 
 @pytest.fixture(scope="module")

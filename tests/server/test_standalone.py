@@ -17,7 +17,7 @@ from support.processes import DEADLINE, gone, until
 from tornado.web import Application
 
 from workbench import cli
-from workbench.server import pings, standalone
+from workbench.lab.server import pings, standalone
 
 PAGES = [
     "/workbench/dashboard/a/asked",
@@ -30,7 +30,7 @@ PROGRAM = """
 import sys
 from server.running import FAKE
 from workbench import cli
-from workbench.server import dashboards
+from workbench.lab.server import dashboards
 dashboards.MODULE = FAKE
 sys.exit(cli.main(["dashboard", *sys.argv[1:]]))
 """

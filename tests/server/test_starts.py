@@ -7,9 +7,9 @@ import sys
 
 from support.processes import until
 
-from workbench.server import starts
-from workbench.server.process import Process
-from workbench.server.starts import Starts
+from workbench.lab.server import starts
+from workbench.lab.server.process import Process
+from workbench.lab.server.starts import Starts
 
 # It does not care for Ctrl-C.
 DEAF = "import signal; signal.signal(2, signal.SIG_IGN); print('deaf', flush=True); signal.pause()"

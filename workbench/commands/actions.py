@@ -389,7 +389,7 @@ def dashboard_url(record: Record) -> str:
     if not (path := notebook.dashboard_path(record.name)):
         raise InvalidRequest(
             "the Jupyter server of this notebook does not show dashboards.",
-            hint="Run `jupyter server extension enable workbench.server` in the environment of the server, and restart "
+            hint="Run `jupyter server extension enable workbench.lab` in the environment of the server, and restart "
             f"the server; or run {Command('dashboard', record.name).at(TERMINAL)} in a terminal.",
         )
     return path

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 from workbench import hints
 from workbench.commands import actions, completion
 from workbench.commands import format as shown
-from workbench.commands.html_report import report
 from workbench.commands.verb import OUTPUT, VERB_GROUPS, Answer, Argument, Place, Verb, grouped
 from workbench.deploy import registry
 from workbench.errors import ClusterNotFound
 from workbench.hints import NOTEBOOK, TERMINAL
+from workbench.lab.html_report import report
 from workbench.launch.jobqueue import presets
 from workbench.launch.options import options
 

@@ -207,7 +207,7 @@ export function ConnectionNotice(): React.JSX.Element | null {
             )}
           </p>
           <Preformatted
-            text="jupyter server extension enable workbench.server"
+            text="jupyter server extension enable workbench.lab"
             label={trans.__('Command')}
           />
           <RetryButton />

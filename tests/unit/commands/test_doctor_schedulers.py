@@ -174,7 +174,7 @@ def test_settings_that_cannot_be_read_are_told_with_their_file_and_nothing_else_
     ("arguments", "code"),
     [
         (["workbench", "start", "2", "--scheduler", "local", "--dry-run", "--json"], 2),
-        (["workbench.server.form_fields"], 1),
+        (["workbench.lab.server.form_fields"], 1),
     ],
 )
 def test_a_command_that_needs_settings_that_cannot_be_read_tells_their_file(tmp_path, arguments, code):

@@ -9,10 +9,10 @@ import pytest
 
 from workbench import cli
 from workbench.commands import html_report as verb
-from workbench.commands.html_report import report
 from workbench.deploy import registry
 from workbench.deploy.record import Record
 from workbench.errors import ClusterNotFound, InvalidRequest, StartError, StartTimeout
+from workbench.lab.html_report import report
 from workbench.processes.process_id import ProcessId
 
 
