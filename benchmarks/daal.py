@@ -43,7 +43,7 @@ def measure(address: str) -> Any:
     import daal4py
     from mpi4py import MPI
 
-    from workbench.placement.alignment import aligned
+    from workbench.placement.in_use import aligned
 
     comm = MPI.COMM_WORLD
     daal4py.daalinit(int(os.environ["OMP_NUM_THREADS"]))

@@ -38,7 +38,7 @@ class Pipeline:
 def _persisted(client: Client, collections: list[Any]) -> Any:
     from distributed import wait
 
-    from workbench.placement.materialize import materialize
+    from workbench.placement.sources import materialize
 
     there = materialize(client, collections)
     wait(there, timeout=_DEADLINE)

@@ -9,10 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from workbench.metrics.schema import BY_NODE, KEPT, KINDS, NODE, OPERATION, RANK, TICK
-from workbench.metrics.shared_cores import shared_cores
-from workbench.metrics.update import Layout, RankActivity, RankPlace, Traffic, Update
-from workbench.mpi.operation_names import OPERATIONS
-from workbench.mpi.size_bins import SIZES
+from workbench.metrics.update import Layout, RankActivity, RankPlace, Traffic, Update, shared_cores
+from workbench.mpi.counters import OPERATIONS, SIZES
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -11,8 +11,7 @@ import numpy as np
 
 from workbench.metrics.node_message import OPERATION_TOTALS, SENT, SIZED
 from workbench.metrics.schema import KINDS, NODE, SAMPLED
-from workbench.mpi.operation_names import OPERATIONS
-from workbench.mpi.size_bins import SIZES
+from workbench.mpi.counters import OPERATIONS, SIZES
 
 # Operations of each rank, and synchronizations that it sends per tick: as many as those of a rank in a training.
 _USED, _MET = ("Allreduce", "Bcast", "Sendrecv", "bcast", "Barrier", "Wait"), 8

@@ -14,8 +14,7 @@ if TYPE_CHECKING:
     from workbench.collective.broadcast import broadcast
     from workbench.config import __version__
     from workbench.metrics.report import report
-    from workbench.placement.place import blocks, map_blocks, place
-    from workbench.placement.reduce import reduce
+    from workbench.placement.place import blocks, map_blocks, place, reduce
 
 _MODULES = {
     "MPICluster": "workbench.cluster",
@@ -24,7 +23,7 @@ _MODULES = {
     "broadcast": "workbench.collective.broadcast",
     "map_blocks": "workbench.placement.place",
     "place": "workbench.placement.place",
-    "reduce": "workbench.placement.reduce",
+    "reduce": "workbench.placement.place",
     "report": "workbench.metrics.report",
     "run_on_ranks": "workbench.collective.api",
     "spmd": "workbench.collective.api",

@@ -21,7 +21,7 @@ from workbench.commands.verb import Answer, Place
 from workbench.config import __version__
 from workbench.errors import InvalidRequest, WorkbenchError
 from workbench.hints import NOTEBOOK, TERMINAL, Command
-from workbench.log import debug_log
+from workbench.host import debug_log
 
 if TYPE_CHECKING:
     from workbench.cluster import MPICluster

@@ -18,20 +18,18 @@ from workbench.collective.serialize import dask_raises_exceptions_only
 from workbench.deploy import display, logs, registry
 from workbench.deploy.connection import HeadConnection
 from workbench.deploy.ending_loop import EndingLoop
-from workbench.deploy.progress import Progress
+from workbench.deploy.progress import Progress, widget
 from workbench.deploy.record import Record
 from workbench.deploy.request import rank_count
 from workbench.deploy.signature import documented, takes
 from workbench.deploy.start import POLL_INTERVAL_S, ClusterStarter, submitted_script
-from workbench.deploy.widget import widget
 from workbench.errors import HeadUnreachable, InvalidRequest
+from workbench.host import debug_log
 from workbench.launch.options import ClusterOptions, option
 from workbench.launch.options import options as cluster_options
-from workbench.log import debug_log
-from workbench.metrics.frames import frame
-from workbench.metrics.openmetrics import text
+from workbench.metrics.tables import frame, openmetrics
 from workbench.session import clients
-from workbench.session.notebook import dashboard_path, identity
+from workbench.session.current import dashboard_path, notebook_id
 
 _END_CHECK_INTERVAL_MS = 3000
 
@@ -334,7 +332,7 @@ class MPICluster(EndingLoop):
         """
 
         async def fetch() -> str:
-            return text(await self._connection.metrics())
+            return openmetrics(await self._connection.metrics())
 
         return self.sync(fetch)
 
@@ -448,7 +446,7 @@ class MPICluster(EndingLoop):
             raise InvalidRequest("ipyparallel() needs a synchronous cluster. Use MPICluster.attach(name) in a thread.")
         reach = self.sync(self._connection.call, REACH, ENGINES_S, world=world)
         connection = forwarded(reach["connection"], partial(self.forward, f"engines of world {world}"))
-        return rank_client(connection, len(reach["idents"]), self.get_client, identity())
+        return rank_client(connection, len(reach["idents"]), self.get_client, notebook_id())
 
     def forward(self, purpose: str, addresses: list[str]) -> Any:
         """Return addresses by which this process reaches addresses of the head's host.

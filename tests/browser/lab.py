@@ -22,8 +22,8 @@ from support.processes import DEADLINE, until
 from browser.viewing import Viewer
 from workbench.deploy import registry
 from workbench.deploy.record import Record, World
-from workbench.files import node_dirs
-from workbench.processes.process_id import ProcessId
+from workbench.host import node_dirs
+from workbench.host.processes import ProcessId
 
 BASE, TOKEN = "/user/somebody/", "the-token-of-jupyter"
 PANEL = "#mpi-workbench-clusters"

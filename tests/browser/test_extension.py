@@ -10,7 +10,7 @@ import pytest
 
 from browser.lab import BASE, Worker, end_clusters, forget, make
 from workbench.deploy import registry
-from workbench.processes.process_id import ProcessId
+from workbench.host.processes import ProcessId
 
 pytestmark = pytest.mark.in_order
 

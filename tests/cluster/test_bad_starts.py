@@ -181,7 +181,7 @@ def test_a_record_that_appears_late_is_waited_for() -> None:
     patient = {**os.environ, "DASK_WORKBENCH__RECORD_TIMEOUT": f"{DEADLINE:.0f} s"}
     head = subprocess.Popen([sys.executable, "-m", "workbench.head", NAME], env=patient)
     until("the head runs", lambda: _processes() == [head.pid])
-    from workbench.deploy.dask_settings import write_dask_settings
+    from workbench.deploy.job_spec import write_dask_settings
     from workbench.deploy.request import request
 
     record = request(1, name=NAME)

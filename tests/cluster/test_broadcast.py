@@ -21,7 +21,7 @@ from workbench import MPICluster, broadcast
 from workbench.collective import broadcast as broadcast_module
 from workbench.collective import protocol
 from workbench.errors import CollectiveFailed, CollectiveTimeout, InvalidRequest, RankLost
-from workbench.placement.alignment import is_aligned
+from workbench.placement.in_use import is_aligned
 
 # Bytes that no rank can send while another does not take them.
 LARGE = np.arange(12_000_000.0)

@@ -14,8 +14,8 @@ from support.processes import DEADLINE, gone, until
 from workbench import hints
 from workbench.commands import doctor
 from workbench.hints import TERMINAL
+from workbench.host import parent_death
 from workbench.launch import mpi_library, probe
-from workbench.processes import parent_death
 
 CHECKS = [
     "interpreter", "names", "settings", "mpi4py", "MPI wheels", "mpiexec", "two ranks", "launcher", "ports of ranks",

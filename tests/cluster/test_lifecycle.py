@@ -29,7 +29,7 @@ from support.processes import DEADLINE, GONE_WITHIN, gone, processes_of, until
 from workbench import MPICluster, run_on_ranks
 from workbench.deploy import ended, registry
 from workbench.errors import ClusterExists, ClusterNotFound, HeadUnreachable, InvalidRequest, StartError
-from workbench.session import notebook
+from workbench.session import current
 
 ATTACH = """
 import sys
@@ -341,9 +341,9 @@ def test_a_cluster_shows_itself(cluster4: MPICluster) -> None:
 
 
 def test_dask_s_links_lead_to_the_dashboard_on_the_jupyter_server(cluster4, client4, monkeypatch) -> None:
-    monkeypatch.delenv(notebook.SERVER, raising=False)
+    monkeypatch.delenv(current.SERVER, raising=False)
     assert cluster4.dashboard_link == client4.dashboard_link == ""
-    monkeypatch.setenv(notebook.SERVER, "4711 /user/me/")
+    monkeypatch.setenv(current.SERVER, "4711 /user/me/")
     monkeypatch.setenv("JPY_PARENT_PID", "4711")
 
     assert cluster4.dashboard_link == client4.dashboard_link == "/user/me/workbench/dashboard/shared/"

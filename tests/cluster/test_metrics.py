@@ -98,7 +98,7 @@ def _sent_by_transport():
 
 
 def test_calls_and_cells_are_told_with_what_they_cost_when_they_are_over(cluster, client4, monkeypatch):
-    monkeypatch.setattr("workbench.session.notebook.cell_number", lambda: 12)
+    monkeypatch.setattr("workbench.session.current.cell_number", lambda: 12)
     run_on_ranks(metered.come_late, 3, client=client4)
     cells_client.run("comm.Barrier()", client=client4)
 

@@ -13,7 +13,7 @@ from support.processes import DEADLINE
 
 from workbench import MPICluster, blocks, map_blocks, place, reduce
 from workbench.errors import RankLost
-from workbench.placement.alignment import is_aligned
+from workbench.placement.in_use import is_aligned
 
 TABLE = np.arange(40_004.0).reshape(-1, 2)
 

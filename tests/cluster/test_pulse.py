@@ -14,7 +14,7 @@ from support.processes import DEADLINE, until
 from workbench import MPICluster
 from workbench.deploy import certificates, registry
 from workbench.deploy.record import Record
-from workbench.processes.process_id import ProcessId
+from workbench.host.processes import ProcessId
 
 
 @pytest.fixture(scope="module")

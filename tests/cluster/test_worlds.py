@@ -18,7 +18,7 @@ from support.processes import DEADLINE, line_of, processes_of
 
 from workbench import MPICluster
 from workbench.deploy import certificates
-from workbench.files import node_dirs
+from workbench.host import node_dirs
 
 
 def _look_around(dask_worker: Any) -> dict[str, Any]:

@@ -92,7 +92,7 @@ def test_lazy_collections_are_persisted_in_one_place():
         if (isinstance(node, ast.Attribute) and node.attr == "persist" and ast.unparse(node.value) != "sources")
         or (isinstance(node, ast.alias) and node.name == "persist")
     }
-    assert found == {"placement/materialize.py"}
+    assert found == {"placement/sources.py"}
 
 
 def test_no_interpreter_that_the_package_starts_searches_modules_in_the_folder_of_the_user_first():
@@ -218,7 +218,7 @@ def test_loading_the_magics_loads_neither_mpi_nor_dask_nor_libraries_of_data():
 
 def test_a_rank_loads_nothing_of_the_log_at_debug_and_the_command_loads_no_logging():
     for modules, absent in (
-        ("workbench.rank.__main__, workbench.rank.worker", "workbench.log.debug_log"),
+        ("workbench.rank.__main__, workbench.rank.worker", "workbench.host.debug_log"),
         ("workbench.cli", "logging"),
     ):
         assert python(f"import sys, {modules}; print({absent!r} in sys.modules)") == "False\n"

@@ -233,13 +233,13 @@ async def test_large_messages_that_all_ranks_tell_alike(end: End):
 
 @contextmanager
 def _until_shared(reductions: int) -> Iterator[None]:
-    from workbench.mpi import large_messages
+    from workbench.mpi import collectives
 
-    before, large_messages._UNTIL_SHARED = large_messages._UNTIL_SHARED, reductions
+    before, collectives._UNTIL_SHARED = collectives._UNTIL_SHARED, reductions
     try:
         yield
     finally:
-        large_messages._UNTIL_SHARED = before
+        collectives._UNTIL_SHARED = before
 
 
 def _scattered(large: dict[Any, int]) -> dict[str, Case]:
@@ -338,14 +338,14 @@ async def _same_on_one_node(end: End) -> bool:
 
 @on_ranks
 async def test_an_allreduce_on_one_node_in_parts_of_any_length_and_type(end: End):
-    from workbench.mpi import node_reduction
+    from workbench.mpi import shared_reduction
 
-    at_once, node_reduction._AT_ONCE = node_reduction._AT_ONCE, 300_000
+    at_once, shared_reduction._AT_ONCE = shared_reduction._AT_ONCE, 300_000
     try:
         with _until_shared(-1):
             assert not await _same_on_one_node(end)
     finally:
-        node_reduction._AT_ONCE = at_once
+        shared_reduction._AT_ONCE = at_once
 
 
 @on_ranks

@@ -61,19 +61,19 @@ async def left_behind(end: End, function: Callable[[Any], object]) -> tuple[bool
 async def test_a_buffer_is_not_detached_before_its_messages_are_received(end: End):
     from mpi4py import MPI
 
-    from workbench.mpi import attached_buffer
+    from workbench.mpi import derived
 
-    attached_buffer.track()
+    derived.track_buffer()
     comm, message = MPI.COMM_WORLD.Dup(), np.full(1_000_000, float(end.rank))
     MPI.Attach_buffer(bytearray(message.nbytes + MPI.BSEND_OVERHEAD))
     comm.Bsend(message, right(comm))
-    assert not attached_buffer.detach_empty()
-    assert attached_buffer.is_attached()
+    assert not derived.detach_empty_buffer()
+    assert derived.is_buffer_attached()
     await end.gather(None)  # no rank receives before all have tried
 
     comm.Recv(message)
     assert message[0] == (comm.rank - 1) % comm.size
-    await until(attached_buffer.detach_empty)
+    await until(derived.detach_empty_buffer)
     MPI.Attach_buffer(bytearray(10_000))  # MPI refuses a second one
     MPI.Detach_buffer()
     await end.gather(None)
@@ -84,7 +84,7 @@ async def test_a_buffer_is_not_detached_before_its_messages_are_received(end: En
 async def test_a_buffer_of_each_kind_is_detached(end: End):
     from mpi4py import MPI
 
-    from workbench.mpi import attached_buffer
+    from workbench.mpi import derived
 
     class OnlyDLPack:
         """A buffer like a tensor of PyTorch."""
@@ -97,7 +97,7 @@ async def test_a_buffer_of_each_kind_is_detached(end: End):
         def __dlpack_device__(self) -> Any:
             return self._numbers.__dlpack_device__()
 
-    attached_buffer.track()
+    derived.track_buffer()
     for buffer in (bytearray(10_000), np.zeros((9, 99)), OnlyDLPack(), None, MPI.BUFFER_AUTOMATIC):
         try:
             MPI.Attach_buffer(buffer)
@@ -105,9 +105,9 @@ async def test_a_buffer_of_each_kind_is_detached(end: End):
             assert buffer is None or buffer is MPI.BUFFER_AUTOMATIC
             assert MPI.Get_version() < (4, 1)  # the first version that makes buffers
         else:
-            assert attached_buffer.is_attached()
-            await until(attached_buffer.detach_empty)
-            assert not attached_buffer.is_attached()
+            assert derived.is_buffer_attached()
+            await until(derived.detach_empty_buffer)
+            assert not derived.is_buffer_attached()
     MPI.Attach_buffer(bytearray(10_000))  # MPI refuses a second one
     MPI.Detach_buffer()
 

@@ -54,7 +54,7 @@ async def test_a_message_has_the_bytes_that_mpi_counts(end: End):
 async def test_ranks_agree_on_a_blocking_call_only_where_all_of_them_are_sure(end: End):
     from mpi4py import MPI
 
-    from workbench.mpi.large_messages import _all_agree, _signature
+    from workbench.mpi.collectives import _all_agree, _signature
 
     plain, ours = communicators()
     numbers, other = np.ones(8), np.zeros(8)

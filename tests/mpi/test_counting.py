@@ -12,7 +12,7 @@ from support.counted_messages import messages
 from support.counting import LATER, OTHERS, RANKS, RING, Case, ahead, behind, check, of, pickled, text, times, z
 from support.world import on_ranks
 
-from workbench.mpi.operation_names import COLLECTIVE, MAKERS, NEIGHBORS, OPERATIONS
+from workbench.mpi.counters import COLLECTIVE, MAKERS, NEIGHBORS, OPERATIONS
 
 if TYPE_CHECKING:
     from support.ends import End

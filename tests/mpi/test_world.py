@@ -9,7 +9,7 @@ from support.world import run_program
 PROGRAM = """
 import os, time
 from workbench.rank import world
-from workbench.mpi.threads import SpmdThread
+from workbench.mpi.context import SpmdThread
 
 thread = SpmdThread()
 

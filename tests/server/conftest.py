@@ -10,10 +10,10 @@ from server.running import FAKE, end, log_in, start
 
 from workbench.deploy import registry
 from workbench.deploy.record import Record
-from workbench.files import node_dirs
+from workbench.host import node_dirs
+from workbench.host.processes import ProcessId
 from workbench.lab.server import actions, dashboards
 from workbench.lab.server.process import Process
-from workbench.processes.process_id import ProcessId
 
 
 @pytest.fixture(scope="session")

@@ -13,7 +13,7 @@ from server.running import BASE, end, log_in, start
 from server.unreadable import unreadable
 
 from workbench.deploy import registry
-from workbench.processes.process_id import ProcessId
+from workbench.host.processes import ProcessId
 
 
 async def test_all_browsers_hear_of_clusters_that_others_start_change_and_end(server, cluster):

@@ -23,13 +23,13 @@ from workbench.commands.parse import parse
 from workbench.deploy import registry
 from workbench.errors import ClusterExists, InvalidRequest, from_fields
 from workbench.hints import PANEL, TERMINAL
+from workbench.host.processes import ProcessId
 from workbench.lab.server.api import HandlerContext
 from workbench.lab.server.form_fields import Field, arguments, field_of, to_argv
 from workbench.lab.server.handlers import _folder
 from workbench.lab.server.kernels import interpreter
 from workbench.lab.server.process import run
 from workbench.launch.options import GROUPS
-from workbench.processes.process_id import ProcessId
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from support.processes import gone, line_of, until
 from workbench.commands import actions
 from workbench.deploy import registry
 from workbench.errors import ClusterNotFound
-from workbench.processes.process_id import ProcessId
+from workbench.host.processes import ProcessId
 
 
 def helpers_of(process):

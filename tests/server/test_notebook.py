@@ -16,7 +16,7 @@ from support.shell import ipython
 from workbench.commands import actions
 from workbench.commands import format as commands_format
 from workbench.errors import InvalidRequest
-from workbench.session import notebook
+from workbench.session import current
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +28,7 @@ def shell():
 @pytest.fixture
 def kernel(started, monkeypatch):
     """Let this process be a kernel of the server."""
-    monkeypatch.setenv(notebook.SERVER, started.variable)
+    monkeypatch.setenv(current.SERVER, started.variable)
     monkeypatch.setenv("JPY_PARENT_PID", str(started.process.pid))
 
 
@@ -41,7 +41,7 @@ async def test_a_kernel_that_jupyter_starts_is_told(server):
 
     variables = kernels[0].environ()
 
-    assert variables[notebook.SERVER] == server.variable == f"{variables['JPY_PARENT_PID']} {BASE}"
+    assert variables[current.SERVER] == server.variable == f"{variables['JPY_PARENT_PID']} {BASE}"
     await server.get(f"{BASE}api/kernels/{json.loads(answer.body)['id']}", method="DELETE", headers=told)
 
 
@@ -53,7 +53,7 @@ async def test_the_url_leads_to_the_dashboard(kernel, cluster, server):
     assert (await server.get(actions.dashboard_url(cluster("a")))).code == 200
 
 
-@pytest.mark.parametrize("lacking", [notebook.SERVER, "JPY_PARENT_PID"])
+@pytest.mark.parametrize("lacking", [current.SERVER, "JPY_PARENT_PID"])
 def test_without_the_extension_it_is_told_what_to_do(kernel, cluster, monkeypatch, lacking):
     monkeypatch.delenv(lacking)
 

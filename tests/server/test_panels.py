@@ -18,7 +18,7 @@ from support.processes import DEADLINE, gone, kill, line_of, until
 from workbench import dashboard
 from workbench.deploy import registry
 from workbench.errors import LaunchError, StartError, StartTimeout
-from workbench.files import node_dirs
+from workbench.host import node_dirs
 from workbench.lab.server import dashboards
 from workbench.lab.server.dashboards import DashboardProcesses
 

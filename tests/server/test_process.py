@@ -114,7 +114,7 @@ async def test_a_program_whose_path_looks_like_a_variable_is_run(tmp_path):
 
 async def test_the_log_of_a_process_goes_to_the_server_and_is_no_word_of_an_error(capfd, monkeypatch):
     monkeypatch.setenv("WORKBENCH_LOG", "debug")
-    code = "from workbench.log import debug_log as log; log.set_up(); log.started(17, 'x'); raise SystemExit('no MPI')"
+    code = "from workbench.host import debug_log as log; log.set_up(); log.started(17, 'x'); raise SystemExit('no MPI')"
 
     assert await run(python(code), 60) == ProcessResult(1, "", "no MPI\n")
 

@@ -11,7 +11,7 @@ from server.running import BASE, TOKEN
 from tornado.simple_httpclient import HTTPStreamClosedError
 
 from workbench.deploy import registry
-from workbench.processes.process_id import ProcessId
+from workbench.host.processes import ProcessId
 
 SECRETS = {
     "Authorization": f"token {TOKEN}",

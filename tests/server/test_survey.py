@@ -15,10 +15,10 @@ from workbench.deploy import ended, registry
 from workbench.deploy.record import World
 from workbench.errors import RecordError, StartError
 from workbench.hints import Command, Option
+from workbench.host.processes import ProcessId
 from workbench.lab.server import survey as survey_module
 from workbench.lab.server.survey import RegistryScanner
 from workbench.launch.interface import UNKNOWN, JobState, JobStatus, Resources
-from workbench.processes.process_id import ProcessId
 
 ELSEWHERE = dataclasses.replace(ProcessId.here(), host="n17", machine="another")
 

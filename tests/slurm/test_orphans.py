@@ -20,7 +20,7 @@ from workbench import MPICluster
 from workbench.commands import actions
 from workbench.deploy import jobs, registry
 from workbench.errors import StartError
-from workbench.launch.poller import poller
+from workbench.launch.launchers import poller
 
 # The whole of it takes two minutes: `make test-long`.
 CYCLES = int(os.environ.get("WORKBENCH_CYCLES", "2"))

@@ -21,7 +21,7 @@ from support.training import received_by_mpi
 
 from workbench import MPICluster
 from workbench.errors import StartError
-from workbench.files import node_dirs
+from workbench.host import node_dirs
 
 pytestmark = pytest.mark.in_order
 

@@ -12,8 +12,7 @@ import numpy as np
 
 from support.ends import End
 from support.two_ways import communicators
-from workbench.mpi.counters import Counters
-from workbench.mpi.operation_names import OPERATIONS
+from workbench.mpi.counters import OPERATIONS, Counters
 
 Messages = dict[tuple[int, int], list[int]]
 Case = tuple[Callable[[Any], Any], Messages]

@@ -15,7 +15,7 @@ ON_RANKS = {
         "metrics.profile",
         "metrics.report",
         "ml.engine_comparison",
-        "mpi.compile",
+        "mpi.native",
         "placement.layout",
         "placement.place",
         "placement.reduce",

@@ -6,7 +6,7 @@ import uuid
 from pathlib import Path
 
 from workbench.deploy.record import Record
-from workbench.files import node_dirs
+from workbench.host import node_dirs
 
 
 def folders_of(record: Record) -> list[Path]:

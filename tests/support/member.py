@@ -32,8 +32,7 @@ from distributed.utils import offload
 from support.ends import DEADLINE, End
 from workbench import comm
 from workbench.comm import progress_engine
-from workbench.mpi.context import RankContext
-from workbench.mpi.threads import SpmdThread
+from workbench.mpi.context import RankContext, SpmdThread
 from workbench.rank import world
 
 # Everything is large unless a check says otherwise.

@@ -6,8 +6,7 @@ import numpy as np
 
 from workbench.metrics.node_message import pack_rows
 from workbench.metrics.schema import NODE, SAMPLED
-from workbench.mpi.operation_names import OPERATIONS
-from workbench.mpi.size_bins import SIZES
+from workbench.mpi.counters import OPERATIONS, SIZES
 
 
 def joined(store, size=4, nodes=("a", "b"), *, world=0, start="first", cpus=lambda _: (0, 1)):
@@ -47,7 +46,7 @@ def message(
     synchronizations
         Rank, key, number, name, entered, left.
     ended
-        As of `workbench.metrics.rank_sample.FinishedCall`, dicts.
+        As of `workbench.metrics.shared_slots.FinishedCall`, dicts.
     **values
         Of all ranks, of `SAMPLED`; 0 where nothing is said.
     """

@@ -11,7 +11,7 @@ import weakref
 import numpy as np
 
 from workbench import spmd
-from workbench.placement.alignment import empty_aligned
+from workbench.placement.in_use import empty_aligned
 
 # Bytes of this many numbers travel without that the receiver is asked, and are the same as those of no other array.
 FEW = 400

@@ -77,10 +77,10 @@ def killed(comm, stream, size):
 
 def without_a_rank(comm, stream):
     """Take a batch in a process of which the workbench does not know that it is a rank."""
-    from workbench.session import current_worker
+    from workbench.session import current
 
-    workers, current_worker._workers[:] = current_worker._workers[:], []
+    workers, current._workers[:] = current._workers[:], []
     try:
         next(batches(comm, stream, size=comm.size))
     finally:
-        current_worker._workers[:] = workers
+        current._workers[:] = workers

@@ -21,8 +21,7 @@ from typing import Any
 import pytest
 
 from support.ends import DEADLINE, Check
-from workbench.files import node_dirs
-from workbench.fork import stub
+from workbench.host import node_dirs, stub
 from workbench.launch import mpi_library
 from workbench.launch.environment import scrub
 from workbench.launch.mpiexec import Geometry, world_command

@@ -57,7 +57,7 @@ def client(local_cluster):
 @pytest.fixture(scope="module", autouse=True)
 def nobody_polls():
     """End the polls for jobs of earlier tests, which go on for a minute, also by the fake commands of later tests."""
-    if (module := sys.modules.get("workbench.launch.poller")) is not None:
+    if (module := sys.modules.get("workbench.launch.launchers")) is not None:
         with module.poller._changed:
             module.poller._jobs.clear()
             module.poller._changed.notify()

@@ -22,7 +22,7 @@ from workbench import comm
 from workbench.bench import world
 from workbench.comm.unix_http import UnixHTTP
 from workbench.errors import LaunchError
-from workbench.files import node_dirs
+from workbench.host import node_dirs
 from workbench.launch.mpi_library import MPI
 
 _HOST = "127.0.0.1"

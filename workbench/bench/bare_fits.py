@@ -158,7 +158,7 @@ class _Trainer:
         return Fit(took, found, made, setting(self._comm, X), watch.end() if watch else None)
 
     def _block(self, order: Order) -> _Block:
-        from workbench.placement.alignment import aligned
+        from workbench.placement.in_use import aligned
 
         wanted = order.rows, order.pieces
         before, data = self._data.pop(order.model, (None, None))

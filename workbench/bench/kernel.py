@@ -60,7 +60,7 @@ def measure(address: str, rows: int) -> None:
     """Take turns of so many repeats for whoever listens at this address. Runs on every rank of a bare world."""
     from mpi4py import MPI
 
-    from workbench.placement.alignment import aligned
+    from workbench.placement.in_use import aligned
 
     comm = MPI.COMM_WORLD
     X, y = map(aligned, block(comm, rows))

@@ -15,7 +15,7 @@ from secrets import token_hex
 from typing import Any
 
 from workbench.bench import world
-from workbench.files import node_dirs
+from workbench.host import node_dirs
 from workbench.launch.mpi_library import MPI
 
 # Seconds between two looks whether a world still lives; for its end; for its end after a rank of it has failed.

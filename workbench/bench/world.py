@@ -23,7 +23,7 @@ from workbench.errors import LaunchError
 from workbench.launch.environment import scrub
 from workbench.launch.mpi_library import MPI
 from workbench.launch.mpiexec import Geometry, world_command
-from workbench.mpi.abort import abort_world
+from workbench.mpi.context import abort_world
 
 _CALL, _RESULT, _LOG = "call.json", "result.json", "log"
 # Characters of a log that an error shows.

@@ -22,18 +22,18 @@ from typing import TYPE_CHECKING, Any
 from workbench import config
 from workbench.cells import namespaces, protocol
 from workbench.cells.engine_client import CellOutput, EngineClient, forwarded
-from workbench.cells.result import CellResult
+from workbench.cells.output import CellResult
 from workbench.cells.run_cell import RunCell
 from workbench.collective import broadcast
+from workbench.collective.positions import StallDetector
 from workbench.collective.protocol import WHERE
 from workbench.collective.serialize import dumps_for_ranks
-from workbench.collective.watchdog import StallDetector
 from workbench.errors import CollectiveFailed, HeadUnreachable, InvalidRequest, PlacementError, RankLost, WorkbenchError
 from workbench.placement import pinning
 from workbench.placement.globals import estimated_bytes
-from workbench.placement.ready import wait_computed
-from workbench.session import notebook
-from workbench.session.current_client import current_client
+from workbench.placement.pinning import wait_computed
+from workbench.session import current
+from workbench.session.current import current_client
 from workbench.session.head_client import ClientHead
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ def run(
         granted = _granted(client, cell, _begin(client, cell, world, ranks, transfers, check=check), patience)
         link = _link(client, world, granted)
         result = CellResult(world, list(granted["ranks"]))
-        namespace = namespaces.SHARED if shared else notebook.identity()
+        namespace = namespaces.SHARED if shared else current.notebook_id()
         message = RunCell(cell, code, config.size("cells.result-limit") if values else None, namespace)
         CellRun(client, link, result, granted["idents"], message).follow(seconds, StallDetector(patience), show)
     except BaseException:
@@ -158,7 +158,7 @@ def evaluate(
 
 def complete(text: str, client: Client | None = None, world: int = 0, *, shared: bool = False) -> list[str]:
     """Return the names on rank 0 that begin with `text`; an empty list if rank 0 does not answer within 0.5 s."""
-    namespace = namespaces.SHARED if shared else notebook.identity()
+    namespace = namespaces.SHARED if shared else current.notebook_id()
     try:
         head = ClientHead(current_client(client), "a completion")
         return list(head.wait(protocol.COMPLETE, 0.5, world=world, text=text, namespace=namespace) or [])
@@ -283,8 +283,8 @@ async def _begin(
     message: protocol.Begin = {
         "cell": cell,
         "client": client.id,
-        "notebook": notebook.identity(),
-        "origin": notebook.cell_number(),
+        "notebook": current.notebook_id(),
+        "origin": current.cell_number(),
         "world": world,
         "ranks": None if ranks is None else list(ranks),
         "names": names,

@@ -12,13 +12,11 @@ from typing import TYPE_CHECKING, Any
 from workbench.cancellation import run_to_end
 from workbench.cells import protocol
 from workbench.cells.protocol import ANSWER_S, CONTROLLER_S
-from workbench.collective.rank_rpc import RankRPC, gather_or_cancel
+from workbench.collective.operation import RankRPC, gather_or_cancel
 from workbench.deploy import logs
 from workbench.errors import CollectiveFailed
-from workbench.files import node_dirs
-from workbench.log import debug_log
-from workbench.processes import parent_death
-from workbench.processes.ending import end
+from workbench.host import debug_log, node_dirs, parent_death
+from workbench.host.processes import end
 
 if TYPE_CHECKING:
     from dask.typing import Key

@@ -27,8 +27,8 @@ from workbench.cells.coroutine import interrupt_coroutine, run_coroutine
 from workbench.cells.protocol import REGISTER_S
 from workbench.collective import process_state
 from workbench.errors import StartError
-from workbench.log.written import is_of_worker
-from workbench.mpi.threads import is_in_call
+from workbench.host.output import is_of_worker
+from workbench.mpi.context import is_in_call
 
 # A callback of Dask that loses exceptions. A later SIGINT then ends the cell.
 _DEAF = "_gc_callback"

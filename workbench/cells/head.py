@@ -20,11 +20,9 @@ from workbench.cancellation import run_to_end
 from workbench.cells import protocol
 from workbench.cells.controller_process import Engines
 from workbench.cells.protocol import ANSWER_S
-from workbench.collective.cancelled import Cancelled
-from workbench.collective.operation import Outcomes
+from workbench.collective.operation import Cancelled, Outcomes, RankRPC, gather_or_cancel, room
+from workbench.collective.positions import ranges
 from workbench.collective.queue import CallQueue, Turn, gone, just_being
-from workbench.collective.rank_locations import ranges
-from workbench.collective.rank_rpc import RankRPC, gather_or_cancel, room
 from workbench.errors import CollectiveFailed, InvalidRequest, PlacementError, RankLost, WorkbenchError
 from workbench.hints import Command
 from workbench.placement.head import drop_copies

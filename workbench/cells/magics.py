@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
     from workbench.cells.engine_client import CellOutput
-    from workbench.cells.result import CellResult
+    from workbench.cells.output import CellResult
 
 _AS_RANKS = "0,3 or 0-3"
 OPTIONS = {

@@ -17,7 +17,7 @@ from workbench.collective.client import PendingCall
 from workbench.collective.request import request
 from workbench.errors import InvalidRequest
 from workbench.mpi import context
-from workbench.mpi.threads import is_in_call
+from workbench.mpi.context import is_in_call
 
 if TYPE_CHECKING:
     from distributed import Client

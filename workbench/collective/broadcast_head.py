@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from workbench import config
 from workbench.cancellation import run_to_end
 from workbench.collective import protocol
-from workbench.collective.operation import Outcomes, prepare
+from workbench.collective.operation import LOOK, STAYS, Outcomes, RankRPC, gather_or_cancel, leaves, prepare, root_cause
 from workbench.collective.queue import CallQueue, require_complete
-from workbench.collective.rank_rpc import LOOK, STAYS, RankRPC, gather_or_cancel, leaves, root_cause
 from workbench.errors import CollectiveFailed, CollectiveTimeout, RankLost
 
 if TYPE_CHECKING:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import itertools
 import json
 import logging
 import math
@@ -17,21 +18,85 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from workbench.collective import broadcast, protocol, serialize
-from workbench.collective import result as collective_result
-from workbench.collective.disjoint_lock import DisjointLock
-from workbench.collective.rank_locations import label, labeled
+from workbench.collective.operation import DisjointLock
+from workbench.collective.positions import StallDetector, label, labeled
+from workbench.collective.protocol import Answer
 from workbench.collective.request import Request
-from workbench.collective.watchdog import StallDetector
-from workbench.errors import CollectiveTimeout, HeadUnreachable, WorkbenchError
-from workbench.placement.ready import wait_computed
-from workbench.session import notebook
+from workbench.errors import CollectiveFailed, CollectiveTimeout, HeadUnreachable, PlacementError, WorkbenchError
+from workbench.placement import from_results, pinning, sources
+from workbench.placement.from_results import BlockMeta
+from workbench.placement.pinning import Pin, wait_computed
+from workbench.session import current
 from workbench.session.head_client import ClientHead
 from workbench.text import rank_name
 
 if TYPE_CHECKING:
     from distributed import Client
 
-# Seconds for the ranks to end an interrupted call. The head waits up to seven; see `workbench.collective.head_call`.
+
+async def decode(request: Request, answer: Answer) -> Any:
+    """Return the result of a call from the answer of the head.
+
+    Raises
+    ------
+    Exception
+        The error of the rank that failed, with the traceback and a note that names the rank.
+    CollectiveFailed
+        If the value of a rank cannot be unpickled here.
+    PlacementError
+        If the blocks of the ranks do not fit together. The ranks then keep no block.
+    """
+    if "error" in answer:
+        note = f"raised on rank {answer['rank']} of world {answer['world']}, in {request.name}"
+        error = serialize.unpack_error(answer["error"], note)
+        if answer["others"]:
+            error.add_note(answer["others"])
+        raise error
+    if "values" in answer:
+        values = [_value(request, rank, contents) for rank, contents in enumerate(answer["values"])]
+        return values[0] if request.result == "root" else values
+    return await _collections(request.client, [*map(serialize.loads, answer["blocks"])], answer["addresses"])
+
+
+def _value(request: Request, rank: int, contents: bytes) -> Any:
+    try:
+        return serialize.loads(contents)
+    except Exception as error:
+        raise CollectiveFailed(
+            f"the result of {request.name} on its rank {rank} cannot be unpickled here: {type(error).__name__}: {error}"
+        ) from error
+
+
+async def _collections(client: Client, blocks: Sequence[Sequence[BlockMeta]], addresses: Sequence[str]) -> Any:
+    from distributed import Future
+
+    in_memory: Any = "memory"
+    # Before any error: the blocks are released with the futures.
+    futures: list[list[Future[Any]]] = [
+        [Future(meta.key, client, state=in_memory) for meta in metas] for metas in blocks
+    ]
+    collections = []
+    try:
+        from_results.require_consistent(blocks)
+        for number, first in enumerate(blocks[0]):
+            own, metas = [of_rank[number] for of_rank in futures], [of_rank[number] for of_rank in blocks]
+            sizes = [meta.rows for meta in metas]
+            pins = list(map(Pin, addresses, sizes))
+            meta, keys = first.meta, [meta.key for meta in metas]
+            if first.types:
+                meta, keys, own = await from_results.of_one_type(client, metas, own, pins)
+            for future, pin in zip(own, pins, strict=True):
+                pinning.cache_pin(future, pin)
+            collections.append(sources.collection(meta, keys[0][0], dict(zip(keys, own, strict=True)), sizes))
+    except PlacementError:
+        # The traceback keeps references to the futures.
+        for future in itertools.chain(*futures):
+            future.release()
+        raise
+    return tuple(collections) if blocks[0][0].several else collections[0]
+
+
+# Seconds for the ranks to end an interrupted call. The head waits up to seven; see `workbench.collective.head`.
 _END = 8.0
 
 # Seconds between two checks that the client is open.
@@ -208,7 +273,7 @@ class PendingCall:
                 watching.cancel()
         if printed := answer.get("printed"):
             self._show(functools.partial(show_text, printed_text(printed, answer["world"])))
-        return await collective_result.decode(self._request, answer)
+        return await decode(self._request, answer)
 
     async def _computed(self) -> float | None:
         """Wait until the arguments are computed; return the remaining seconds for the call."""
@@ -239,7 +304,7 @@ class PendingCall:
         request = self._request
         self._sent = True
         try:
-            message: protocol.Call = {**request.message, "origin": notebook.cell_number(), "timeout": timeout}
+            message: protocol.Call = {**request.message, "origin": current.cell_number(), "timeout": timeout}
             answer: protocol.Answer = await self._head.begin(protocol.CALL, **message)
         except WorkbenchError as error:
             raise error.with_traceback(None) from None  # the message has all facts

@@ -3,24 +3,331 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import math
 import time
-from collections.abc import Callable, Collection, Coroutine, Sequence
-from typing import TYPE_CHECKING, Any, Unpack
+from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Unpack
 
-from workbench.collective import protocol
-from workbench.collective.cancelled import Cancelled
-from workbench.collective.head_call import CollectiveCall, whereabouts
-from workbench.collective.queue import CallQueue, Turn, require_complete
-from workbench.collective.rank_locations import ranges
-from workbench.collective.rank_rpc import RankRPC
-from workbench.errors import CollectiveFailed, InvalidRequest, RankLost
+from dask.utils import format_bytes
+
+from workbench.cancellation import run_to_end
+from workbench.collective import positions, protocol
+from workbench.collective.operation import (
+    Cancelled,
+    Outcomes,
+    RankRPC,
+    gather_or_cancel,
+    poll,
+    prepare,
+    room,
+    root_cause,
+)
+from workbench.collective.positions import ranges
+from workbench.collective.queue import BLOCKED, CallQueue, Turn, require_complete
+from workbench.errors import CollectiveFailed, CollectiveTimeout, InvalidRequest, RankLost
+from workbench.mpi.counters import KEYS
+from workbench.placement.head import drop_copies
 
 if TYPE_CHECKING:
     from dask.typing import Key
     from distributed import Scheduler
 
     from workbench.deploy.world import MPIWorld, Worlds
+
+
+# Failures of other ranks in the message, at most.
+_FURTHER = 4
+# Seconds for a rank to report where it is; and for ranks that have not returned.
+_WHERE, _WHERE_STUCK = 2.0, 0.3
+# Seconds for the ranks to return from an import, which they do not interrupt; see `workbench.collective.rank_call`.
+_IMPORT = 5.0
+# Seconds for the scheduler to notice a loss that MPI has reported.
+_LOSS = 30.0
+
+
+class CollectiveCall:
+    """A call on the ranks `members` of a world, by the message `request` of a client."""
+
+    grace: ClassVar[float] = 1.4
+    """Seconds for the ranks to return when the call is ended; see `workbench.collective.rank_call`."""
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        queue: CallQueue,
+        world: MPIWorld,
+        members: RankRPC,
+        request: protocol.Call,
+        *,
+        deadline: float,
+    ) -> None:
+        self._scheduler, self._queue, self._world, self._members = scheduler, queue, world, members
+        self._request, self._deadline = request, deadline
+        self._call, self._name, self._client = request["call"], request["work"]["name"], request["client"]
+        self._serial: int
+        """Number of the communicator; the call before may retire one, so this call asks in its turn."""
+        self._stop: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._keys: dict[int, Sequence[Key]] = {}  # of the arguments, by rank
+        self._made: list[Key] = []  # blocks that are held for the client
+        self._missing: set[int] = set()  # ranks that were lost before the call
+        self._stragglers = ""  # a blank and a sentence about ranks that have not returned, or nothing
+
+    async def run(self) -> protocol.Answer:
+        """Prepare all ranks, run the call on them, and return the answer to the client."""
+        self._serial = self._queue.communicator(self._world, list(self._members.ranks))
+        self._missing = set(self._world.missing())
+        off = functools.partial(self._end, "the head has cancelled the call", begun=False)
+        answer = await prepare(self._reserve_all(), self._deadline, off, lambda: self._late("had not begun"))
+        try:
+            answer = answer or await run_to_end(self._run_all(), self._stop)
+        except asyncio.CancelledError:
+            if self._made and self._client in self._scheduler.clients:
+                # The client never gets the names of these blocks.
+                self._scheduler.client_releases_keys(keys=self._made, client=self._client)
+            raise
+        return {**answer, "world": self._world.index, "addresses": list(self._members.ranks.values())}
+
+    async def _reserve_all(self) -> protocol.Answer:
+        """Prepare all ranks; return the answer to the client if a rank cannot run the call, else an empty answer."""
+        ranks = self._members.ranks
+        self._keys = keys_by_rank(self._name, self._request["keys"], ranks)
+        contents = self._request["work"]["contents"]
+        admitted = room(0 if contents is None else len(contents))
+        answers = await gather_or_cancel(self._reserve(rank, admitted) for rank in ranks)
+        for rank, answer in zip(ranks, answers, strict=True):
+            if "error" in answer:
+                self._end("the head has cancelled the call", begun=False)
+                return {"error": answer["error"], "rank": rank, "others": ""}
+        return {}
+
+    async def _reserve(self, rank: int, admitted: asyncio.Semaphore) -> protocol.Ready:
+        request: protocol.Reserve = {
+            "call": self._call,
+            "work": self._request["work"],
+            "serial": self._serial,
+            "ranks": list(self._members.ranks),
+            "keys": self._keys[rank],
+        }
+        async with admitted:
+            answer: protocol.Ready = await self._members.ask(rank, protocol.RESERVE, **request)
+        if missing := answer.get("missing"):
+            tasks = [self._scheduler.tasks.get(key) for key in missing]
+            holders = {task.key: [worker.address for worker in task.who_has or ()] for task in tasks if task}
+            lost = [key for key in missing if not holders.get(key)]
+            if lost or await self._scheduler.gather_on_worker(self._members.ranks[rank], holders):
+                raise CollectiveFailed(_gone(lost or missing, self._name))
+            async with admitted:
+                answer = await self._members.ask(rank, protocol.RESERVE, **request)
+            if "missing" in answer:  # again: the value was released
+                raise CollectiveFailed(_gone(answer["missing"], self._name))
+        if "ended" in answer:
+            raise CollectiveFailed(f"{self._name} was cancelled: {answer['ended']}.")
+        return answer
+
+    async def _run_all(self) -> protocol.Answer:
+        """Run the call on all ranks, and end the call on all when one fails."""
+        message: protocol.Go = {"call": self._call, "wanted": self._request["wanted"]}
+        outcomes = self._outcomes(protocol.GO, **message)
+        try:
+            if await outcomes.wait(self._left, self._stop):
+                answer = await self._finish([future.result() for future in outcomes.futures.values()])
+            else:
+                answer = await self._break_off(outcomes)
+            return {**answer, **_printed(outcomes)}
+        finally:
+            drop_copies(self._scheduler, self._written(), f"spmd-{self._call}")
+
+    def _outcomes(self, operation: str, **message: Any) -> Outcomes[protocol.Outcome]:
+        """Ask all ranks at the same time."""
+        asked = {
+            rank: asyncio.ensure_future(self._members.ask(rank, operation, **message)) for rank in self._members.ranks
+        }
+        return Outcomes(asked, lambda outcome: "error" in outcome or "ended" in outcome)
+
+    def _written(self) -> list[tuple[Key, str]]:
+        """Return the keys of blocks that only one rank got, with the address; several ranks write to copies."""
+        owners: dict[Key, str | None] = {}
+        if self._request["addresses"] is None:
+            return []  # values of futures, not blocks: other calls use the copies on other ranks
+        for rank, keys in self._keys.items():
+            address = self._members.ranks[rank]
+            for key in keys:
+                owners[key] = address if owners.get(key, address) == address else None
+        return [(key, owner) for key, owner in owners.items() if owner is not None]
+
+    async def _settle(self) -> None:
+        """Have the ranks receive the messages left on the communicator; if that fails, retire the communicator."""
+        try:
+            settled = await gather_or_cancel(
+                self._members.ask(rank, protocol.SETTLE, self.grace, call=self._call) for rank in self._members.ranks
+            )
+        except (CollectiveFailed, RankLost):
+            settled = [False]
+        if not all(settled):
+            self._retire()
+
+    async def _finish(self, outcomes: list[protocol.Outcome]) -> protocol.Answer:
+        if sum(outcome["messages"] for outcome in outcomes) & KEYS or any(outcome["pending"] for outcome in outcomes):
+            # The next call would receive messages of this call.
+            await self._settle()
+        limit = self._request["wanted"]["limit"]
+        if "blocks" not in outcomes[0]:
+            values = [outcome["value"] for outcome in outcomes if "value" in outcome]
+            total = sum(outcome.get("nbytes", 0) for outcome in outcomes)
+            if limit is not None and total > limit:
+                raise CollectiveFailed(
+                    f"{self._name} returned {format_bytes(total)}, more than the limit of {format_bytes(limit)} (the "
+                    "setting workbench.spmd.result-limit). Return less, keep the results on the ranks with "
+                    f'result="blocks", or raise the limit with limit="{format_bytes(2 * total)}".'
+                )
+            return {"values": values}
+        keys = [key for outcome in outcomes for key in outcome["keys"]]
+        keeping = self._outcomes(protocol.KEEP, call=self._call)
+        self._deadline = max(self._deadline, asyncio.get_running_loop().time() + self.grace)
+        try:
+            if not await keeping.wait(self._left, self._stop):
+                return await self._break_off(keeping)
+            if self._stop.done() or self._client not in self._scheduler.clients:
+                raise CollectiveFailed("the client of the SPMD call has disconnected.")  # noqa: TRY301  (for both ends)
+        except BaseException:
+            # In this order: first no rank keeps further blocks, then the ranks free the kept blocks.
+            self._retire()
+            self._end("the head has cancelled the call", begun=True)
+            self._members.tell("free-keys", keys=keys, stimulus_id=f"spmd-{self._call}")
+            raise
+        for rank, address in self._members.ranks.items():
+            for key, nbytes in keeping.futures[rank].result()["kept"]:
+                self._scheduler.update_data(who_has={key: [address]}, nbytes={key: nbytes}, client=self._client)
+                # Pinned to the rank, like every block.
+                self._scheduler.tasks[key].worker_restrictions = {address}
+                self._made.append(key)
+        return {"blocks": [outcome["blocks"] for outcome in outcomes], "keys": keys}
+
+    async def _break_off(self, outcomes: Outcomes[protocol.Outcome]) -> protocol.Answer:
+        """End the call on all ranks; return the error of the rank that failed first, or raise another reason."""
+        self._retire()
+        cancelled = "the call was cancelled" if self._stop.done() else None
+        await outcomes.break_off(functools.partial(self._end, begun=True), self._world.index, cancelled, self.grace)
+        lost = await self._loss(outcomes)
+        await self._block_stragglers(outcomes)
+        futures = {rank: outcomes.futures[rank] for rank in outcomes.order}
+        refused = lost or root_cause(future.exception() for future in futures.values())
+        answered = {rank: future.result() for rank, future in futures.items() if not future.exception()}
+        failed = {rank: answer["error"] for rank, answer in answered.items() if "error" in answer}
+        if refused and (not failed or isinstance(refused, RankLost)):
+            raise type(refused)(f"{str(refused).rstrip('.')}.{self._stragglers}") from refused
+        if not failed:
+            if self._stop.done():
+                raise CollectiveFailed(self.was_cancelled())
+            raise self._late("was ended")
+        first = next(iter(failed.values()))["words"]
+        alike = sorted(rank for rank, error in failed.items() if error["words"] == first)
+        others = [f"ranks {positions.ranges(alike)} failed with this error"] if len(alike) > 1 else []
+        further = {rank: error["words"] for rank, error in failed.items() if rank not in alike}
+        others += [f"rank {rank} failed with {words[:200]}" for rank, words in list(further.items())[:_FURTHER]]
+        return {
+            "error": failed[alike[0]],
+            "rank": alike[0],
+            "others": ("; ".join(others) + "." * bool(others) + self._stragglers).strip(),
+        }
+
+    async def _loss(self, outcomes: Outcomes[protocol.Outcome]) -> RankLost | None:
+        """Return the loss of a rank that MPI has reported to other ranks, earlier than the scheduler knows."""
+        answers = [future.result() for future in outcomes.futures.values() if future.done() and not future.exception()]
+        reported = any("error" in answer and answer["error"]["process_failed"] for answer in answers)
+        if not reported or len(answers) == len(outcomes.futures):
+            return None
+        # Also the loss of a rank that is not in the call ends the wait.
+        await poll(lambda: self._stop.done() or not self._missing.issuperset(self._world.missing()), _LOSS)
+        lost = set(self._world.missing()) - self._missing
+        return next((self._members.lost(rank) for rank in self._members.ranks if rank in lost), None)
+
+    async def _block_stragglers(self, outcomes: Outcomes[protocol.Outcome]) -> None:
+        """Block further calls until all ranks have returned."""
+        members = {rank: self._members.ranks[rank] for rank in outcomes.running}
+        places = await whereabouts(self._scheduler, self._world.index, members, _WHERE_STUCK)
+        # Ranks that have left the call are about to answer, and an import leaves the call at its end.
+        importing = {rank for rank, place in places.items() if place and place.get("importing")}
+        if leaving := [outcomes.futures[rank] for rank, place in places.items() if place is None or rank in importing]:
+            await asyncio.wait(leaving, timeout=_IMPORT if importing else self.grace)
+        if stuck := outcomes.running:
+            places = {rank: places.get(rank) for rank in stuck}
+            reason = f"{positions.describe(places)}, and cannot be interrupted"
+            self._queue.block_until_back(self._world, stuck, f"{self._name} was ended, but {reason}")
+            self._stragglers = f" But {reason}. {BLOCKED}"
+
+    def was_cancelled(self) -> str:
+        """Return the message about a cancelled call, with the ranks that have not returned."""
+        return f"{self._name} was cancelled.{self._stragglers}"
+
+    def _late(self, how: str) -> CollectiveTimeout:
+        return CollectiveTimeout(
+            f"{self._name} did not end in time on the ranks of world {self._world.index}, and {how}.{self._stragglers} "
+            "Allow more time with timeout=."
+        )
+
+    def _left(self) -> float:
+        """Return the seconds until the deadline."""
+        return max(0.0, self._deadline - asyncio.get_running_loop().time())
+
+    def _retire(self) -> None:
+        """Have the next call get a fresh communicator, since messages may be left on this one."""
+        self._queue.retire_communicator(self._world, self._serial)
+
+    def _end(self, reason: str, *, begun: bool) -> None:
+        message: protocol.End = {"call": self._call, "serial": self._serial if begun else None, "reason": reason}
+        self._members.tell(protocol.END, **message)
+
+
+def keys_by_rank(name: str, keys: Sequence[Sequence[Key]], ranks: Iterable[int]) -> dict[int, Sequence[Key]]:
+    """Return the keys of the arguments of each rank: without blocks all ranks get the same."""
+    ranks = list(ranks)
+    if len(keys) not in (1, len(ranks)):
+        raise InvalidRequest(
+            f"{name} has {len(keys)} blocks for {len(ranks)} ranks, and needs one block for each rank. Place the data "
+            "again: X = place(X)."
+        )
+    return dict(zip(ranks, keys if len(keys) == len(ranks) else [keys[0]] * len(ranks), strict=True))
+
+
+def _printed(outcomes: Outcomes[protocol.Outcome]) -> protocol.Answer:
+    """Return the output of the ranks for the client."""
+    ended = {
+        rank: future.result()
+        for rank, future in outcomes.futures.items()
+        if rank in outcomes.order and not future.exception()
+    }
+    printed = [(rank, *outcome["printed"]) for rank, outcome in ended.items() if "printed" in outcome]
+    return {"printed": printed} if printed else {}
+
+
+def _gone(keys: Sequence[Key], name: str) -> str:
+    return (
+        f"{keys[0]!r}, an argument of {name}, is no longer on any rank. Place the data again, X = place(X), or "
+        "broadcast the object again."
+    )
+
+
+async def whereabouts(
+    scheduler: Scheduler, world: int, members: dict[int, str], timeout: float = _WHERE, *, tasks: bool = False
+) -> dict[int, dict[str, Any] | None]:
+    """Return the positions of ranks of a world, as `workbench.metrics.call_stack` reports; None for an idle rank.
+
+    Calls and cells have a position, with `tasks` also Dask tasks. For a rank that does not answer within `timeout`
+    seconds, or is gone, the position is ``{"silent": True}``.
+    """
+    ranks = RankRPC(scheduler, world, members, "a query of its position")
+
+    async def locate(rank: int) -> dict[str, Any] | None:
+        try:
+            place: dict[str, Any] | None = await ranks.ask(rank, protocol.WHERE, timeout, tasks=tasks)
+        except RuntimeError:
+            return {"silent": True}
+        return place
+
+    return dict(zip(members, await asyncio.gather(*map(locate, members)), strict=True))
+
 
 # Seconds for a client to release the blocks of a call that ended while it was cancelled.
 _TAKE_BACK = 60.0

@@ -13,7 +13,7 @@ from contextlib import suppress
 from contextvars import copy_context
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 
-from workbench.log.written import flush_c
+from workbench.host.output import flush_c
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -20,8 +20,8 @@ from weakref import WeakKeyDictionary
 
 from distributed.diagnostics.plugin import SchedulerPlugin
 
-from workbench.collective.disjoint_lock import DisjointLock
-from workbench.collective.rank_locations import ranges
+from workbench.collective.operation import DisjointLock
+from workbench.collective.positions import ranges
 from workbench.errors import CollectiveFailed, CollectiveTimeout, RankLost
 from workbench.hints import AGAIN
 

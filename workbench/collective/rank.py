@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Unpack
 
 from workbench.collective import protocol
-from workbench.collective.cancelled import Cancelled
-from workbench.collective.quiet import pause_periodic_callbacks
+from workbench.collective.operation import Cancelled, answering
 from workbench.collective.rank_call import SpmdCall
-from workbench.collective.rank_rpc import answering
 from workbench.errors import CollectiveFailed
 from workbench.placement.in_use import take
 
@@ -19,6 +19,29 @@ if TYPE_CHECKING:
     from workbench.metrics.activity import Activity
     from workbench.mpi.communicator_cache import CommunicatorCache
     from workbench.mpi.context import RankContext
+
+
+# Callbacks that run many times per second, and take the GIL from the code of the user. The heartbeat and the memory
+# monitor continue.
+_PAUSED = ("tick", "ticks", "monitor", "profile", "profile-cycle")
+
+
+@contextmanager
+def pause_periodic_callbacks(worker: Worker) -> Iterator[None]:
+    """Pause these callbacks in the context. On the event loop of the worker."""
+    from distributed.metrics import time
+
+    callbacks = map(worker.periodic_callbacks.get, _PAUSED)
+    paused = [callback for callback in callbacks if callback and callback.is_running()]
+    for callback in paused:
+        callback.stop()
+    try:
+        yield
+    finally:
+        # Otherwise distributed would log the pause as an unresponsive event loop.
+        worker._last_tick = time()  # noqa: SLF001  (there is no public way)
+        for callback in paused:
+            callback.start()
 
 
 # Seconds for which ended calls are remembered.

@@ -11,18 +11,20 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, ParamSpec, TypeVar, cast
 
 from workbench.collective import process_state, protocol, serialize
-from workbench.collective.rank_state import RankState
-from workbench.log.written import Written
+from workbench.host.output import Written
 from workbench.metrics.call_stack import is_importing
 from workbench.mpi.call_state import RETURNED, CallCancelled, CallState
+from workbench.mpi.context import without_copies
 from workbench.mpi.counters import KEYS
 from workbench.mpi.polling import is_over, keep_alive
-from workbench.mpi.threads import without_copies
+from workbench.placement import in_use
 
 if TYPE_CHECKING:
+    from collections.abc import MutableMapping
+
     from dask.typing import Key
     from mpi4py import MPI
 
@@ -30,6 +32,53 @@ if TYPE_CHECKING:
     from workbench.mpi.communicator import Communicator
     from workbench.mpi.communicator_cache import CommunicatorCache
     from workbench.placement.from_results import BlockMeta
+
+
+class RankState:
+    """A prepared or running call or cell of this rank.
+
+    Parameters
+    ----------
+    id, name
+        Identity, and name in messages for people.
+    watch
+        State of the MPI operations.
+
+    Notes
+    -----
+    The thread that runs the code of the user calls `begin`. The event loop of the worker does everything else.
+    """
+
+    kind: ClassVar[str] = "call"
+    """Name of the identity in the result of `where`."""
+
+    def __init__(self, id: str, name: str, watch: CallState) -> None:  # noqa: A002
+        self.id, self.name, self.watch = id, name, watch
+        self.thread: int | None = None
+        """Identity of the thread that runs the code."""
+        self.started = time.monotonic()
+        self.running = False
+        self.taken: dict[Key, Any] = {}
+        """Data of the worker that the code gets and may write to, by key."""
+
+    def begin(self) -> None:
+        """Note that the current thread runs the code from now on."""
+        self.thread, self.started, self.running = threading.get_ident(), time.monotonic(), True
+
+    def put_back(self, data: MutableMapping[Key, Any]) -> dict[Key, Any]:
+        """Store the blocks, to which the code may have written, in the data of the worker; return the blocks."""
+        taken, self.taken = self.taken, {}
+        in_use.put_back(data, taken)
+        return taken
+
+    def where(self) -> dict[str, Any] | None:
+        """Return the position, see `workbench.metrics.call_stack`; None if the code does not run."""
+        from workbench.metrics.call_stack import whereabouts
+
+        if not self.running or self.thread is None:
+            return None
+        return {self.kind: self.id, "name": self.name, **whereabouts(self.watch, self.thread, self.started)}
+
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -134,11 +183,11 @@ class SpmdCall(RankState):
         return {**outcome, **self.left_behind()}
 
     def _call(self, communicators: CommunicatorCache, number: int, wanted: protocol.Wanted) -> protocol.Outcome:
-        from workbench.mpi import attached_buffer, comm_world
+        from workbench.mpi import comm_world, derived
         from workbench.mpi.communicator import Communicator
 
-        attached_buffer.track()
-        self._had_buffer = attached_buffer.is_attached()
+        derived.track_buffer()
+        self._had_buffer = derived.is_buffer_attached()
         with self.watch.doing("the making of its communicator", counted=False):
             shared = communicators.get(self._serial, self._ranks, self.watch.check)
         self._comm = comm = Communicator(shared, self.watch, _key(self.id))
@@ -213,10 +262,10 @@ class SpmdCall(RankState):
         for request in self._left:
             keep_alive(request)
         if not (self._returned or self._had_buffer):
-            from workbench.mpi import attached_buffer
+            from workbench.mpi import derived
 
             with contextlib.suppress(MPI.Exception, MemoryError):
-                attached_buffer.detach_empty()
+                derived.detach_empty_buffer()
 
     def left_behind(self) -> protocol.Outcome:
         """Return whether messages of this call may be left on the communicator, where the next call would get them."""

@@ -15,10 +15,10 @@ from workbench.collective import serialize
 from workbench.collective.protocol import Call, Work
 from workbench.collective.serialize import Placeholder
 from workbench.errors import InvalidRequest, did_you_mean
-from workbench.log.printable import brief
 from workbench.placement import from_results, inside, layout, pinning, rows, sources
 from workbench.placement.globals import estimated_bytes, taken_along
-from workbench.session.current_client import current_client
+from workbench.session.current import current_client
+from workbench.text import brief
 
 if TYPE_CHECKING:
     from dask.typing import Key

@@ -22,8 +22,8 @@ import cloudpickle
 
 from workbench.collective.protocol import Error
 from workbench.errors import CollectiveFailed
-from workbench.log.printable import brief
 from workbench.mpi.call_state import CallCancelled
+from workbench.text import brief
 
 if TYPE_CHECKING:
     from distributed.protocol.serialize import Serialized

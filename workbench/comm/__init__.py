@@ -41,9 +41,9 @@ def join(communicator: MPI.Intracomm, world: str) -> None:
 
 def configure_memory(budget: int) -> None:
     """Set how much memory this process may use, in bytes. The default is the memory of the host."""
-    from workbench.comm import receive_memory
+    from workbench.comm import buffer_pool
 
-    receive_memory.configure(budget)
+    buffer_pool.configure(budget)
 
 
 def guard() -> None:
@@ -51,10 +51,10 @@ def guard() -> None:
 
     This process also tries again to connect to a peer that ends during the attempt.
     """
-    from workbench.comm import connector, listener
+    from workbench.comm import listener
 
-    listener.guard()
-    connector.use()
+    listener.guard_listeners()
+    listener.use_retrying_connector()
 
 
 def leave(timeout: float) -> bool:
@@ -96,9 +96,9 @@ def traffic() -> list[dict[str, Any]]:
         ``messages``, ``bytes`` and ``seconds``, each with the prefixes ``sent_`` and ``received_``. A message with
         frames over MPI counts on both ways.
     """
-    from workbench.comm import peer_traffic
+    from workbench.comm import member
 
-    return peer_traffic.table()
+    return member.traffic_table()
 
 
 def sizes() -> list[int]:
@@ -107,18 +107,18 @@ def sizes() -> list[int]:
     Returns
     -------
     list of int
-        The bins of `workbench.mpi.size_bins.size_bin`. Frames over MPI and their header on the socket are two messages.
+        The bins of `workbench.mpi.counters.size_bin`. Frames over MPI and their header on the socket are two messages.
     """
-    from workbench.comm import peer_traffic
+    from workbench.comm import member
 
-    return peer_traffic.sizes()
+    return member.message_sizes()
 
 
 def receive_pool() -> Pool:
     """Return the memory pool for messages that this process receives."""
-    from workbench.comm import receive_memory
+    from workbench.comm import buffer_pool
 
-    return receive_memory.pool()
+    return buffer_pool.pool()
 
 
 def summary() -> dict[str, int]:

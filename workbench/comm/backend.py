@@ -12,8 +12,7 @@ from distributed.comm.core import Connector
 from distributed.comm.tcp import TCPBackend, TCPConnector, TCPListener
 
 from workbench.comm.comm import MPIComm, MPITLSComm
-from workbench.comm.connector import RetryingTLSConnector
-from workbench.comm.listener import GuardedTLSListener
+from workbench.comm.listener import GuardedTLSListener, RetryingTLSConnector
 
 _PREFIX = "mpi://"
 

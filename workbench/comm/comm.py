@@ -17,7 +17,7 @@ from distributed.utils import ensure_memoryview, nbytes
 from tornado.iostream import StreamClosedError
 
 from workbench import config
-from workbench.comm import framing, member, peer_traffic
+from workbench.comm import framing, member
 from workbench.comm.mpi_channel import MPIChannel
 from workbench.comm.reader import MessageReader
 
@@ -45,7 +45,7 @@ class MPIComm(TCP):
     def __init__(self, stream: Any, local_addr: str, peer_addr: str, deserialize: bool = True) -> None:
         self._incoming = MessageReader(stream)
         self._link: MPIChannel | None = None
-        self._flow = peer_traffic.peer_traffic("outside", "socket")
+        self._flow = member.peer_traffic("outside", "socket")
         self._threshold = _UNCUT
         super().__init__(stream, local_addr, peer_addr, deserialize)
 
@@ -80,7 +80,7 @@ class MPIComm(TCP):
             and self.stream is not None
         ):
             self._link = MPIChannel(self.stream, self._incoming, own, peer)
-            self._flow = peer_traffic.peer_traffic(peer, "socket")
+            self._flow = member.peer_traffic(peer, "socket")
             self._threshold = config.size("comm.threshold")
 
     async def read(self, deserializers: Any = None) -> Any:

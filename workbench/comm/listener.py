@@ -17,15 +17,17 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from distributed.comm.tcp import TLSBackend, TLSListener
+from distributed.comm.core import CommClosedError
+from distributed.comm.tcp import TLSBackend, TLSConnector, TLSListener
 from tornado.ioloop import IOLoop
 from tornado.netutil import add_accept_handler
 
-from workbench.processes import open_files
-from workbench.processes.guard import owner
+from workbench.host import processes
+from workbench.host.guard import owner
 
 if TYPE_CHECKING:
     from tornado.iostream import IOStream
+
 
 logger = logging.getLogger("workbench.comm")
 
@@ -69,7 +71,7 @@ class GuardedTLSListener(TLSListener):
         super().__init__(*args, **kwargs)
         # The oldest is first. They use at most half of the files.
         self._strangers: dict[IOStream, None] = {}
-        self._most = min(open_files.limit() // 2, _MAX_STRANGERS)
+        self._most = min(processes.open_files_limit() // 2, _MAX_STRANGERS)
 
     async def start(self) -> None:
         """Listen."""
@@ -176,7 +178,7 @@ def _is_of_another_user(connection: Any, address: Any) -> bool:
         return False  # the kernel does not report the owner
 
 
-def guard() -> None:
+def guard_listeners() -> None:
     """Make this listener the one of all later ``tls://`` servers in this process."""
     TLSBackend._listener_class = GuardedTLSListener  # noqa: SLF001
     # Tornado logs each failed handshake, which `Warnings` logs already.
@@ -185,3 +187,32 @@ def guard() -> None:
 
 def _is_not_of_a_handshake(record: logging.LogRecord) -> bool:
     return not str(record.msg).startswith("SSL Error on")
+
+
+# The beginning of tornado's message for a stream that cannot start TLS: of a new stream, only a closed one cannot.
+_CLOSED = "IOStream is not idle"
+
+
+class RetryingTLSConnector(TLSConnector):
+    """Distributed's connector, with an error after which distributed tries again."""
+
+    async def connect(self, address: str, deserialize: bool = True, **connection_args: Any) -> Any:
+        """Return a connection.
+
+        Raises
+        ------
+        CommClosedError
+            If the peer has closed the connection.
+        """
+        try:
+            return await super().connect(address, deserialize, **connection_args)
+        except ValueError as error:
+            if not str(error).startswith(_CLOSED):
+                raise
+            message = f"{self.prefix}{address} closed the connection before the TLS handshake"
+            raise CommClosedError(message) from error
+
+
+def use_retrying_connector() -> None:
+    """Make this connector the one of all later connections to ``tls://`` of this process."""
+    TLSBackend._connector_class = RetryingTLSConnector  # noqa: SLF001

@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 import threading
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Literal
+
+from workbench.mpi.counters import SIZES, size_bin
 
 if TYPE_CHECKING:
     from mpi4py import MPI
+
 
 # The MPI standard (section 9.1.2) guarantees tags only up to this one.
 MAX_TAG = 32767
@@ -86,3 +89,58 @@ def join(communicator: MPI.Intracomm, world: str) -> None:
 def leave() -> None:
     """End the membership."""
     _joined.clear()
+
+
+Way = Literal["mpi", "socket"]
+
+
+class PeerTraffic:
+    """Messages, bytes and seconds between this process and one peer on one way. Thread-safe."""
+
+    __slots__ = ("_lock", "received", "sent", "sizes")
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.sent = (0, 0, 0.0)
+        self.received = (0, 0, 0.0)
+        self.sizes = [0] * SIZES
+
+    def add_sent(self, nbytes: int, seconds: float) -> None:
+        """Count a message that was sent."""
+        with self._lock:
+            messages, total, time = self.sent
+            self.sent = (messages + 1, total + nbytes, time + seconds)
+            self.sizes[size_bin(nbytes)] += 1
+
+    def add_received(self, nbytes: int, seconds: float) -> None:
+        """Count a message that was received."""
+        with self._lock:
+            messages, total, time = self.received
+            self.received = (messages + 1, total + nbytes, time + seconds)
+
+
+_peers: dict[tuple[int | str, Way], PeerTraffic] = {}
+_making = threading.Lock()
+
+
+def peer_traffic(peer: int | str, way: Way) -> PeerTraffic:
+    """Return the counters of a peer: a rank of the same world, or ``"outside"`` for all others together."""
+    with _making:
+        return _peers.setdefault((peer, way), PeerTraffic())
+
+
+def message_sizes() -> list[int]:
+    """As `workbench.comm.sizes`."""
+    counts = [counters.sizes for (peer, _), counters in list(_peers.items()) if peer != "outside"]
+    return [sum(bins) for bins in zip(*counts, strict=True)] or [0] * SIZES
+
+
+def traffic_table() -> list[dict[str, Any]]:
+    """As `workbench.comm.traffic`."""
+    rows = []
+    for (peer, way), counters in list(_peers.items()):
+        row: dict[str, Any] = {"peer": peer, "way": way}
+        for direction, counts in (("sent", counters.sent), ("received", counters.received)):
+            row |= zip([f"{direction}_{unit}" for unit in ("messages", "bytes", "seconds")], counts, strict=True)
+        rows.append(row)
+    return rows

@@ -25,7 +25,8 @@ from weakref import WeakSet
 from distributed.comm.core import CommClosedError
 from tornado.iostream import StreamClosedError
 
-from workbench.comm import framing, peer_traffic, progress_engine
+from workbench.comm import framing, progress_engine
+from workbench.comm.member import peer_traffic
 
 if TYPE_CHECKING:
     from tornado.iostream import IOStream
@@ -65,7 +66,7 @@ class MPIChannel:
         # A rank does not send to itself, so this probe matches no message. It only lets MPI make progress.
         self._progress = partial(member.communicator.Iprobe, member.rank)
         self._engine = progress_engine.engine()
-        self._flow = peer_traffic.peer_traffic(peer, "mpi")
+        self._flow = peer_traffic(peer, "mpi")
         # The engine holds them. A reference to a failed one would make a cycle here, and the garbage collector
         # must not collect frames: CPython 3.11 clears a memoryview that still has exports.
         self._sends: WeakSet[Transfer] = WeakSet()

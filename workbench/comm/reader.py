@@ -18,7 +18,7 @@ from distributed.comm.core import CommClosedError
 from distributed.protocol.utils import host_array
 from tornado.iostream import StreamClosedError
 
-from workbench.comm import framing, peer_traffic, receive_memory
+from workbench.comm import buffer_pool, framing, member
 from workbench.comm.buffer_pool import aligned, whole_lines
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class MessageReader:
         self._is_filling = False
         self._waiter: asyncio.Future[Any] | None = None
         self._turn = 0
-        self._flow = peer_traffic.peer_traffic("outside", "socket")
+        self._flow = member.peer_traffic("outside", "socket")
         self.link: FramesByMPI | None = None
         """The MPI channel, if the peer is a rank of the same world."""
         self.discard = False
@@ -73,7 +73,7 @@ class MessageReader:
 
     def connect(self, link: FramesByMPI) -> None:
         """Receive frames over MPI too."""
-        self.link, self._flow = link, peer_traffic.peer_traffic(link.peer, "socket")
+        self.link, self._flow = link, member.peer_traffic(link.peer, "socket")
 
     def _begin(self) -> None:
         # The memory to fill from the socket, and the step to take then, which returns the step after it.
@@ -177,15 +177,15 @@ class MessageReader:
             runs: list[_Run] = []
             separate: dict[int, memoryview] = {}
             before, after = [
-                [piece for index in part for piece in receive_memory.scratch(lengths[index])] for part in parts
+                [piece for index in part for piece in buffer_pool.scratch(lengths[index])] for part in parts
             ]
             by_mpi = [
-                (piece, tag) for index, tag in layout.tags.items() for piece in receive_memory.scratch(lengths[index])
+                (piece, tag) for index, tag in layout.tags.items() for piece in buffer_pool.scratch(lengths[index])
             ]
         else:
             in_parts = [list(_runs(part, lengths)) for part in parts]
             runs = [run for part in in_parts for run in part]
-            separate = {index: receive_memory.take(lengths[index]) for index in layout.tags}
+            separate = {index: buffer_pool.take_memory(lengths[index]) for index in layout.tags}
             before, after = [
                 [run[at : at + framing.MAX_COUNT] for run, _ in part for at in range(0, len(run), framing.MAX_COUNT)]
                 for part in in_parts
@@ -222,7 +222,7 @@ def _runs(indices: Sequence[int], lengths: Sequence[int]) -> Iterator[_Run]:
         if lengths[index] >= _SMALL:
             if run:
                 yield host_array(size), run
-            yield receive_memory.take(lengths[index]), [index]
+            yield buffer_pool.take_memory(lengths[index]), [index]
             run, size = [], 0
         else:
             run.append(index)

@@ -16,12 +16,12 @@ from workbench.deploy import ended, jobs, registry
 from workbench.deploy import logs as log_files
 from workbench.deploy.record import Record
 from workbench.errors import ClusterNotFound, HeadUnreachable, InvalidRequest, StartError, WorkbenchError
-from workbench.files import atomic_file
 from workbench.hints import TERMINAL, Command
+from workbench.host import files
 from workbench.launch import command
 from workbench.launch.interface import UNKNOWN, JobStatus
 from workbench.launch.options import from_typed
-from workbench.session import notebook
+from workbench.session import current
 from workbench.text import clock
 
 if TYPE_CHECKING:
@@ -368,13 +368,13 @@ def metrics(record: Record, table: str | None, out: str | None, bound: MPICluste
         raise InvalidRequest(
             f"--out {out} is not valid: OpenMetrics are text. Name a table for Parquet, for example --table ranks."
         )
-    path = None if out is None else atomic_file.validate("--out", out)
+    path = None if out is None else files.validate("--out", out)
     with connected(record, bound) as cluster:
         frame = None if table is None else cluster.metrics(table)
         text = cluster.openmetrics() if frame is None else frame.to_csv(index=False)
     if path is None:
         return str(text).rstrip("\n")
-    atomic_file.write("--out", path, frame.to_parquet() if frame is not None and parquet else text.encode())
+    files.write("--out", path, frame.to_parquet() if frame is not None and parquet else text.encode())
     return f"{out} has the metrics of cluster {record.name!r}"
 
 
@@ -386,7 +386,7 @@ def dashboard_url(record: Record) -> str:
     InvalidRequest
         If the notebook has no server that shows dashboards.
     """
-    if not (path := notebook.dashboard_path(record.name)):
+    if not (path := current.dashboard_path(record.name)):
         raise InvalidRequest(
             "the Jupyter server of this notebook does not show dashboards.",
             hint="Run `jupyter server extension enable workbench.lab` in the environment of the server, and restart "

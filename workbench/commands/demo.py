@@ -20,7 +20,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from workbench.deploy.lease import owns_lease
+from workbench.deploy.record import owns_lease
 from workbench.deploy.stop import stop
 from workbench.errors import WorkbenchError
 from workbench.hints import Command

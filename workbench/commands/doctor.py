@@ -24,14 +24,13 @@ from workbench.config import __version__
 from workbench.deploy import registry
 from workbench.deploy.record import clusters_folder, logs_folder
 from workbench.errors import InvalidRequest, RecordError, WorkbenchError
-from workbench.files import node_dirs
-from workbench.files.private import check_closed
-from workbench.gpu import nvml, visible, words
+from workbench.gpu import devices, visible
+from workbench.host import guard, node_dirs, ports
+from workbench.host.files import check_closed
 from workbench.launch import network
 from workbench.launch.mpi_library import MPI, check_choice, loaded_library, mpiexec_of
 from workbench.launch.mpiexec import available_cores
 from workbench.launch.probe import ProbeResult, say_hello
-from workbench.processes import guard, ports
 from workbench.text import count
 
 if TYPE_CHECKING:
@@ -174,7 +173,7 @@ def _world(choice: str) -> Generator[CheckResult, None, MPI | None]:
         yield launcher(hello, guarded=bool(config.get("mpi.guard")))
         yield ports_of_ranks(hello, mpi)
         yield thread_level(hello)
-        yield gpus(nvml.visible_gpus(), hello.worlds[0]["gpu_aware"])
+        yield gpus(devices.visible_gpus(), hello.worlds[0]["gpu_aware"])
         yield template(say_hello(mpi, _TIMEOUT_S, forked=True) if config.get("template") else None)
     return mpi
 
@@ -287,7 +286,7 @@ def thread_level(hello: ProbeResult) -> CheckResult:
     return CheckResult("thread level", "warning", f"only {level}, so protocol mpi falls back to tcp", remedy)
 
 
-def gpus(found: Sequence[nvml.Gpu], aware: bool | None) -> CheckResult:
+def gpus(found: Sequence[devices.Gpu], aware: bool | None) -> CheckResult:
     """Report the GPUs of this host, and whether MPI can send from their memory.
 
     Parameters
@@ -295,13 +294,13 @@ def gpus(found: Sequence[nvml.Gpu], aware: bool | None) -> CheckResult:
     found
         The GPUs that NVML reports.
     aware
-        See `workbench.gpu.mpi_support.is_gpu_aware`.
+        See `workbench.gpu.devices.is_gpu_aware`.
     """
     check, numbers = "GPUs", min(visible.of_node(os.environ, visible.installed()).values(), key=len)
     if found:
         memory = f"{min(gpu.memory for gpu in found) / 2**30:.0f} GiB"
-        detail = f"{count(len(found), 'GPU')} of {memory} ({words.models(gpu.name for gpu in found)})"
-        return CheckResult(check, "ok", f"{detail}; {words.mpi(aware)}")
+        detail = f"{count(len(found), 'GPU')} of {memory} ({devices.gpu_models(gpu.name for gpu in found)})"
+        return CheckResult(check, "ok", f"{detail}; {devices.mpi_support(aware)}")
     if not numbers:
         return CheckResult(check, "ok", "no GPU on this host")
     detail = f"{count(len(numbers), 'GPU')}, of which NVML reports nothing, so their load and memory are not shown"

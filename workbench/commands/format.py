@@ -7,7 +7,7 @@ from html import escape
 from typing import TYPE_CHECKING, Any
 
 from workbench import hints
-from workbench.collective import rank_locations
+from workbench.collective import positions
 from workbench.commands.actions import Gone, Listing, Status, Stopped
 from workbench.deploy.display import table
 from workbench.errors import from_fields
@@ -115,7 +115,7 @@ def where_text(worlds: Mapping[int, Mapping[int, Any]], *, stacks: bool) -> str:
         name = next((place["name"] for place in places.values() if place and "name" in place), None)
         runs_tasks = any(place and "task" in place for place in places.values())
         lines.append(
-            f"world {index}, {name or 'no SPMD call'}: {rank_locations.words(places)}"
+            f"world {index}, {name or 'no SPMD call'}: {positions.describe(places)}"
             if name or runs_tasks
             else f"world {index}: no SPMD call is running"
         )

@@ -15,8 +15,8 @@ from workbench.commands.table import overview, verbs
 from workbench.commands.verb import ARGUMENT_GROUPS, Answer, Argument, Place, Verb, grouped
 from workbench.errors import InvalidRequest, closest, valid_values
 from workbench.hints import TERMINAL
+from workbench.host import debug_log
 from workbench.launch import command
-from workbench.log import debug_log
 
 HELP = ("-h", "--help")
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def _tables() -> list[str]:
-    from workbench.metrics.frames import TABLES
+    from workbench.metrics.tables import TABLES
 
     return list(TABLES)
 

@@ -13,7 +13,7 @@ from distributed.core import rpc
 
 from workbench import config
 from workbench.cancellation import run_to_end
-from workbench.comm import connector
+from workbench.comm import listener
 from workbench.deploy import certificates, ended
 from workbench.deploy.jobs import is_batch
 from workbench.deploy.progress import Progress
@@ -50,7 +50,7 @@ class HeadConnection(HeadClient):
     """
 
     def __init__(self, job: ClusterStarter, ssh_tunnel: str | None = None) -> None:
-        connector.use()
+        listener.use_retrying_connector()
         self._job = job
         self._tunnel = Tunnel(ssh_tunnel) if ssh_tunnel else None
         self._forwarded: dict[str, tuple[Tunnel, list[str], list[str]]] = {}

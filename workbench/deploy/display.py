@@ -8,7 +8,7 @@ from html import escape
 from typing import Any
 
 from workbench.deploy.record import Record
-from workbench.session.notebook import dashboard_path
+from workbench.session.current import dashboard_path
 from workbench.text import count, countdown
 
 _MAX_ROWS = 16

@@ -18,9 +18,9 @@ from typing import Any
 from workbench import config, hints
 from workbench.deploy.record import Record, logs_folder, typed
 from workbench.errors import HeadUnreachable, InvalidRequest
-from workbench.files.private import check_private, make_private, replace_file
 from workbench.hints import NOTEBOOK, Command, Hint
-from workbench.log.printable import printable
+from workbench.host.files import check_private, make_private, replace_file
+from workbench.text import printable
 
 STOPPED = "stopped"
 """State of a cluster that its user has stopped."""

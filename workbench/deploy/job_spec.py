@@ -5,12 +5,14 @@ from __future__ import annotations
 import dataclasses
 import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from workbench import config
-from workbench.deploy.dask_settings import dask_settings
 from workbench.deploy.record import Record
-from workbench.fork import stub
+from workbench.host import debug_log, stub
+from workbench.host.files import opener
 from workbench.launch.allocation import Allocation, current_allocation
 from workbench.launch.interface import JobSpec
 from workbench.launch.launchers import launcher
@@ -19,7 +21,51 @@ from workbench.launch.mpiexec import Geometry, WorldCommand, has_ulfm, world_com
 from workbench.launch.multinode import NodePlacement, even_counts, packed_counts, unused
 from workbench.launch.network import has_fabric
 from workbench.launch.process_manager import remote_shell, spread_command
-from workbench.log import debug_log
+
+
+def dask_settings(record: Record) -> Path:
+    """Return the file with the Dask settings of a cluster."""
+    return record.folder / "dask.yaml"
+
+
+def write_dask_settings(record: Record) -> None:
+    """Write those Dask settings of this process that a new process would not have to the cluster's folder."""
+    import dask
+    import yaml
+
+    # Every rank reads this file. With all settings it would be the largest file that a rank reads.
+    defaults: dict[str, Any] = {}
+    dask.config.refresh(defaults, paths=[], env={})
+    with_files: dict[str, Any] = {}
+    dask.config.refresh(with_files, env={})
+    changes = [_changes(dask.config.config, base) for base in (defaults, with_files)]
+    if record.local_directory and dask.config.get("temporary-directory", None) is None:
+        changes.append({"temporary-directory": record.local_directory})
+    with open(dask_settings(record), "w", encoding="utf-8", opener=opener) as file:
+        yaml.safe_dump(dask.config.merge(*changes), file)
+
+
+def _changes(settings: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
+    changes: dict[str, Any] = {}
+    for key, value in settings.items():
+        if isinstance(value, Mapping):
+            below = defaults.get(key)
+            if inner := _changes(value, below if isinstance(below, Mapping) else {}):
+                changes[key] = inner
+        elif (key not in defaults or value != defaults[key]) and _is_plain(value):
+            changes[key] = value
+    return changes
+
+
+def _is_plain(value: Any) -> bool:
+    import yaml
+
+    try:
+        yaml.safe_dump(value)
+    except yaml.YAMLError:
+        return False
+    return True
+
 
 RANK_PROGRAM = "workbench.rank"
 """The program of a rank, for ``python -m``."""

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from workbench.deploy.job_spec import identity
-from workbench.deploy.lease import owns_lease
-from workbench.deploy.record import Record
+from workbench.deploy.record import Record, owns_lease
 from workbench.errors import LaunchError, SchedulerTimeout
 from workbench.hints import Command
 from workbench.launch import command, slurm_parse

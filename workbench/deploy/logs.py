@@ -10,9 +10,9 @@ from typing import BinaryIO
 from workbench.deploy import registry
 from workbench.deploy.record import Record, logs_folder
 from workbench.errors import ClusterNotFound, InvalidRequest
-from workbench.files.private import make_private, opener
-from workbench.log import output
-from workbench.log.printable import printable
+from workbench.host import output
+from workbench.host.files import make_private, opener
+from workbench.text import printable
 
 _KINDS = ("head", "job", "world", "rank")
 

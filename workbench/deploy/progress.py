@@ -1,13 +1,56 @@
-"""The progress line of a start, in a terminal, a notebook or a log file."""
+"""What a terminal, a notebook or a log shows of a cluster that changes: the line of a start, and a table.
+
+The table is a widget of Jupyter.
+"""
 
 from __future__ import annotations
 
 import sys
 import time
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
-from workbench.session import notebook
+from tornado.ioloop import PeriodicCallback
+
+from workbench.deploy.display import html
+from workbench.session.current import is_kernel
+
+
+def widget(cluster: Any) -> Any:
+    """Return the ipywidget that follows the cluster, or None without ipywidgets."""
+    try:
+        from ipywidgets import HTML
+    except ImportError:
+        return None
+    follower = cluster.periodic_callbacks.get("cluster-repr")
+    if follower is None:
+        follower = _Follower(cluster, HTML(cluster._repr_html_()))
+        if cluster.status.name == "running":
+            cluster.periodic_callbacks["cluster-repr"] = follower
+            cluster.loop.add_callback(follower.start)
+    return follower.shown
+
+
+class _Follower(PeriodicCallback):
+    """Updates a widget until the cluster is closed, and then shows that state."""
+
+    def __init__(self, cluster: Any, shown: Any) -> None:
+        super().__init__(self._update, 1000)
+        self.cluster, self.shown = cluster, shown
+
+    async def _update(self) -> None:
+        try:
+            await self.cluster.refresh()
+            table = self.cluster._repr_html_()
+        except OSError:
+            table = html(self.cluster.record, [], "gone")
+        if self.is_running() and table != self.shown.value:
+            self.shown.value = table
+
+    def stop(self) -> None:
+        super().stop()
+        self.shown.value = html(self.cluster.record, [], "closed")
+
 
 # Seconds between two updates of the time in the line.
 _UPDATE_INTERVAL = 0.5
@@ -70,7 +113,7 @@ class _Cell(_Screen):
 
 
 def _screen() -> _Screen:
-    if notebook.is_kernel():
+    if is_kernel():
         return _Cell()
     return _Terminal() if sys.stderr.isatty() else _File()
 

@@ -33,8 +33,17 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from workbench import config, hints
 from workbench.deploy import ended
-from workbench.deploy.lease import is_of, owns_lease
-from workbench.deploy.record import DAMAGED, RECORD, SCHEMA, Record, clusters_folder, from_dict, logs_folder
+from workbench.deploy.record import (
+    DAMAGED,
+    RECORD,
+    SCHEMA,
+    Record,
+    clusters_folder,
+    from_dict,
+    is_of,
+    logs_folder,
+    owns_lease,
+)
 from workbench.errors import (
     ClusterExists,
     ClusterNotFound,
@@ -44,11 +53,10 @@ from workbench.errors import (
     WorkbenchError,
     did_you_mean,
 )
-from workbench.files import atomic_file, node_dirs
-from workbench.files.private import check_closed, check_private, make_private, replace_file
 from workbench.hints import Command, Option
-from workbench.log.printable import printable
-from workbench.text import clock
+from workbench.host import files, node_dirs
+from workbench.host.files import check_closed, check_private, make_private, replace_file
+from workbench.text import clock, printable
 
 if TYPE_CHECKING:
     from workbench.launch.interface import JobStatus
@@ -224,7 +232,7 @@ def read(name: str) -> Record:
         check_private(folder)
         path = folder / RECORD
         check_private(path)
-        content = atomic_file.read(path)
+        content = files.read(path)
     except FileNotFoundError:
         known = names()
         raise ClusterNotFound(

@@ -9,9 +9,9 @@ import time
 from collections.abc import Mapping, Sequence
 
 from workbench.errors import HeadUnreachable
+from workbench.host import debug_log
+from workbench.host.processes import end
 from workbench.launch.options import host as checked_host
-from workbench.log import debug_log
-from workbench.processes.ending import end
 
 _LOOPBACK, _NAME = "127.0.0.1", "ssh to %s"
 # Seconds for ssh to end after SIGTERM.

@@ -10,10 +10,8 @@ from typing import NoReturn, Self
 
 from workbench import config
 from workbench.deploy import certificates, ended, jobs, logs, registry
-from workbench.deploy.dask_settings import write_dask_settings
-from workbench.deploy.job_spec import allocation_of, job_spec, world_line
-from workbench.deploy.lease import owns_lease
-from workbench.deploy.record import Record, clusters_folder
+from workbench.deploy.job_spec import allocation_of, job_spec, world_line, write_dask_settings
+from workbench.deploy.record import Record, clusters_folder, owns_lease
 from workbench.deploy.request import record_of
 from workbench.deploy.stop import end_jobs, has_ended, tidy
 from workbench.errors import (
@@ -27,15 +25,14 @@ from workbench.errors import (
     WorkbenchError,
     from_fields,
 )
-from workbench.files import node_dirs
 from workbench.hints import Command, Hint, Option, from_json
+from workbench.host import node_dirs
 from workbench.launch import command, mpi_library
 from workbench.launch.allocation import Allocation, allocation_hint
 from workbench.launch.interface import UNKNOWN, JobState, Launcher
-from workbench.launch.launchers import launcher
+from workbench.launch.launchers import launcher, poller
 from workbench.launch.multinode import requested_counts
 from workbench.launch.options import ClusterOptions
-from workbench.launch.poller import poller
 
 POLL_INTERVAL_S = 0.05
 """Between two reads of the state of a cluster that is starting."""

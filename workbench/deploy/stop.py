@@ -10,11 +10,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 from workbench import config
 from workbench.deploy import certificates, ended, jobs, registry
-from workbench.deploy.lease import owns_lease
-from workbench.deploy.record import Record
+from workbench.deploy.record import Record, owns_lease
 from workbench.errors import ClusterNotFound, HeadUnreachable, SchedulerTimeout
-from workbench.files import node_dirs
 from workbench.hints import Command
+from workbench.host import node_dirs
 from workbench.launch import command
 from workbench.launch.interface import JobState
 
@@ -75,9 +74,9 @@ def _ask(record: Record) -> bool:
     """Ask the head to stop the cluster; return False if it does not answer."""
     from distributed.core import rpc
 
-    from workbench.comm import connector
+    from workbench.comm import listener
 
-    connector.use()
+    listener.use_retrying_connector()
 
     async def ask() -> None:
         if record.address is None:

@@ -6,7 +6,7 @@ import socket
 import sys
 
 from workbench.fork.template import Template
-from workbench.log import output
+from workbench.host import output
 
 if __name__ == "__main__":
     output.keep_on()

@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from workbench.fork import stub
+from workbench.host import stub
 
 # The constant of <asm-generic/fcntl.h> that sets the signal for events of a file.
 _F_SETSIG = 10
@@ -44,7 +44,7 @@ def become(
     Parameters
     ----------
     order
-        The state of the stub, from `workbench.fork.stub`.
+        The state of the stub, from `workbench.host.stub`.
     files
         The working directory, the connection that closes when the stub ends, then the inherited files of the stub.
     connection

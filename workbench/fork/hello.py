@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from workbench.gpu.mpi_support import is_gpu_aware
-from workbench.processes import ports
+from workbench.gpu.devices import is_gpu_aware
+from workbench.host import ports
 
 
 def main(daemon: int | None = None, **_: Any) -> None:

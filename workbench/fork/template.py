@@ -21,10 +21,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from workbench.fork import stub
 from workbench.fork.become import TEMPLATE, Variables, append_directory, become, rename
-from workbench.log import debug_log
-from workbench.processes import parent_death
+from workbench.host import debug_log, parent_death, stub
 from workbench.text import exit_description
 
 # Seconds for a stub to send its order, and for the first stub to connect to a template without a head.

@@ -18,21 +18,17 @@ from concurrent.futures import ThreadPoolExecutor
 from workbench import config
 from workbench.deploy import certificates, ended, registry
 from workbench.deploy.job_spec import template_modules
-from workbench.deploy.lease import owns_lease
-from workbench.deploy.record import Record
+from workbench.deploy.record import Record, owns_lease
 from workbench.deploy.registry import await_record
 from workbench.errors import StartError, WorkbenchError
-from workbench.files import node_dirs
-from workbench.fork import stub
 from workbench.fork.become import append_directory
 from workbench.fork.template import fork_template
 from workbench.head.world_process import WorldProcess
+from workbench.host import debug_log, node_dirs, output, processes, stub
+from workbench.host.processes import ProcessId
 from workbench.launch import mpi_library, network
 from workbench.launch.allocation import current_allocation, peers
 from workbench.launch.launchers import launcher
-from workbench.log import debug_log, output
-from workbench.processes import open_files
-from workbench.processes.process_id import ProcessId
 
 
 def main() -> int:
@@ -51,7 +47,7 @@ def main() -> int:
     arguments = parser.parse_args()
     times = {"the head begins": time.time()}
     # Child processes inherit the limit, so it is raised first.
-    open_files.allow_many()
+    processes.allow_many_files()
     # The ranks of this node are forked from this process, so no library may start threads.
     os.environ |= stub.ONE_THREAD
     # The import takes long, and the detection of MPI waits for another process, so both run at the same time.
@@ -65,7 +61,7 @@ def main() -> int:
         record = record.replace(process=ProcessId.here(), state="starting", message="starting the MPI world")
         listener = None
         try:
-            open_files.check_ranks(record.ranks)
+            processes.check_open_files(record.ranks)
             if launcher(record.scheduler).batch and (allocation := current_allocation()):
                 # The job may have waited in the queue for days, so the time for the start counts from now.
                 record = record.replace(job=allocation.job, deadline=time.time() + record.ready_within)

@@ -20,19 +20,17 @@ from workbench.collective.broadcast_head import Broadcasts
 from workbench.collective.head import SpmdCalls
 from workbench.collective.queue import CallQueue
 from workbench.config import __version__
-from workbench.deploy import certificates, ended, jobs, lease, registry
-from workbench.deploy.record import Record, World
+from workbench.deploy import certificates, ended, jobs, registry
+from workbench.deploy.record import Record, World, wait_until_lost
 from workbench.errors import LaunchError, StartError, WorkbenchError
-from workbench.files import node_dirs
-from workbench.gpu import words
-from workbench.head import request_log
+from workbench.gpu import devices
 from workbench.head.pauses import Pauses
-from workbench.head.scheduler import HeadScheduler, RankMembershipPlugin
+from workbench.head.scheduler import HeadScheduler, RankMembershipPlugin, logged
 from workbench.head.walltime import Walltime, job_end
 from workbench.head.world_process import WorldProcess
 from workbench.head.worlds import Worlds
 from workbench.hints import Hint, Option
-from workbench.log import output
+from workbench.host import node_dirs, output
 from workbench.metrics.head import Metrics
 from workbench.placement.head import fail_unrunnable
 
@@ -217,7 +215,7 @@ class Head:
             "workbench_pulse": self._rpc_pulse,
             "workbench_close": self._rpc_close,
         }
-        self.scheduler.handlers |= request_log.logged(self.scheduler.handlers)
+        self.scheduler.handlers |= logged(self.scheduler.handlers)
         self.scheduler.add_plugin(RankMembershipPlugin(self._joined, self._left))
         self.scheduler.add_plugin(self.metrics)
         self.scheduler.add_plugin(self.collectives)
@@ -318,7 +316,7 @@ class Head:
         await asyncio.sleep(_FETCH_TIME)
 
     async def _watch_lease(self) -> None:
-        await lease.wait_until_lost(self.record)
+        await wait_until_lost(self.record)
         self.end("its record was removed or belongs to another cluster", ended.STOPPED)
 
     async def _watch_note(self) -> None:
@@ -411,7 +409,7 @@ class Head:
     def _refresh(self) -> None:
         """Update the worlds and the state of the record."""
         worlds = tuple(
-            World(w.index, w.ranks, w.state, len(w.present), w.starts, w.job, words.of_ranks(w.present.values()))
+            World(w.index, w.ranks, w.state, len(w.present), w.starts, w.job, devices.describe_gpus(w.present.values()))
             for w in self.worlds
         )
         states = {world.state for world in worlds}

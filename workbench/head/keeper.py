@@ -9,16 +9,12 @@ import os
 import signal
 import sys
 
-from workbench.deploy import lease
-from workbench.deploy.record import Record
+from workbench.deploy.record import Record, wait_until_lost
 from workbench.deploy.registry import await_record
 from workbench.errors import WorkbenchError
-from workbench.files import node_dirs
-from workbench.fork import stub
 from workbench.head.world_process import WorldProcess
+from workbench.host import debug_log, node_dirs, processes, stub
 from workbench.launch import mpi_library
-from workbench.log import debug_log
-from workbench.processes import open_files
 
 logger = logging.getLogger("workbench.keeper")
 
@@ -35,7 +31,7 @@ def main() -> int:
     # An ancestor may have ignored SIGCHLD, and the kernel would not report how child processes end.
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     logging.basicConfig(format="%(asctime)s %(name)s %(levelname)s %(message)s", level=logging.INFO)
-    open_files.allow_many()
+    processes.allow_many_files()
     try:
         record = await_record(arguments.name, arguments.id)
         os.environ[stub.CLUSTER] = record.id
@@ -56,7 +52,7 @@ async def _keep(record: Record, world: WorldProcess) -> int:
         node_dirs.acquire_node(record.id, f"world-{world.index}")
     await world.start(record.ready_within, str(record.address))
     ended = asyncio.ensure_future(world.exited())
-    others = [asyncio.ensure_future(signaled.wait()), asyncio.ensure_future(lease.wait_until_lost(record))]
+    others = [asyncio.ensure_future(signaled.wait()), asyncio.ensure_future(wait_until_lost(record))]
     await asyncio.wait({ended, *others}, return_when=asyncio.FIRST_COMPLETED)
     for other in others:
         other.cancel()

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import functools
 import importlib
+import inspect
 import socket
+import time
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -23,15 +25,15 @@ from tornado.iostream import IOStream
 from workbench import comm
 from workbench.cells import protocol as cells
 from workbench.collective import protocol as collective
-from workbench.comm.stream_bridge import bridge_streams
-from workbench.comm.unix_http import UnixHTTP
+from workbench.comm.unix_http import UnixHTTP, bridge_streams
 from workbench.deploy.logs import of_rank
 from workbench.errors import InvalidRequest, RankLost, WorkbenchError
-from workbench.head import crash, request_log
+from workbench.head import lost_ranks
+from workbench.head.lost_ranks import MemoryKills
 from workbench.hints import Command, Option
+from workbench.host.debug_log import is_written, write
+from workbench.host.processes import exit_code
 from workbench.placement.head import disown, fail_processing, protect_pinned
-from workbench.processes.memory_kills import MemoryKills
-from workbench.processes.process_id import exit_code
 from workbench.text import exit_description, rank_and_process
 
 if TYPE_CHECKING:
@@ -41,6 +43,67 @@ if TYPE_CHECKING:
     from distributed.scheduler import WorkerState
     from distributed.security import Security
     from distributed.spans import Span
+
+
+# Requests that clients repeat to read the state are not logged.
+_CHANGES = frozenset(
+    {
+        "broadcast",
+        "rebalance",
+        "replicate",
+        "restart",
+        "restart_workers",
+        "retire_workers",
+        "run_function",
+        "scatter",
+        "terminate",
+        collective.BROADCAST,
+        collective.BROADCAST_BEGIN,
+        cells.BEGIN,
+        cells.INTERRUPT,
+        "workbench_close",
+        "workbench_restart",
+        "workbench_scale",
+        collective.CALL,
+    }
+)
+
+
+def logged(handlers: Mapping[str, Callable[..., Any]]) -> dict[str, Callable[..., Any]]:
+    """Return handlers by name, in which those of changes log their requests."""
+    if not is_written("request"):
+        return dict(handlers)
+    return {name: _logging(name, handler) if name in _CHANGES else handler for name, handler in handlers.items()}
+
+
+def graph(client: str, tasks: int) -> None:
+    """Log that a client submits a graph; blocks are placed with graphs too."""
+    write("request", "update-graph: from %s: %d tasks", client, tasks)
+
+
+def _logging(name: str, handler: Callable[..., Any]) -> Callable[..., Any]:
+    takes_comm = next(iter(inspect.signature(handler).parameters), "") == "comm"
+
+    async def handle(comm: Any, **fields: Any) -> Any:
+        began, sender = time.monotonic(), comm.peer_address
+        write("request", "%s: from %s: %s", name, sender, _plain_values(fields))
+        try:
+            result = handler(comm, **fields) if takes_comm else handler(**fields)
+            if inspect.isawaitable(result):
+                result = await result
+        except BaseException as error:
+            write("request", "%s: failed for %s after %.3f s: %r", name, sender, time.monotonic() - began, error)
+            raise
+        write("request", "%s: done for %s after %.3f s", name, sender, time.monotonic() - began)
+        return result
+
+    return handle
+
+
+def _plain_values(fields: Mapping[str, Any]) -> str:
+    """Return the plain values of a request, without data and code of the user."""
+    return ", ".join(f"{key}={value!r}" for key, value in fields.items() if isinstance(value, str | int | float))
+
 
 SETTINGS = {
     # A task that has killed its rank would kill the next rank, too, with all its blocks.
@@ -176,8 +239,8 @@ class HeadScheduler(UnixHTTP, Scheduler):
             if place := self.memory_kills.recent(facts["pid"]):
                 killed = f"as the system has killed a process of {place} for lack of memory"
                 return f"{how}, {killed} (last measured: {amount})"
-        if code is None or -code in crash.SIGNALS.values():
-            how = await crash.read(of_rank(self._logs, str(worker.name))) or how
+        if code is None or -code in lost_ranks.SIGNALS.values():
+            how = await lost_ranks.read(of_rank(self._logs, str(worker.name))) or how
         return f"{how}, with {amount} in use" if limit and memory > _MUCH * limit else how
 
     async def scatter(
@@ -210,7 +273,7 @@ class HeadScheduler(UnixHTTP, Scheduler):
         async def refuse(**_: Any) -> NoReturn:
             raise refusal
 
-        self.handlers |= request_log.logged(dict.fromkeys(_NEW_WORK, refuse))
+        self.handlers |= logged(dict.fromkeys(_NEW_WORK, refuse))
         for worker in list(self.running):
             self.handle_worker_status_change(Status.paused, worker, "drain")
 
@@ -233,7 +296,7 @@ class HeadScheduler(UnixHTTP, Scheduler):
 
     async def update_graph(self, client: str, expr_ser: Any, keys: set[Key], *args: Any, **options: Any) -> None:
         """Accept tasks from a client, or let its futures fail immediately."""
-        request_log.graph(client, len(keys))
+        graph(client, len(keys))
         if self.refusal is None:
             await super().update_graph(client, expr_ser, keys, *args, **options)
         if self.refusal is not None:  # set before this call, or while the graph was read

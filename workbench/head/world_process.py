@@ -16,11 +16,9 @@ from workbench.deploy import logs
 from workbench.deploy.job_spec import allocation_of, world_line
 from workbench.deploy.record import Record
 from workbench.deploy.world import MPIWorld
-from workbench.files import node_dirs
+from workbench.host import debug_log, node_dirs, parent_death
 from workbench.launch.mpi_library import MPI
 from workbench.launch.mpiexec import WorldCommand
-from workbench.log import debug_log
-from workbench.processes import parent_death
 from workbench.text import exit_description
 
 

@@ -3,25 +3,99 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
-from typing import Any
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from typing import Any, Protocol
 
 from workbench import config
 from workbench.deploy.job_spec import survives_a_lost_rank
 from workbench.deploy.record import Record
 from workbench.deploy.world import MPIWorld
 from workbench.errors import InvalidRequest, StartError, StartTimeout, WorkbenchError
-from workbench.head.changes import Change, Changes, Connection
 from workbench.head.job_world import JobWorld
 from workbench.head.scheduler import HeadScheduler
 from workbench.head.world_process import WorldProcess
 from workbench.hints import Command, Option
+from workbench.host import debug_log, processes
 from workbench.launch.launchers import launcher
-from workbench.log import debug_log
-from workbench.processes import open_files
 from workbench.text import count, rank_and_process
+
+# Seconds between two checks of the client's connection.
+_CHECK_INTERVAL = 0.5
+
+
+class Connection(Protocol):
+    """The connection of a client, as of Dask."""
+
+    def closed(self) -> bool:
+        """Return whether one of the two ends is closed."""
+
+
+class Change:
+    """One change, which `what` names in messages."""
+
+    def __init__(self, what: str) -> None:
+        self.what = what
+        self.waits = False
+        """Whether the change only waits for a world, so that nothing is left half done when it is withdrawn."""
+        self.withdrawn: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        """The reason why the change is not wanted any more."""
+        self.ended = asyncio.Event()
+
+    def withdraw(self, reason: str) -> None:
+        """Request the end of the change."""
+        if not self.withdrawn.done():
+            self.withdrawn.set_result(reason)
+
+
+class Changes:
+    """The change that is in progress, if any; `state` returns what it waits for."""
+
+    def __init__(self, state: Callable[[], str]) -> None:
+        self._state = state
+        self.current: Change | None = None
+
+    @contextlib.asynccontextmanager
+    async def alone(self, what: str, client: Connection | None) -> AsyncIterator[Change]:
+        """Make a change, unless another is in progress; the loss of its client withdraws the change.
+
+        Raises
+        ------
+        InvalidRequest
+            If another change is in progress. A request that waited could be carried out long after its client had
+            given up, and a restart would then destroy data.
+        """
+        if self.current is not None:
+            state = self._state()
+            raise InvalidRequest(
+                f"{what} is not possible while {self.current.what} is in progress{f' ({state})' if state else ''}.",
+                hint="Wait for its end, or end it with Ctrl-C where it was requested. While a new world is not ready, "
+                "scale to fewer ranks withdraws that world.",
+            )
+        self.current = change = Change(what)
+        watch = asyncio.ensure_future(_withdraw_if_lost(change, client)) if client is not None else None
+        try:
+            yield change
+        finally:
+            self.current = None
+            change.ended.set()
+            if watch is not None:
+                watch.cancel()
+
+    async def replace(self, what: str) -> None:
+        """Withdraw the change that is waiting for a world, if one is, and return when it has ended."""
+        if self.current is not None and self.current.waits:
+            self.current.withdraw(f"{what} was requested")
+            await self.current.ended.wait()
+
+
+async def _withdraw_if_lost(change: Change, client: Connection) -> None:
+    while not client.closed():  # noqa: ASYNC110  (Dask has no event for it)
+        await asyncio.sleep(_CHECK_INTERVAL)
+    change.withdraw("its client has disconnected")
+
 
 # Seconds after the deadline of a world's start, because the world's own error has more details. That error is raised
 # when the processes or the job of the world have ended.
@@ -266,7 +340,7 @@ class Worlds:
         sizes = [world.ranks for world in self]
         totals = list(itertools.accumulate(sizes))
         if n > totals[-1]:
-            open_files.check_ranks(n)
+            processes.check_open_files(n)
             await self._add_world(n - totals[-1], change)
         elif n in totals:
             for world in list(self)[totals.index(n) + 1 :]:

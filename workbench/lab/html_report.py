@@ -9,7 +9,7 @@ import sys
 from workbench.commands import actions
 from workbench.deploy.record import Record
 from workbench.errors import ClusterNotFound, InvalidRequest, StartError, StartTimeout, from_fields
-from workbench.files import atomic_file
+from workbench.host import files
 
 # Draws it, apart: the notebook is not to load Panel. With this exit code it has printed the fields of an error.
 _MODULE = "workbench.lab.dashboard.report"
@@ -44,13 +44,13 @@ def report(file: str, name: str | None, bound: Record | None = None) -> str:
             f"report {file} is not valid: a report is an HTML file. Choose a name that ends in .html, for example "
             f"{file}.html."
         )
-    path = atomic_file.validate("report", file)
+    path = files.validate("report", file)
     try:
         record = actions.choose(name, bound)
     except ClusterNotFound as error:
         message = f"{error.message} A report can only be written while its cluster runs."
         raise error.converted(ClusterNotFound, message) from None
-    atomic_file.write("report", path, _drawn(record.name))
+    files.write("report", path, _drawn(record.name))
     return f"{file} has the report of cluster {record.name!r}"
 
 

@@ -18,7 +18,7 @@ from typing import Concatenate, ParamSpec
 
 from workbench import config
 from workbench.errors import LaunchError, SchedulerTimeout
-from workbench.log import debug_log
+from workbench.host import debug_log
 
 P = ParamSpec("P")
 

@@ -14,13 +14,13 @@ from workbench import config
 from workbench.errors import InvalidRequest, LaunchError, named
 from workbench.gpu import visible
 from workbench.hints import Option
+from workbench.host import debug_log
+from workbench.host.processes import start_time
 from workbench.launch.allocation import current_allocation
+from workbench.launch.batch import write_script
 from workbench.launch.environment import scrub, scrub_rank
 from workbench.launch.interface import JobSpec, JobState, JobStatus, Launcher
 from workbench.launch.options import WITHOUT_SCHEDULER, Resources
-from workbench.launch.script import write_script
-from workbench.log import debug_log
-from workbench.processes.process_id import start_time
 from workbench.text import count
 
 # Seconds for a shell to start the job in the background.

@@ -59,7 +59,7 @@ class WorldCommand:
     defaults: dict[str, str]
     """Variables to set unless the user has set them."""
     guard: str | None = None
-    """Argument `hosts` of the `workbench.processes.guard.Guard` that protects the program; None: no guard."""
+    """Argument `hosts` of the `workbench.host.guard.Guard` that protects the program; None: no guard."""
 
     def variables(self, environment: dict[str, str]) -> dict[str, str]:
         """Return `environment` with the variables of the command added."""

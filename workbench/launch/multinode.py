@@ -13,10 +13,10 @@ from dataclasses import dataclass, replace
 
 from workbench.errors import LaunchError
 from workbench.hints import Option
+from workbench.host import parent_death
 from workbench.launch.allocation import Allocation
 from workbench.launch.mpi_library import MPI
 from workbench.launch.mpiexec import OPENMPI_AS_ROOT, WorldCommand, has_ulfm, thread_variables, ulfm
-from workbench.processes import parent_death
 
 # The process management interface of each MPI, by srun's name.
 _INTERFACES = {"openmpi": "pmix", "mpich": "pmi2", "intelmpi": "pmi2"}

@@ -17,8 +17,15 @@ from workbench.launch.environment import scrub
 from workbench.launch.interface import UNKNOWN, JobSpec, JobState, JobStatus, scheduler_is_silent
 from workbench.launch.jobqueue import Site, site, unread
 from workbench.launch.options import Resources
-from workbench.launch.pbs_resources import by_directives, left_out, resolve
-from workbench.launch.pbs_script import Flavor, job_name, output_directives, script_text
+from workbench.launch.pbs_script import (
+    Flavor,
+    by_directives,
+    job_name,
+    left_out,
+    output_directives,
+    resolve,
+    script_text,
+)
 from workbench.launch.walltime import clock
 from workbench.text import count
 

@@ -16,13 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from workbench import config
-from workbench.files import node_dirs
-from workbench.fork import stub
+from workbench.host import debug_log, node_dirs, parent_death, stub
 from workbench.launch.environment import scrub
 from workbench.launch.mpi_library import MPI
 from workbench.launch.mpiexec import Geometry, world_command
-from workbench.log import debug_log
-from workbench.processes import parent_death
 
 _MODULES = "mpi4py.MPI,workbench.fork.hello"
 
@@ -35,8 +32,8 @@ class ProbeResult:
     """Exit code of ``mpiexec``; None: it had not ended at the deadline."""
     worlds: tuple[Mapping[str, Any], ...]
     """The report of every rank 0: ``hello``, the size of its world, ``total`` of the Allreduce, the name of the level
-    of ``threads``, whether it was ``forked``, ``gpu_aware``, see `workbench.gpu.mpi_support.is_gpu_aware`, and
-    ``ports``, see `workbench.processes.ports.tried`."""
+    of ``threads``, whether it was ``forked``, ``gpu_aware``, see `workbench.gpu.devices.is_gpu_aware`, and
+    ``ports``, see `workbench.host.ports.tried`."""
     output: str
     """The complete output."""
 

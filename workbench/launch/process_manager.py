@@ -13,8 +13,8 @@ from functools import cache
 
 from workbench import config
 from workbench.errors import InvalidRequest, LaunchError
-from workbench.files import atomic_file
-from workbench.files.private import make_private
+from workbench.host import files
+from workbench.host.files import make_private
 from workbench.launch.command import ask
 from workbench.launch.mpi_library import MPI
 from workbench.launch.mpiexec import WorldCommand
@@ -163,7 +163,7 @@ def agent_path() -> str:
         if not (path.exists() and path.read_text(encoding="utf-8") == text):
             make_private(path.parent)
             # In one step, since another job of the user may run the program.
-            atomic_file.replace(path, text.encode(), 0o700)
+            files.replace(path, text.encode(), 0o700)
     except OSError as error:
         raise LaunchError(
             f"cannot write {path}: {error}.", hint="Check the permissions, the free space and your quota."

@@ -33,8 +33,7 @@ from workbench.launch.slurm_parse import (
     unknown_job,
     unreachable,
 )
-from workbench.launch.slurm_resources import by_directives, left_out, resolve
-from workbench.launch.slurm_script import comment, overriding, script
+from workbench.launch.slurm_script import by_directives, comment, left_out, overriding, resolve, script
 
 # Seconds by which Slurm may send its signal early.
 _EARLY = 60

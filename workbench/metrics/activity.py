@@ -2,15 +2,66 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
-from workbench.metrics.busy_time import BusyTime
-from workbench.metrics.rank_sample import FinishedCall, RankTotals
+from distributed import WorkerPlugin
+
+from workbench.metrics.shared_slots import FinishedCall, RankTotals
 from workbench.mpi.call_state import CallState
 from workbench.mpi.counters import Counters, Meter
+
+
+class BusyTime(WorkerPlugin):
+    """Counts the seconds in which one task, call or cell runs, or several at once; thread-safe."""
+
+    name = "workbench-busy"
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._running, self._since, self._seconds = 0, 0.0, 0.0
+        self.tasks: dict[Any, float] = {}
+        """Begin of each executing Dask task by its key, in seconds of `time.monotonic`."""
+
+    @property
+    def seconds(self) -> float:
+        """Seconds so far."""
+        with self._lock:
+            return self._seconds + (time.monotonic() - self._since if self._running else 0.0)
+
+    def _begin(self) -> None:
+        with self._lock:
+            self._running += 1
+            if self._running == 1:
+                self._since = time.monotonic()
+
+    def _end(self) -> None:
+        with self._lock:
+            self._running -= 1
+            if not self._running:
+                self._seconds += time.monotonic() - self._since
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Count the time until the end of the block."""
+        self._begin()
+        try:
+            yield
+        finally:
+            self._end()
+
+    def transition(self, key: Any, start: str, finish: str, **_: Any) -> None:
+        """Count a Dask task that begins or ends."""
+        if finish == "executing":
+            self.tasks[key] = time.monotonic()
+            self._begin()
+        elif self.tasks.pop(key, None) is not None:
+            self._end()
+
 
 # Finished calls that a sample holds at most.
 _FINISHED_CALLS_KEPT = 16

@@ -13,8 +13,8 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from workbench.log.printable import brief
 from workbench.mpi.call_state import CallState
+from workbench.text import brief
 
 if TYPE_CHECKING:
     from dask.typing import Key

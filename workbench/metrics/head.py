@@ -13,7 +13,7 @@ from distributed.diagnostics.plugin import SchedulerPlugin
 from workbench.metrics.schema import TICK
 from workbench.metrics.store import Store
 from workbench.metrics.training import TOPIC, records
-from workbench.metrics.wait_times import LATE
+from workbench.metrics.world_state import LATE
 
 logger = logging.getLogger("workbench.head")
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from workbench.mpi.size_bins import SIZES
+from workbench.mpi.counters import SIZES
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

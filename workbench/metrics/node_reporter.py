@@ -13,10 +13,9 @@ import psutil
 
 from workbench.metrics import system
 from workbench.metrics.node_message import pack_rows
-from workbench.metrics.rank_sample import RankSample
 from workbench.metrics.schema import COUNTERS, PARTS, SAMPLED, TICK
-from workbench.metrics.shared_slots import SharedSlots
-from workbench.mpi.operation_names import OPERATIONS
+from workbench.metrics.shared_slots import RankSample, SharedSlots
+from workbench.mpi.counters import OPERATIONS
 
 if TYPE_CHECKING:
     from workbench.mpi.context import RankContext

@@ -13,7 +13,7 @@ from workbench import config
 from workbench.errors import CollectiveTimeout, InvalidRequest, WorkbenchError
 from workbench.hints import Command
 from workbench.metrics import profile_rank
-from workbench.session.current_client import current_client
+from workbench.session.current import current_client
 from workbench.session.head_client import ClientHead
 
 if TYPE_CHECKING:

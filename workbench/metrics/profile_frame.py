@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import pandas as pd
 from dask.utils import format_bytes
 
-from workbench.mpi.operation_names import OPERATIONS, WAITS
+from workbench.mpi.counters import OPERATIONS, WAITS
 from workbench.text import count, rank_name
 
 WaitedSeconds = Mapping[tuple[int, int, str], Sequence[float]]

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from workbench.errors import InvalidRequest
 from workbench.metrics.call_stack import is_users
 from workbench.metrics.call_stack import place as place_of
-from workbench.metrics.rank_sample import RankTotals
+from workbench.metrics.shared_slots import RankTotals
 from workbench.mpi.context import current
 
 if TYPE_CHECKING:

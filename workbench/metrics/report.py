@@ -6,9 +6,9 @@ from typing import Any
 
 from workbench.errors import InvalidRequest
 from workbench.hints import Command
-from workbench.log.printable import brief
 from workbench.metrics.training import RESERVED, TOPIC, is_number
-from workbench.session.current_worker import current_worker
+from workbench.session.current import current_worker
+from workbench.text import brief
 
 
 def report(step: float, *, name: str = "training", **values: float) -> None:

@@ -17,21 +17,68 @@ import psutil
 from dask.utils import key_split
 
 from workbench import comm
-from workbench.files import node_dirs
-from workbench.gpu.nvml import GpuMeter
+from workbench.gpu.devices import GpuMeter
+from workbench.host import node_dirs
 from workbench.metrics import system
 from workbench.metrics.activity import Activity, Doing
-from workbench.metrics.clock_offset import HeadClock
 from workbench.metrics.node_reporter import NodeReporter
-from workbench.metrics.rank_sample import RankSample
 from workbench.metrics.schema import BY_NODE, KINDS, TICK
-from workbench.metrics.shared_slots import SharedSlots
-from workbench.mpi.operation_names import WAITS
+from workbench.metrics.shared_slots import RankSample, SharedSlots
+from workbench.mpi.counters import WAITS
 
 if TYPE_CHECKING:
     from distributed import Worker
 
     from workbench.mpi.context import RankContext
+
+
+_POLL_INTERVAL_S, _REQUESTS_PER_POLL, _ANSWER_TIMEOUT_S = 30.0, 5, 5.0
+# Seconds between two checks whether this rank has begun to send the messages of its node.
+_DEMAND_POLL_INTERVAL_S = 1.0
+
+
+class HeadClock:
+    """Requests the time of the head regularly, once `ahead` is in use: only one rank of a node needs the offset.
+
+    Parameters
+    ----------
+    worker
+        The worker that is connected to the head.
+    is_local
+        Whether the head runs on this node, by the same clock.
+    """
+
+    def __init__(self, worker: Worker, *, is_local: bool) -> None:
+        self._worker = worker
+        self._ahead: float | None = 0.0 if is_local else None
+        self._wanted = False
+
+    def ahead(self) -> float | None:
+        """Return the seconds by which the head's clock is ahead, None until they are known; for any thread."""
+        self._wanted = True
+        return self._ahead
+
+    async def watch(self) -> None:
+        """Update `ahead` while it is in use, until the end of the event loop."""
+        while True:
+            while not self._wanted:  # noqa: ASYNC110  (a thread sets the flag)
+                await asyncio.sleep(_DEMAND_POLL_INTERVAL_S)
+            self._wanted = False
+            # The head may be busy, or be restarting the world.
+            with contextlib.suppress(OSError, TimeoutError):
+                async with asyncio.timeout(_ANSWER_TIMEOUT_S):
+                    self._ahead = await self._poll()
+            await asyncio.sleep(_POLL_INTERVAL_S)
+
+    async def _poll(self) -> float:
+        best = float("inf"), 0.0
+        for _ in range(_REQUESTS_PER_POLL):
+            sent_at = time.time()
+            head_time = await self._worker.scheduler.workbench_time()
+            received_at = time.time()
+            best = min(best, (received_at - sent_at, head_time - (sent_at + received_at) / 2))
+        return best[1]
+
 
 logger = logging.getLogger("workbench.metrics")
 

@@ -11,15 +11,21 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from workbench.metrics.call_costs import CallCosts
 from workbench.metrics.schema import BY_NODE, KEPT, KINDS, NODE, OPERATION, RANK, TICK
-from workbench.metrics.shared_cores import shared_cores
 from workbench.metrics.training import Fits
-from workbench.metrics.update import LOST, NO_SAMPLE, Layout, RankActivity, RankPlace, Traffic, Update
-from workbench.metrics.wait_times import LATE
-from workbench.metrics.world_state import WorldState
-from workbench.mpi.operation_names import OPERATIONS
-from workbench.mpi.size_bins import SIZES
+from workbench.metrics.update import (
+    LOST,
+    NO_SAMPLE,
+    CallCosts,
+    Layout,
+    RankActivity,
+    RankPlace,
+    Traffic,
+    Update,
+    shared_cores,
+)
+from workbench.metrics.world_state import LATE, WorldState
+from workbench.mpi.counters import OPERATIONS, SIZES
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

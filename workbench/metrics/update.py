@@ -2,20 +2,65 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from workbench.metrics.schema import KINDS, NODE, OPERATION, RANK
-from workbench.metrics.shared_cores import SharedCores
-from workbench.mpi.operation_names import OPERATIONS
-from workbench.mpi.size_bins import SIZES
+from workbench.mpi.counters import OPERATIONS, SIZES
 from workbench.text import rank_name
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+
+@dataclass(frozen=True)
+class SharedCores:
+    """Cores of a node, and the ranks that may use no other core, of which there are more.
+
+    Attributes
+    ----------
+    node : int
+        An index of `Layout.nodes`.
+    cores : int
+        Number of the cores.
+    ranks : tuple of int
+        Indices of `Layout.ranks`.
+    """
+
+    node: int
+    cores: int
+    ranks: tuple[int, ...]
+
+
+def shared_cores(nodes: Sequence[int], cpus: Sequence[Iterable[int]]) -> tuple[SharedCores, ...]:
+    """Return the shared cores among the cores of each rank, and among those of all ranks of a node together.
+
+    Parameters
+    ----------
+    nodes
+        The node of each rank.
+    cpus
+        Numbers of the cores that each rank may use.
+
+    Examples
+    --------
+    >>> shared_cores([0, 0, 0], [[0], [0], [0, 1, 2, 3]])
+    (SharedCores(node=0, cores=1, ranks=(0, 1)),)
+    """
+    masks: dict[int, dict[frozenset[int], list[int]]] = {}
+    for rank, (node, numbers) in enumerate(zip(nodes, cpus, strict=True)):
+        masks.setdefault(node, {}).setdefault(frozenset(numbers), []).append(rank)
+    shared = []
+    for node, ranks_of in masks.items():
+        for cores in dict.fromkeys([frozenset().union(*ranks_of), *ranks_of]):
+            ranks = sorted(rank for mask, users in ranks_of.items() if mask <= cores for rank in users)
+            if len(ranks) > len(cores):
+                shared.append(SharedCores(node, len(cores), tuple(ranks)))
+    return tuple(shared)
 
 
 @dataclass(frozen=True)
@@ -224,3 +269,66 @@ def percents(core: NDArray[np.uint8]) -> NDArray[np.float32]:
 
 def _array(packed: bytes, dtype: Any, *shape: int) -> NDArray[Any]:
     return np.frombuffer(packed, dtype=dtype).reshape(shape)
+
+
+_CALLS_KEPT = 500
+
+
+@dataclass
+class CallCost:
+    """An SPMD call, or a cell, that has ended on one rank at least."""
+
+    call: str
+    """Identity."""
+    cell: int | None
+    """Number of the notebook cell, for example 12 of ``In [12]``; None for a call from outside IPython."""
+    what: str
+    """Name of the function or the fit, or ``"a cell"``."""
+    world: int
+    begin: float
+    """Begin on the first rank, in seconds since the epoch; ``end``: end on the last rank."""
+    end: float
+    ranks: int = 0
+    """Ranks on which the call has ended."""
+    seconds: float = 0.0
+    """Sum over all ranks, like the numbers below."""
+    mpi: float = 0.0
+    """Seconds in MPI, waiting included."""
+    operations: float = 0.0
+    """Number of MPI operations."""
+    bytes: float = 0.0
+    """Bytes sent over MPI."""
+
+
+class CallCosts:
+    """The latest calls of a cluster."""
+
+    def __init__(self) -> None:
+        self._cells: OrderedDict[str, int | None] = OrderedDict()
+        self._calls: OrderedDict[str, tuple[int, CallCost]] = OrderedDict()
+
+    def began(self, call: str, cell: int | None) -> None:
+        """Record the notebook cell that requested a call."""
+        self._cells[call] = cell
+        if len(self._cells) > _CALLS_KEPT:
+            self._cells.popitem(last=False)
+
+    def ended(self, seq: int, world: int, call: Mapping[str, Any]) -> None:
+        """Add the fields of a `workbench.metrics.shared_slots.FinishedCall` of a rank to the tick `seq`."""
+        name, begin, end = call["call"], call["begin"], call["end"]
+        _, cost = self._calls.get(name, (0, None))
+        if cost is None:
+            cost = CallCost(name, self._cells.get(name), call["what"], world, begin, end)
+        cost.begin, cost.end = min(cost.begin, begin), max(cost.end, end)
+        cost.ranks += 1
+        cost.seconds += end - begin
+        for column in ("mpi", "operations", "bytes"):
+            setattr(cost, column, getattr(cost, column) + call[column])
+        self._calls[name] = seq, cost
+        self._calls.move_to_end(name)
+        if len(self._calls) > _CALLS_KEPT:
+            self._calls.popitem(last=False)
+
+    def since(self, since: int, until: int) -> list[dict[str, Any]]:
+        """Return the calls that changed after the tick `since`, up to the tick `until`."""
+        return [asdict(cost) for seq, cost in self._calls.values() if since < seq <= until]

@@ -15,8 +15,8 @@ from distributed import Future
 from workbench.errors import PlacementError
 from workbench.ml.frames import array_of, plain
 from workbench.placement import layout, pinning, rows, sources
-from workbench.placement.materialize import materialize
-from workbench.session.current_client import current_client
+from workbench.placement.sources import materialize
+from workbench.session.current import current_client
 
 if TYPE_CHECKING:
     from distributed import Client

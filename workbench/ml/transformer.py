@@ -13,8 +13,7 @@ from sklearn.utils._set_output import _get_output_config, _wrap_data_with_contai
 
 from workbench.ml.engine.select import chosen
 from workbench.ml.placed import placed
-from workbench.placement.materialize import with_final_partitions
-from workbench.placement.sources import placed_by
+from workbench.placement.sources import placed_by, with_final_partitions
 
 
 class Transformer(TransformerMixin, auto_wrap_output_keys=None):  # type: ignore[misc, call-arg]

@@ -27,8 +27,7 @@ from typing import Any, Self, cast
 from mpi4py import MPI
 
 from workbench.mpi.context import everyone
-from workbench.mpi.derived import DerivedCommunicators
-from workbench.mpi.spawning import SpawningComm
+from workbench.mpi.derived import DerivedCommunicators, SpawningComm
 
 # Attributes of the object itself, with which pickle stores the name.
 _OWN = frozenset({"__module__", "__reduce__", "__reduce_ex__"})

@@ -7,8 +7,7 @@ from mpi4py import MPI
 from workbench.mpi.collectives import Collectives
 from workbench.mpi.derived import DerivedCommunicators, after_barrier
 from workbench.mpi.nonblocking import NonBlocking, NonBlockingNeighbors
-from workbench.mpi.object_collectives import ObjectNeighborCollectives
-from workbench.mpi.object_reductions import ObjectReductions
+from workbench.mpi.objects import ObjectNeighborCollectives, ObjectReductions
 from workbench.mpi.point_to_point import PointToPoint
 
 

@@ -7,7 +7,18 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Self
 
-from workbench.mpi.size_bins import SIZES
+SIZES = 48
+"""Bins of message sizes: bin 0 is for empty messages, bin b for 2**(b - 1) to 2**b - 1 bytes, the last for the rest."""
+
+SIZE_BEGINS = (0, *(1 << (number - 1) for number in range(1, SIZES)))
+"""The fewest bytes of the messages of each bin."""
+
+
+def size_bin(nbytes: int) -> int:
+    """Return the bin of a message of `nbytes` bytes."""
+    # min() would be slower, and this function runs for each message.
+    return number if (number := nbytes.bit_length()) < SIZES else SIZES - 1
+
 
 SYNCHRONIZATIONS_KEPT = 32
 """Synchronizations that are kept between two samples, at most."""
@@ -47,7 +58,7 @@ class Counters:
         Equal traffic of an operation to several ranks of the world, by the operation and these ranks: bytes to each
         rank, and then messages to each rank by size. The other counts do not contain it before `flush_uniform`.
     sizes : list of int
-        Messages by size, see `workbench.mpi.size_bins.size_bin`.
+        Messages by size, see `workbench.mpi.counters.size_bin`.
     synchronizations : list of tuple
         ``(key, number, operation, entered, left)``: the times, in seconds of `time.monotonic`, at which this rank
         entered and left an operation; the other ranks in the operation use the same key and number. The list is a
@@ -215,3 +226,46 @@ def _add_sent(total: Counters, rank: int, nbytes: int, messages: int) -> None:
         pair = total.sent[rank]
         pair[0] += nbytes
         pair[1] += messages
+
+
+COLLECTIVE = (
+    "Barrier", "Bcast", "Gather", "Gatherv", "Scatter", "Scatterv", "Allgather", "Allgatherv", "Alltoall",
+    "Alltoallv", "Alltoallw", "Reduce", "Allreduce", "Reduce_scatter_block", "Reduce_scatter", "Scan", "Exscan",
+)  # fmt: skip
+"""Operations of all ranks on buffers."""
+
+NEIGHBORS = tuple(f"Neighbor_{name}" for name in ("allgather", "allgatherv", "alltoall", "alltoallv", "alltoallw"))
+"""Operations of neighbors in a topology on buffers."""
+
+MAKERS = (
+    "Dup", "Dup_with_info", "Clone", "Idup", "Create", "Split", "Split_type", "Create_cart", "Create_graph",
+    "Create_dist_graph", "Create_dist_graph_adjacent", "Sub",
+)  # fmt: skip
+"""Operations of all ranks that make a communicator."""
+
+OPERATIONS = (
+    "other",
+    *COLLECTIVE,
+    *NEIGHBORS,
+    *(f"I{name.lower()}" for name in (*COLLECTIVE, *NEIGHBORS)),
+    *(f"{name}_init" for name in (*COLLECTIVE, *NEIGHBORS)),
+    "barrier", "bcast", "gather", "scatter", "allgather", "alltoall", "reduce", "allreduce", "scan", "exscan",
+    "neighbor_allgather", "neighbor_alltoall",
+    "Send", "Bsend", "Ssend", "Rsend", "Recv", "Sendrecv", "Sendrecv_replace", "Probe", "Mprobe",
+    "send", "bsend", "ssend", "recv", "sendrecv", "probe", "mprobe",
+    "Isend", "Ibsend", "Issend", "Irsend", "Irecv", "Isendrecv", "Isendrecv_replace",
+    "isend", "ibsend", "issend", "irecv",
+    "Send_init", "Bsend_init", "Ssend_init", "Rsend_init", "Recv_init", "Psend_init", "Precv_init",
+    "Start", "Startall", "Wait", "Waitany", "Waitall", "Waitsome", "wait", "waitany", "waitall", "waitsome",
+    *MAKERS, "Create_group", "Agree", "Iagree", "Shrink", "Ishrink", "Iflush_buffer",
+)  # fmt: skip
+"""Operations of a communicator that are counted separately, by their names in mpi4py. All others are ``"other"``."""
+
+WAITS = frozenset(
+    ("Wait", "Waitany", "Waitall", "Waitsome", "wait", "waitany", "waitall", "waitsome", "Probe", "probe", "Mprobe",
+     "mprobe")
+)  # fmt: skip
+"""Operations that only wait: all their time counts as wait time, including the time of the transfer.
+
+To separate the two, a synchronization would need the time of the post besides the time of the wait, and it has only one
+time of entry."""

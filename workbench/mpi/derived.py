@@ -1,11 +1,15 @@
 """Communicators derived from the communicator of a call, which frees them."""
-# ruff: noqa: D102, N802  (names and documentation are mpi4py's)
 
+# ruff: noqa: N802  (the names are mpi4py's)
 from __future__ import annotations
 
+# ruff: noqa: D102, N802  (names and documentation are mpi4py's)
 import contextlib
 import functools
+import os
+import sys
 from array import array
+from types import FrameType
 from typing import Any, ClassVar, NoReturn, Self, cast
 
 from mpi4py import MPI
@@ -13,11 +17,52 @@ from mpi4py import MPI
 from workbench.errors import CollectiveFailed, InvalidRequest
 from workbench.mpi.call_state import CallState
 from workbench.mpi.context import everyone
-from workbench.mpi.operation import F, InterruptibleComm, operation, posting
-from workbench.mpi.pairs import collective_number
+from workbench.mpi.operation import F, InterruptibleComm, collective_number, operation, posting
 from workbench.mpi.polling import keep_alive
 from workbench.mpi.request import cancelable
-from workbench.mpi.spawning import SpawningComm
+
+# Transports of Open MPI within a world on one host.
+_LOCAL = {"self", "sm", "vader"}
+# The function of mpi4py's executor that spawns, on a thread.
+_SPAWNS = "_manager_spawn"
+
+
+class SpawningComm(MPI.Intracomm):
+    """A communicator that starts processes only if Open MPI can connect them."""
+
+    def Spawn(self, *args: Any, **options: Any) -> MPI.Intercomm:
+        """Start processes; raise InvalidRequest if they could not reach the ranks."""
+        _check()
+        return super().Spawn(*args, **options)
+
+    def Spawn_multiple(self, *args: Any, **options: Any) -> MPI.Intercomm:
+        """Start processes of several programs; raise InvalidRequest if they could not reach the ranks."""
+        _check()
+        return super().Spawn_multiple(*args, **options)
+
+
+def _check() -> None:
+    """Raise InvalidRequest where Open MPI waits for new processes, and then fails, or starts processes that stay."""
+    transports = os.environ.get("OMPI_MCA_btl")  # noqa: SIM112  (its name)
+    if transports is None or MPI.get_vendor()[0] != "Open MPI" or not _LOCAL.issuperset(transports.split(",")):
+        return
+    error = InvalidRequest(
+        "MPI cannot start processes here, because the ranks of one host use only shared memory, which new processes "
+        "cannot join. Tasks of Dask need no new processes. Or start the cluster with OMPI_MCA_btl=self,sm,tcp in its "
+        "environment, and with --map-by :oversubscribe in workbench.mpi.extra-args. Open MPI then opens TCP ports, "
+        "which do not check who connects."
+    )
+    _tell_executor(sys._getframe(), str(error))  # noqa: SLF001  (documented)
+    raise error
+
+
+def _tell_executor(frame: FrameType | None, reason: str) -> None:
+    """Fail the futures of an `MPIPoolExecutor` that spawns: they would wait for its thread, which an error ends."""
+    while frame is not None and frame.f_code.co_name != _SPAWNS:
+        frame = frame.f_back
+    if frame is not None:
+        frame.f_locals["pool"].broken(reason)
+
 
 _WORLD_ATTRIBUTES = (
     MPI.TAG_UB, MPI.IO, MPI.WTIME_IS_GLOBAL, MPI.UNIVERSE_SIZE, MPI.APPNUM, MPI.LASTUSEDCODE,
@@ -230,3 +275,68 @@ def after_barrier(method: F) -> F:
 for _name in ("Create", "Split", "Split_type", "Create_cart", "Create_graph", "Create_dist_graph",
               "Create_dist_graph_adjacent"):  # fmt: skip
     setattr(DerivedCommunicators, _name, after_barrier(getattr(MPI.Intracomm, _name)))
+
+# Bytes of the attached buffer, if there is one; 0 for one that MPI makes, ``MPI.BUFFER_AUTOMATIC``.
+_attached: list[int] = []
+_attach, _detach = MPI.Attach_buffer, MPI.Detach_buffer
+
+
+def track_buffer() -> None:
+    """Note from now on what programs attach by ``MPI.Attach_buffer``."""
+    if MPI.Attach_buffer is not attach_buffer:
+        MPI.Attach_buffer, MPI.Detach_buffer = attach_buffer, detach_buffer
+
+
+def attach_buffer(buf: Any) -> None:
+    """Attach a buffer, like ``MPI.Attach_buffer``."""
+    _attach(buf)
+    try:
+        _attached[:] = [MPI.memory.frombuffer(buf).nbytes]
+    except TypeError:  # None, which stands for BUFFER_AUTOMATIC
+        _attached[:] = [0]
+
+
+def detach_buffer() -> Any:
+    """Detach the buffer, like ``MPI.Detach_buffer``."""
+    found = _detach()
+    _attached.clear()
+    return found
+
+
+def is_buffer_attached() -> bool:
+    """Return whether a buffer is attached."""
+    return bool(_attached)
+
+
+def detach_empty_buffer() -> bool:
+    """Detach the buffer if all its messages have left it; return whether no buffer is attached any more.
+
+    ``MPI_Buffer_detach`` waits for the messages in the buffer, without end if nobody receives one, and MPI cannot be
+    asked for them before version 4.1. A message that fills the buffer fits only if the buffer is empty. A buffer that
+    MPI makes grows instead, but only MPI 4.1 has those.
+    """
+    if not _attached:
+        return True
+    nbytes = _attached[0]
+    if not nbytes:
+        flush = MPI.Iflush_buffer()
+        if flush.Test():
+            detach_buffer()
+        else:
+            keep_alive(flush)
+        return not _attached
+    message = bytearray(max(0, nbytes - MPI.BSEND_OVERHEAD))
+    received = bytearray(len(message))
+    alone = MPI.COMM_SELF.Dup()  # not earlier: a MemoryError would leave this communicator behind
+    request = alone.Irecv(received, 0)
+    try:
+        alone.Bsend(message, 0)
+    except MPI.Exception:
+        request.Cancel()
+        return False
+    else:
+        detach_buffer()
+        return True
+    finally:
+        request.Wait()
+        alone.Free()

@@ -9,8 +9,8 @@ from typing import Any
 from mpi4py import MPI
 
 from workbench.mpi.collectives import lengths
+from workbench.mpi.counters import COLLECTIVE, NEIGHBORS
 from workbench.mpi.operation import InterruptibleComm, named, posting
-from workbench.mpi.operation_names import COLLECTIVE, NEIGHBORS
 from workbench.mpi.point_to_point import pickled
 from workbench.mpi.request import Prequest, cancelable
 from workbench.mpi.traffic import destination, is_message, source_of, traffic_rule

@@ -10,7 +10,7 @@ from typing import Any, Literal, Self, cast
 from mpi4py import MPI
 
 from workbench.mpi.call_state import CallState
-from workbench.mpi.pairs import Pairs
+from workbench.mpi.operation import Pairs
 from workbench.mpi.polling import completes, keep_alive, poll, wait
 
 

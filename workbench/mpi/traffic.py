@@ -29,10 +29,8 @@ from typing import Any, Self
 from mpi4py import MPI
 
 from workbench.mpi.context import everyone
-from workbench.mpi.counters import KEYS, STEP, Counters
+from workbench.mpi.counters import COLLECTIVE, KEYS, MAKERS, NEIGHBORS, STEP, Counters, size_bin
 from workbench.mpi.message_size import item_bytes, nbytes, typed_nbytes, vector_nbytes
-from workbench.mpi.operation_names import COLLECTIVE, MAKERS, NEIGHBORS
-from workbench.mpi.size_bins import size_bin
 
 Destinations = int | tuple[int, int] | list[tuple[int, int]]
 """For an operation of all ranks: the bytes to every other rank, or ranks with the bytes to each of them. For a message

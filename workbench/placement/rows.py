@@ -6,6 +6,7 @@ Each call loads this module on the ranks, so the functions for frames load panda
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -15,10 +16,11 @@ from distributed.protocol.serialize import dask_deserialize, dask_serialize
 
 from workbench.errors import PlacementError
 from workbench.gpu import tensors
-from workbench.placement.alignment import Array, aligned, alignment_of, join_arrays, ready
+from workbench.placement.in_use import Array, aligned, alignment_of, join_arrays, ready
 
 if TYPE_CHECKING:
     from workbench.placement.schema import Types
+
 
 # Without the bytes of tensors, Dask would move a block on a device to another rank as if the block were small.
 sizeof.register_lazy("torch", functools.partial(tensors.register_size, sizeof))
@@ -220,3 +222,53 @@ def measured(chunk: Any) -> tuple[int, int, bytes]:
 def call_with_aligned(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
     """Call `function` with aligned arrays: a block that was read from disk or received may not be aligned."""
     return function(*map(ready, args), **{name: ready(value) for name, value in kwargs.items()})
+
+
+def is_matrix(value: Any) -> bool:
+    """Return whether a value is a sparse matrix or array of SciPy."""
+    # A sparse matrix exists only where its module is loaded.
+    sparse = sys.modules.get("scipy.sparse")
+    return sparse is not None and bool(sparse.issparse(value))
+
+
+def owned_matrix(pieces: Sequence[Any], *, copy: bool = False, declared: Declared | None = None) -> Any:
+    """Return the concatenated pieces in CSR format; a single one copied with `copy`.
+
+    The columns of a row are sorted, and each entry occurs once, as algorithms that square entries assume.
+
+    Raises
+    ------
+    PlacementError
+        If the pieces do not have the `declared` shape and dtype, and would lose values in a conversion.
+    """
+    from scipy import sparse
+
+    if declared is not None:
+        pieces = [_exact(piece, declared) for piece in pieces]
+        require_shape(declared, (sum(piece.shape[0] for piece in pieces), pieces[0].shape[1]))
+    joined = pieces[0].tocsr(copy=copy) if len(pieces) == 1 else sparse.vstack(list(pieces), format="csr")
+    joined.sum_duplicates()
+    return joined
+
+
+def _exact(matrix: Any, declared: Declared) -> Any:
+    if matrix.dtype == declared.dtype:
+        return matrix
+    matrix = matrix.tocsr()
+    return type(matrix)((exact(matrix.data, declared), matrix.indices, matrix.indptr), shape=matrix.shape)
+
+
+def cut_matrix(chunk: Any, start: int, stop: int) -> Any:
+    """Return some rows of a chunk, in CSR format."""
+    return chunk.tocsr()[start:stop]
+
+
+def empty_matrix(like: Any) -> Any:
+    """Return a matrix without rows, of the type, columns and dtype of another, in CSR format."""
+    return like.tocsr()[:0]
+
+
+def nbytes(matrix: Any) -> int:
+    """Return the bytes of a matrix in CSR format."""
+    matrix = matrix.tocsr()
+    return int(matrix.data.nbytes + matrix.indices.nbytes + matrix.indptr.nbytes)

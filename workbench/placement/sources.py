@@ -16,13 +16,67 @@ import pandas as pd
 
 from workbench.errors import PlacementError
 from workbench.gpu.tensors import has_tensors, is_of_other_library
-from workbench.placement import rows, schema, sparse
-from workbench.placement.materialize import materialize, optimized
+from workbench.placement import rows, schema
 from workbench.placement.pinning import Pin, PinnedTask, Rank, check_cluster, submit
 from workbench.text import count
 
 if TYPE_CHECKING:
     from distributed import Client, Future
+
+
+def optimized(collections: Sequence[Any]) -> list[Any]:
+    """Return collections with the dataframes among them optimized together, so that their partitions are final.
+
+    Notes
+    -----
+    Tasks that several dataframes share are one task in the results.
+    """
+    from dask._collections import new_collection
+    from dask.base import collections_to_expr
+
+    result = list(collections)
+    frames = [number for number, value in enumerate(result) if is_frame(value)]
+    if frames:
+        together = collections_to_expr([result[number] for number in frames]).optimize()
+        for number, expression in zip(frames, together.operands, strict=True):
+            result[number] = new_collection(expression)
+    return result
+
+
+def materialize(client: Client | None, collections: Sequence[Any]) -> list[Any]:
+    """Start to compute Dask collections, and return them with their values; without a client where Dask computes.
+
+    Notes
+    -----
+    The dataframes are computed together, and so are the others, so that shared tasks run once.
+    """
+    from dask.base import persist
+
+    result = optimized(collections)
+    for of_frames in (False, True):
+        numbers = [number for number, value in enumerate(result) if is_frame(value) is of_frames]
+        if numbers:
+            together = [result[number] for number in numbers]
+            persisted = client.persist(together) if client else persist(*together, traverse=False)
+            for number, value in zip(numbers, persisted, strict=True):
+                result[number] = value
+    return result
+
+
+def is_frame(collection: Any) -> bool:
+    """Return whether a value is a dataframe or series of Dask."""
+    return hasattr(collection, "divisions")
+
+
+def with_final_partitions(frame: Any) -> Any:
+    """Return a lazy dataframe whose partitions no further optimization joins, whatever is derived from it."""
+    from dask.core import flatten
+    from dask.dataframe import from_graph
+
+    [frame] = optimized([frame])
+    keys = list(flatten(frame.__dask_keys__()))
+    return from_graph(frame.dask, frame._meta, frame.divisions, keys, "partitions")  # noqa: SLF001, no public name
+
 
 _PREFIX = "placed"
 _BLOCK = re.compile(rf"{_PREFIX}-(\w+)-[0-9a-f]{{32}}")
@@ -101,7 +155,7 @@ def inspect_collection(name: str, collection: Any, device: str | None = None) ->
         nbytes = int(np.sum(collection.memory_usage(deep=True)))
         return Source(name, collection, collection.iloc[:0], len(collection), nbytes)
     meta = collection._meta if isinstance(collection, da.Array) else collection  # noqa: SLF001, as above
-    if sparse.is_matrix(meta) and meta.ndim == 2:
+    if rows.is_matrix(meta) and meta.ndim == 2:
         return _inspect_matrix(name, collection, meta)
     is_array = isinstance(meta, np.ndarray) and not isinstance(meta, np.ma.MaskedArray)
     is_foreign = isinstance(collection, da.Array) and is_of_other_library(meta)
@@ -121,8 +175,8 @@ def inspect_collection(name: str, collection: Any, device: str | None = None) ->
 def _inspect_matrix(name: str, collection: Any, meta: Any) -> Source:
     _refuse_unknown(name, collection)
     # The bytes of a chunk are known only when the chunk is computed.
-    nbytes = sparse.nbytes(collection) if collection is meta else 0
-    empty = sparse.empty_matrix(meta)
+    nbytes = rows.nbytes(collection) if collection is meta else 0
+    empty = rows.empty_matrix(meta)
     empty.resize((0, collection.shape[1]))
     return Source(name, collection, empty, collection.shape[0], nbytes)
 
@@ -310,26 +364,26 @@ def _of_one_type(
 
 
 def _is_array(meta: Any) -> bool:
-    return isinstance(meta, np.ndarray) or sparse.is_matrix(meta)
+    return isinstance(meta, np.ndarray) or rows.is_matrix(meta)
 
 
 def _joined(meta: Any) -> Callable[..., Any]:
     """Return the function that joins rows of this kind of collection."""
     if isinstance(meta, np.ndarray):
         return rows.owned_array
-    return sparse.owned_matrix if sparse.is_matrix(meta) else rows.owned_frame
+    return rows.owned_matrix if rows.is_matrix(meta) else rows.owned_frame
 
 
 def _cut_out(meta: Any) -> Callable[[Any, int, int], Any]:
     """Return the function that cuts rows of this kind of collection."""
     if isinstance(meta, np.ndarray):
         return rows.cut_array
-    return sparse.cut_matrix if sparse.is_matrix(meta) else rows.cut_frame
+    return rows.cut_matrix if rows.is_matrix(meta) else rows.cut_frame
 
 
 def _scatter(client: Client, data: Any, pins: Sequence[Pin]) -> list[Future[Any]]:
     """Send each rank its rows of data in this process."""
-    row_indexer = data.tocsr() if sparse.is_matrix(data) else data.iloc if hasattr(data, "iloc") else np.asarray(data)
+    row_indexer = data.tocsr() if rows.is_matrix(data) else data.iloc if hasattr(data, "iloc") else np.asarray(data)
     ends = itertools.accumulate((pin.rows or 0 for pin in pins), initial=0)
     return [
         client.sync(_upload, client, row_indexer[start:stop], pin)

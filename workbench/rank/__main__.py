@@ -24,13 +24,10 @@ from workbench.deploy import logs
 from workbench.deploy.record import Record
 from workbench.deploy.registry import await_record
 from workbench.errors import WorkbenchError
-from workbench.files import node_dirs
 from workbench.fork.become import append_directory
-from workbench.log import output
-from workbench.mpi.abort import abort_world
-from workbench.mpi.context import current
-from workbench.processes import guard, open_files, parent_death
-from workbench.processes.process_id import ProcessId
+from workbench.host import guard, node_dirs, output, parent_death, processes
+from workbench.host.processes import ProcessId
+from workbench.mpi.context import abort_world, current
 from workbench.rank import world
 
 # Seconds to finalize MPI together, when the whole world ends.
@@ -77,7 +74,7 @@ def main(daemon: int | None = None, began: float | None = None) -> NoReturn:
         guard.declare_rank()
         os.environ[guard.VARIABLE] = guard.OF_RANK
     # A rank has a connection to each other rank. On nodes without the head no other process has raised the limit.
-    open_files.allow_many()
+    processes.allow_many_files()
     stderr_fd = os.dup(2)
     # Garbage collection among modules takes a tenth of the time of their import.
     gc.disable()

@@ -25,28 +25,25 @@ from workbench import comm, config
 from workbench.cells.rank import Cells
 from workbench.collective import process_state, protocol
 from workbench.collective.broadcast_rank import Broadcasts
+from workbench.collective.operation import answering
 from workbench.collective.rank import SpmdCalls
-from workbench.collective.rank_rpc import answering
 from workbench.collective.serialize import dask_raises_exceptions_only
 from workbench.comm.unix_http import UnixHTTP
 from workbench.deploy import certificates
 from workbench.deploy.record import Record
 from workbench.errors import LaunchError
-from workbench.files import node_dirs
-from workbench.gpu.mpi_support import is_gpu_aware
-from workbench.gpu.nvml import visible_gpus
+from workbench.gpu.devices import is_gpu_aware, visible_gpus
 from workbench.hints import Option
+from workbench.host import node_dirs
 from workbench.launch import allocation, network
-from workbench.metrics.activity import Activity
-from workbench.metrics.busy_time import BusyTime
+from workbench.metrics.activity import Activity, BusyTime
 from workbench.metrics.call_stack import of_tasks
 from workbench.metrics.sampler import sample_rank
 from workbench.metrics.schema import BY_NODE
-from workbench.mpi.context import RankContext
+from workbench.mpi.context import MainThread, RankContext, without_copies
 from workbench.mpi.counters import SYNCHRONIZATIONS_KEPT, Meter
-from workbench.mpi.threads import MainThread, without_copies
 from workbench.rank.memory_limit import MemoryLimit
-from workbench.session import current_worker
+from workbench.session import current
 from workbench.text import rank_name
 
 if TYPE_CHECKING:
@@ -206,7 +203,7 @@ async def serve(
     )
     for executor in (worker.executors["default"], worker.executors["actor"]):
         executor.submit = functools.partial(executor.submit, _run_task)  # type: ignore[method-assign,call-arg]
-    current_worker.carry(worker)
+    current.set_current_worker(worker)
     process_state.tasks = busy.tasks
     # Functions of Dask such as get_client() then work in calls and cells as in tasks.
     for thread in (context.spmd_thread, main_thread):

@@ -34,9 +34,8 @@ from workbench.deploy.record import RECORD, Record
 from workbench.errors import ClusterNotFound, InvalidRequest, LaunchError
 from workbench.gpu import visible
 from workbench.hints import Command
-from workbench.log import written
-from workbench.mpi.context import RankContext, enter
-from workbench.mpi.threads import MainThread, SpmdThread
+from workbench.host import output
+from workbench.mpi.context import MainThread, RankContext, SpmdThread, enter
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -179,7 +178,7 @@ def _log_to(path: Path) -> None:
     with logs.append(path) as log:
         os.dup2(log.fileno(), 1)
         os.dup2(log.fileno(), 2)
-    written.flush_c()
+    output.flush_c()
     process_state.keep_output()
 
 

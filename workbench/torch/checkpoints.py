@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from workbench.errors import InvalidRequest
-from workbench.files import atomic_file
+from workbench.host import files
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -48,7 +48,7 @@ def restored(
     """
     if path is None:
         return []
-    file = atomic_file.validate(_NAME, path) if comm.rank == 0 else Path(path).expanduser()
+    file = files.validate(_NAME, path) if comm.rank == 0 else Path(path).expanduser()
     if not comm.bcast(comm.rank == 0 and file.exists()):
         return []
     states = _loaded(comm, file, path)
@@ -164,7 +164,7 @@ def save(
     content = io.BytesIO()
     states = {name: _plain(thing.state_dict()) for name, thing in kept.items()}
     torch.save({**states, "history": history, "options": {**options}}, content)
-    atomic_file.write(_NAME, Path(path).expanduser(), content.getbuffer())
+    files.write(_NAME, Path(path).expanduser(), content.getbuffer())
 
 
 def _first_line(error: BaseException) -> str:

@@ -13,7 +13,7 @@ import torch
 from workbench.errors import InvalidRequest
 from workbench.mpi.call_state import CallState
 from workbench.mpi.polling import poll
-from workbench.session.current_worker import current_worker
+from workbench.session.current import current_worker
 from workbench.torch.tensors import tensor
 
 if TYPE_CHECKING:

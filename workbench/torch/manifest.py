@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from workbench.errors import InvalidRequest
-from workbench.files import atomic_file
+from workbench.host import files
 
 MANIFEST = "manifest.json"
 _FORMAT = 1
@@ -97,8 +97,8 @@ def commit(shards: Path, **entries: Any) -> None:
     """Make an inner folder the current checkpoint, with the entries of its manifest, and remove former ones."""
     content = {"format": _FORMAT, "shards": shards.name, **entries}
     content["sha256"] = _digest(content)
-    atomic_file.sync_folder(shards)  # before the manifest that names its files
-    atomic_file.replace(shards.parent / MANIFEST, json.dumps(content, indent=1).encode(), 0o644)
+    files.sync_folder(shards)  # before the manifest that names its files
+    files.replace(shards.parent / MANIFEST, json.dumps(content, indent=1).encode(), 0o644)
     for former in shards.parent.glob(f"{_INNER}{_UUID}"):
         if former != shards:
             shutil.rmtree(former, ignore_errors=True)

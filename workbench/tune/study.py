@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from workbench.collective import serialize
 from workbench.collective.broadcast import broadcast
 from workbench.collective.client import PendingCall
-from workbench.collective.rank_locations import ranges
+from workbench.collective.positions import ranges
 from workbench.collective.request import LARGE, request
 from workbench.errors import (
     CollectiveFailed,
@@ -31,7 +31,7 @@ from workbench.errors import (
 )
 from workbench.placement import pinning
 from workbench.placement.globals import estimated_bytes
-from workbench.session.current_client import current_client
+from workbench.session.current import current_client
 from workbench.tune.trial import STOP, answer, failure, identity_of, run
 
 if TYPE_CHECKING:

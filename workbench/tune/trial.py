@@ -12,9 +12,9 @@ from dask.utils import format_bytes
 
 from workbench.collective import serialize
 from workbench.collective.request import LARGE
-from workbench.log.printable import brief
 from workbench.metrics import training
 from workbench.metrics.report import tell
+from workbench.text import brief
 
 if TYPE_CHECKING:
     from workbench.mpi.communicator import Communicator

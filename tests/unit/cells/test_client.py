@@ -14,10 +14,9 @@ from workbench.cells import engine_client
 from workbench.cells.client import check_syntax
 from workbench.cells.engine_client import CellOutput
 from workbench.cells.magics import CellMagics, _leading_options, _parse, _ranks, match
-from workbench.cells.output import LinePrefixer, failures, grouped, with_label
-from workbench.cells.result import CellResult
+from workbench.cells.output import CellResult, LinePrefixer, failures, grouped, with_label
 from workbench.cells.run_cell import CellOutcome
-from workbench.collective.rank_locations import label
+from workbench.collective.positions import label
 from workbench.errors import CollectiveFailed, CollectiveTimeout, InvalidRequest, RankLost
 
 

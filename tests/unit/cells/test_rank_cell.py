@@ -10,7 +10,7 @@ import pytest
 from IPython.core import getipython
 
 from workbench.cells.engine import _within
-from workbench.cells.rank_cell import _line, run_in_shell
+from workbench.cells.rank import _line, run_in_shell
 from workbench.cells.run_cell import RunCell
 
 

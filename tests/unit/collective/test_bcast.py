@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from workbench.collective import protocol
-from workbench.collective.bcast import incoming, layout, outgoing
-from workbench.collective.broadcast_rank import Broadcasts
+from workbench.collective.broadcast_rank import Broadcasts, incoming, layout, outgoing
 from workbench.comm.buffer_pool import aligned
 from workbench.errors import RankLost
 

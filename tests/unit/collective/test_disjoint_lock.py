@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workbench.collective.disjoint_lock import DisjointLock
+from workbench.collective.operation import DisjointLock
 
 
 class Holder:

@@ -10,11 +10,10 @@ from typing import Any
 import pytest
 from support.ready import ready_world
 
-from workbench.collective import head_call
-from workbench.collective.head_call import CollectiveCall
-from workbench.collective.operation import Outcomes
+from workbench.collective import head
+from workbench.collective.head import CollectiveCall
+from workbench.collective.operation import Outcomes, RankRPC
 from workbench.collective.queue import CallQueue
-from workbench.collective.rank_rpc import RankRPC
 from workbench.errors import CollectiveFailed, RankLost
 
 NOTHING: Any = None
@@ -59,7 +58,7 @@ async def test_a_call_is_over_when_its_ranks_have_returned_from_their_imports():
 
 
 async def test_a_rank_that_does_not_return_from_an_import_is_named(monkeypatch):
-    monkeypatch.setattr(head_call, "_IMPORT", 0.0)
+    monkeypatch.setattr(head, "_IMPORT", 0.0)
     call = Broken(ERROR, {"importing": True})
 
     assert "But rank 1 is importing a module at f.py:3, and" in (await call.end())["others"]

@@ -24,7 +24,7 @@ import os, threading
 
 from support.process_state import CHANGES, ON_MAIN_THREAD, found
 from workbench.collective.process_state import keep_output, restored
-from workbench.log import output
+from workbench.host import output
 
 output.keep_on()
 print("begin", flush=True)

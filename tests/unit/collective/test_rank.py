@@ -12,9 +12,9 @@ from typing import Any
 from support.patience import DEADLINE
 
 from workbench.collective import protocol, serialize
+from workbench.collective.operation import poll
 from workbench.collective.rank import SpmdCalls
 from workbench.collective.rank_call import SpmdCall
-from workbench.collective.rank_rpc import poll
 
 NOTHING: Any = None
 begun, go_on = threading.Event(), threading.Event()

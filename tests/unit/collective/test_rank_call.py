@@ -17,8 +17,8 @@ from support.processes import until
 from support.spmd import in_a_thread
 
 from workbench.collective import rank_call, serialize
+from workbench.collective.positions import describe
 from workbench.collective.rank_call import SpmdCall
-from workbench.collective.rank_locations import words
 from workbench.mpi.call_state import CallCancelled
 
 
@@ -163,4 +163,4 @@ def test_an_import_that_does_not_end_is_interrupted(importing, monkeypatch):
 
 def test_the_position_of_a_call_that_imports_a_module_is_the_import(importing):
     call, _ = importing
-    assert words({1: call.where()}).startswith("rank 1 is importing a module at slow_module.py:")
+    assert describe({1: call.where()}).startswith("rank 1 is importing a module at slow_module.py:")

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from distributed.comm import CommClosedError
 
-from workbench.collective import rank_rpc
+from workbench.collective import operation
 from workbench.collective.broadcast_head import Broadcasts
-from workbench.collective.rank_rpc import RankRPC, gather_or_cancel, room
+from workbench.collective.operation import RankRPC, gather_or_cancel, room
 from workbench.errors import CollectiveFailed, RankLost
 
 ADDRESS = "mpi://127.0.0.1:40001"
@@ -44,7 +44,7 @@ def upload(scheduler: Any) -> Any:
 @pytest.mark.parametrize("error", [LATE, CommClosedError("it was closed")])
 @pytest.mark.parametrize("call", [ask, upload])
 async def test_a_rank_that_is_slow_is_not_declared_lost(call, error, monkeypatch):
-    monkeypatch.setattr(rank_rpc, "_NOTICE", 0.01)
+    monkeypatch.setattr(operation, "_NOTICE", 0.01)
 
     with pytest.raises(CollectiveFailed, match=rf"could not be reached.*{error}.*has not ended.*no data.*lost.*where"):
         await call(Scheduler(error))
@@ -79,7 +79,7 @@ async def test_the_cause_of_a_loss_is_in_the_error():
 
 
 async def test_a_head_without_a_core_has_the_time_to_see_a_rank_leave(monkeypatch):
-    monkeypatch.setattr(rank_rpc, "_NOTICE", 0.2)
+    monkeypatch.setattr(operation, "_NOTICE", 0.2)
     loop, scheduler = asyncio.get_running_loop(), Scheduler(LATE)
     loop.call_soon(time.sleep, 0.3)
     loop.call_later(0.1, loop.call_later, 0.0, scheduler.workers.clear)

@@ -12,10 +12,10 @@ from support.patience import DEADLINE
 from support.ready import ready_world
 
 from workbench import config
-from workbench.collective import broadcast_head, head_call
+from workbench.collective import broadcast_head, head
 from workbench.collective.broadcast_head import Broadcasts
+from workbench.collective.operation import RankRPC
 from workbench.collective.queue import CallQueue
-from workbench.collective.rank_rpc import RankRPC
 from workbench.errors import CollectiveFailed, CollectiveTimeout
 
 RANKS = {0: "mpi://127.0.0.1:40000", 1: "mpi://127.0.0.1:40001"}
@@ -62,21 +62,21 @@ class _Rank:
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch):
     for owner, name in (
-        (head_call.CollectiveCall, "grace"),
-        (head_call, "_WHERE_STUCK"),
+        (head.CollectiveCall, "grace"),
+        (head, "_WHERE_STUCK"),
         (broadcast_head._Part, "grace"),
     ):
         monkeypatch.setattr(owner, name, 0.01)
 
 
-def prepare(scheduler: Any, world: Any, deadline: float) -> head_call.CollectiveCall:
+def prepare(scheduler: Any, world: Any, deadline: float) -> head.CollectiveCall:
     members = RankRPC(scheduler, 0, RANKS, "the call f")
     asked: Any = {"call": "1", "client": "me", "keys": [[]], "addresses": None}
     asked |= {"work": {"name": "f", "contents": b""}, "wanted": {"root": False, "limit": None}}
-    return head_call.CollectiveCall(scheduler, CallQueue(), world, members, asked, deadline=deadline)
+    return head.CollectiveCall(scheduler, CallQueue(), world, members, asked, deadline=deadline)
 
 
-def start(run: head_call.CollectiveCall) -> Any:
+def start(run: head.CollectiveCall) -> Any:
     return asyncio.ensure_future(run.run())
 
 

@@ -6,15 +6,15 @@ from types import SimpleNamespace
 
 import pytest
 
-from workbench.collective import watchdog
-from workbench.collective.watchdog import StallDetector
+from workbench.collective import positions
+from workbench.collective.positions import StallDetector
 
 
 @pytest.fixture
 def clock(monkeypatch):
     """What the time is, to be set."""
     clock = SimpleNamespace(now=1000.0)
-    monkeypatch.setattr(watchdog, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    monkeypatch.setattr(positions, "time", SimpleNamespace(monotonic=lambda: clock.now))
     return clock
 
 

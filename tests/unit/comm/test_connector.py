@@ -9,14 +9,14 @@ from distributed.comm.tcp import TLSBackend
 from support.patience import DEADLINE
 from tornado.iostream import IOStream
 
-from workbench.comm import connector
+from workbench.comm import listener
 from workbench.deploy import certificates
 
 
 @pytest.fixture
 def security(tmp_path, monkeypatch):
     monkeypatch.setattr(TLSBackend, "_connector_class", TLSBackend._connector_class)
-    connector.use()
+    listener.use_retrying_connector()
     certificates.make(tmp_path, "tests")
     return certificates.security(tmp_path)
 
@@ -47,7 +47,7 @@ async def test_a_peer_that_ends_before_the_handshake_is_tried_again(scheme, secu
         del attempts[:]
         _, address = listening.contact_address.split("://")
         with pytest.raises(CommClosedError, match=r"^tls://\S+ closed the connection before the TLS handshake$"):
-            await connector.RetryingTLSConnector().connect(address, **arguments)
+            await listener.RetryingTLSConnector().connect(address, **arguments)
 
 
 async def test_an_address_that_is_not_valid_is_not_tried_again(security):

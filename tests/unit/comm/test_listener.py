@@ -15,7 +15,7 @@ from support.patience import DEADLINE
 
 from workbench.comm import guard, listener
 from workbench.deploy import certificates
-from workbench.processes import open_files
+from workbench.host import processes
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +81,7 @@ async def test_strangers_take_a_bounded_number_of_places_and_who_has_the_key_is_
 
 
 async def test_strangers_take_little_memory_however_many_files_there_are(security, monkeypatch):
-    monkeypatch.setattr(open_files, "limit", lambda: 1 << 20)
+    monkeypatch.setattr(processes, "open_files_limit", lambda: 1 << 20)
     async with _listening("tls", security) as listening:
         assert listening._most * (50 << 10) <= 256 << 20
 

@@ -6,7 +6,7 @@ import asyncio
 
 from distributed.comm import connect, listen
 
-from workbench.comm.stream_bridge import bridge_streams
+from workbench.comm.unix_http import bridge_streams
 from workbench.deploy import certificates
 
 PIECE, PIECES = 1 << 16, 512

@@ -11,7 +11,7 @@ from distributed import Scheduler, Worker
 from support.patience import DEADLINE
 
 from workbench.comm.unix_http import UnixHTTP
-from workbench.files import node_dirs
+from workbench.host import node_dirs
 
 
 class SocketScheduler(UnixHTTP, Scheduler):

@@ -21,10 +21,10 @@ from workbench.deploy.connection import HeadConnection
 from workbench.deploy.record import Record, World
 from workbench.errors import ClusterNotFound, HeadUnreachable, InvalidRequest, StartError
 from workbench.hints import TERMINAL
+from workbench.host.processes import ProcessId
 from workbench.launch import pbs
 from workbench.launch.interface import Resources
 from workbench.launch.pbs_script import Flavor
-from workbench.processes.process_id import ProcessId
 
 HERE = ProcessId.here()
 GONE = dataclasses.replace(HERE, started=HERE.started - 1)

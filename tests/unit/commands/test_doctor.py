@@ -12,8 +12,8 @@ from workbench.commands import doctor
 from workbench.deploy import registry
 from workbench.deploy.record import Record
 from workbench.errors import InvalidRequest
-from workbench.fork import stub
-from workbench.gpu.nvml import Gpu
+from workbench.gpu.devices import Gpu
+from workbench.host import stub
 from workbench.launch.mpi_library import MPI
 from workbench.launch.probe import ProbeResult, parse_output
 

@@ -12,8 +12,8 @@ from workbench.commands import html_report as verb
 from workbench.deploy import registry
 from workbench.deploy.record import Record
 from workbench.errors import ClusterNotFound, InvalidRequest, StartError, StartTimeout
+from workbench.host.processes import ProcessId
 from workbench.lab.html_report import report
-from workbench.processes.process_id import ProcessId
 
 
 @pytest.fixture(autouse=True)

@@ -12,7 +12,7 @@ from distributed.core import Status
 from workbench import MPICluster
 from workbench.deploy import registry
 from workbench.deploy.record import Record
-from workbench.processes.process_id import ProcessId
+from workbench.host.processes import ProcessId
 
 
 class Labeled(MPICluster):

@@ -20,7 +20,7 @@ from workbench.deploy.record import Record
 from workbench.deploy.ssh_tunnel import Tunnel
 from workbench.deploy.start import ClusterStarter
 from workbench.errors import HeadUnreachable
-from workbench.processes.process_id import ProcessId
+from workbench.host.processes import ProcessId
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import pytest
 
 from workbench.deploy import display
 from workbench.deploy.record import Record
-from workbench.session import notebook
+from workbench.session import current
 
 RECORD = Record(name="a", ranks=2, state="ready", address="tls://127.0.0.1:1")
 
@@ -14,7 +14,7 @@ RECORD = Record(name="a", ranks=2, state="ready", address="tls://127.0.0.1:1")
 @pytest.fixture
 def kernel(monkeypatch):
     """Let this process be a kernel of a Jupyter server that shows dashboards."""
-    monkeypatch.setenv(notebook.SERVER, "4711 /user/me&you/")
+    monkeypatch.setenv(current.SERVER, "4711 /user/me&you/")
     monkeypatch.setenv("JPY_PARENT_PID", "4711")
 
 

@@ -20,8 +20,8 @@ from workbench.deploy.record import Record
 from workbench.deploy.start import ClusterStarter
 from workbench.errors import ClusterNotFound, LaunchError, RecordError, StartError
 from workbench.hints import Command, Option
+from workbench.host.processes import ProcessId
 from workbench.launch.interface import JobState, JobStatus
-from workbench.processes.process_id import ProcessId
 
 HERE = ProcessId.here()
 GONE = dataclasses.replace(HERE, started=HERE.started - 1)

@@ -13,11 +13,11 @@ from workbench.deploy import stop as stop_module
 from workbench.deploy.record import Record, World
 from workbench.deploy.stop import stop
 from workbench.errors import ClusterExists, ClusterNotFound, LaunchError, SchedulerTimeout, from_fields
+from workbench.host.processes import ProcessId
 from workbench.launch import command, slurm
 from workbench.launch.interface import JobState, JobStatus
 from workbench.launch.pbs_script import Flavor, job_name
 from workbench.launch.slurm_parse import SEPARATOR
-from workbench.processes.process_id import ProcessId
 
 ELSEWHERE = ProcessId(host="n17", machine="0" * 32, boot="x", namespace="pid:[1]", pid=4242, started=1.0)
 UNKNOWN_JOB = "echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1"

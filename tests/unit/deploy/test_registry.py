@@ -31,7 +31,7 @@ from workbench.deploy import ended as ended_because
 from workbench.deploy.record import SCHEMA, Record, World
 from workbench.deploy.registry import await_record
 from workbench.errors import ClusterExists, ClusterNotFound, InvalidRequest, RecordError
-from workbench.processes.process_id import ProcessId
+from workbench.host.processes import ProcessId
 
 HERE = ProcessId.here()
 GONE = dataclasses.replace(HERE, started=HERE.started - 1)

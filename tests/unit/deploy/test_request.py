@@ -22,8 +22,7 @@ from hypothesis import strategies as st
 
 from workbench.deploy import registry
 from workbench.deploy import request as room
-from workbench.deploy.dask_settings import dask_settings, write_dask_settings
-from workbench.deploy.job_spec import job_spec
+from workbench.deploy.job_spec import dask_settings, job_spec, write_dask_settings
 from workbench.deploy.record import Record
 from workbench.deploy.request import request
 from workbench.errors import ClusterExists, InvalidRequest, LaunchError, named

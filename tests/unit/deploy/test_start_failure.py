@@ -15,9 +15,9 @@ from workbench.deploy import ended, jobs, logs, registry, start
 from workbench.deploy.record import Record
 from workbench.deploy.start import ClusterStarter
 from workbench.errors import StartError, StartTimeout
-from workbench.files import atomic_file
 from workbench.hints import Option
-from workbench.launch import poller
+from workbench.host import files
+from workbench.launch import launchers
 from workbench.launch.interface import JobState, JobStatus
 
 UNEXPECTED = r"its head ended unexpectedly\n.*head\.log:\n    the reason"
@@ -65,7 +65,7 @@ def test_a_file_server_that_fails_does_not_end_the_start_of_a_job_that_may_have_
     def fail(path):
         raise OSError(errno.EIO, "Input/output error", str(path))
 
-    monkeypatch.setattr(atomic_file, "read", fail)
+    monkeypatch.setattr(files, "read", fail)
     assert job.look() == before
 
 
@@ -123,9 +123,9 @@ def new_job(failed, monkeypatch):
         system=str,
         statuses=lambda ids: dict.fromkeys(ids, answers[0] if len(answers) == 1 else answers.pop(0)),
     )
-    for module in (jobs, poller):
+    for module in (jobs, launchers):
         monkeypatch.setattr(module, "launcher", lambda _: scheduler)
-    own = poller.Poller()
+    own = launchers.Poller()
     monkeypatch.setattr(start, "poller", own)
     yield starter, receipt
     own.forget("slurm", "17")

@@ -17,10 +17,8 @@ import psutil
 import pytest
 from support.processes import DEADLINE, gone, until
 
-from workbench.files import node_dirs
-from workbench.fork import stub
-from workbench.processes import parent_death
-from workbench.processes.process_id import exit_code
+from workbench.host import node_dirs, parent_death, stub
+from workbench.host.processes import exit_code
 
 MODULES = "support.forked"
 
@@ -193,7 +191,7 @@ def test_a_stub_ends_with_its_parent(node):
 
 ALONE = """
 import os, socket, subprocess
-from workbench.fork import stub
+from workbench.host import stub
 parent = subprocess.Popen(["true"])
 parent.wait()
 (connection, template), (life, rank) = socket.socketpair(), socket.socketpair()
@@ -350,7 +348,7 @@ def test_what_differs_is_named():
 
 GUARDED = """
 import json
-from workbench.fork import stub
+from workbench.host import stub
 print(json.dumps([stub._read("/proc/self/status"), stub.surroundings()["privileges"]]))
 """
 

@@ -7,7 +7,7 @@ import sys
 import pytest
 from support.fake_nvml import fake_nvml
 
-from workbench.gpu.nvml import Gpu, GpuMeter, visible_gpus
+from workbench.gpu.devices import Gpu, GpuMeter, visible_gpus
 
 GPUS = ("GPU-aa", "GPU-ab", "GPU-b")
 

@@ -7,8 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from workbench.gpu import words
-from workbench.gpu.mpi_support import is_gpu_aware, reported
+from workbench.gpu import devices
+from workbench.gpu.devices import is_gpu_aware, reported_support
 
 
 def rank(number, *uuids, host="n1", aware=True, name="A100"):
@@ -17,11 +17,11 @@ def rank(number, *uuids, host="n1", aware=True, name="A100"):
 
 
 def test_ranks_without_gpus_have_no_words():
-    assert words.of_ranks([rank(0), {"rank": 1, "host": "n1"}]) == ""
+    assert devices.describe_gpus([rank(0), {"rank": 1, "host": "n1"}]) == ""
 
 
 def test_ranks_with_gpus_of_their_own_share_none():
-    text = words.of_ranks([rank(0, "a"), rank(1, "b", name="H100")])
+    text = devices.describe_gpus([rank(0, "a"), rank(1, "b", name="H100")])
 
     assert text == "2 GPUs (1 A100, 1 H100); MPI can send from their memory"
 
@@ -29,7 +29,7 @@ def test_ranks_with_gpus_of_their_own_share_none():
 def test_ranks_that_share_are_named_by_node():
     ranks = [rank(0, "a", "b"), rank(1, "a", "b"), rank(2, "c", host="n2"), rank(3, "c", host="n2"), rank(4)]
 
-    assert words.of_ranks(ranks) == (
+    assert devices.describe_gpus(ranks) == (
         "3 GPUs (A100); ranks 0, 1 share 2 GPUs on n1; ranks 2, 3 share c on n2; MPI can send from their memory"
     )
 
@@ -37,8 +37,8 @@ def test_ranks_that_share_are_named_by_node():
 def test_one_rank_that_cannot_send_is_enough():
     ranks = [rank(0, "a"), rank(1, "b", aware=None), rank(2, "c", aware=False)]
 
-    assert words.of_ranks(ranks).endswith("MPI cannot send from their memory, so copy to the host first")
-    assert words.of_ranks(ranks[:2]).endswith("is not known")
+    assert devices.describe_gpus(ranks).endswith("MPI cannot send from their memory, so copy to the host first")
+    assert devices.describe_gpus(ranks[:2]).endswith("is not known")
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def test_one_rank_that_cannot_send_is_enough():
 def test_the_library_reports_whether_it_can_send(answers, environment, aware):
     library = SimpleNamespace(**{name: lambda answer=answer: answer for name, answer in answers.items()})
 
-    assert reported(library, environment) is aware
+    assert reported_support(library, environment) is aware
 
 
 @pytest.mark.parametrize("kind", range(3))
@@ -70,9 +70,9 @@ def test_mpich_is_asked_by_the_function_that_every_version_answers(kind):
     names = ("MPIX_Query_cuda_support", "MPIX_Query_ze_support", "MPIX_Query_hip_support")
     library = SimpleNamespace(MPIX_GPU_query_support=query, **dict.fromkeys(names, asserts))
 
-    assert reported(library, {}) is True
+    assert reported_support(library, {}) is True
     del library.MPIX_Query_ze_support, library.MPIX_Query_hip_support  # MPICH 3.4 has kind 0 only
-    assert reported(library, {}) is (kind == 0)
+    assert reported_support(library, {}) is (kind == 0)
 
 
 @pytest.mark.parametrize(

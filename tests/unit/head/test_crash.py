@@ -10,7 +10,7 @@ import time
 import pytest
 from support.patience import DEADLINE
 
-from workbench.head import crash
+from workbench.head import lost_ranks
 
 LIBRARY, PACKAGES = sysconfig.get_path("stdlib"), sysconfig.get_path("purelib")
 START = "rank 1 of 2, Open MPI v5.0.11, MPI_THREAD_MULTIPLE\n"
@@ -73,7 +73,7 @@ CRASHES = {
         "signal 11 (SIGSEGV) at fit.py:15 in solve",
     ),
     "in the workbench, by a signal of another process": (
-        text("Segmentation fault", CURRENT, f'  File "{crash.__file__}", line 45 in run\n'),
+        text("Segmentation fault", CURRENT, f'  File "{lost_ranks.__file__}", line 45 in run\n'),
         "signal 11 (SIGSEGV)",
     ),
     "not of ASCII": (
@@ -89,7 +89,7 @@ CRASHES = {
 
 @pytest.mark.parametrize(("log", "words"), CRASHES.values(), ids=CRASHES)
 def test_the_signal_and_the_innermost_line_of_the_user_are_named(log, words):
-    assert crash.describe(log) == f" with {words}"
+    assert lost_ranks.describe(log) == f" with {words}"
 
 
 @pytest.mark.parametrize(
@@ -105,23 +105,23 @@ def test_the_signal_and_the_innermost_line_of_the_user_are_named(log, words):
     ids=["no log", "no output", "another end", "an earlier start", "a child", "cut"],
 )
 def test_a_log_that_does_not_end_in_a_crash_says_nothing(log):
-    assert crash.describe(log) == ""
+    assert lost_ranks.describe(log) == ""
 
 
 async def test_the_text_of_the_log_is_the_cause(tmp_path):
     log = tmp_path / "rank-1.log"
-    assert await crash.read(log) == ""
+    assert await lost_ranks.read(log) == ""
     log.write_text(text("Segmentation fault", CURRENT, USERS))
-    assert await crash.read(log) == " with signal 11 (SIGSEGV) at fit.py:15 in solve"
+    assert await lost_ranks.read(log) == " with signal 11 (SIGSEGV) at fit.py:15 in solve"
 
 
 async def test_a_log_that_cannot_be_read_in_time_is_no_cause(tmp_path, monkeypatch):
     log = tmp_path / "rank-1.log"
     os.mkfifo(log)  # an open waits for a writer
-    monkeypatch.setattr(crash, "_WITHIN", 0.01)
+    monkeypatch.setattr(lost_ranks, "_WITHIN", 0.01)
     try:
         async with asyncio.timeout(DEADLINE):
-            assert await crash.read(log) == ""
+            assert await lost_ranks.read(log) == ""
     finally:
         os.close(os.open(log, os.O_RDWR | os.O_NONBLOCK))
 
@@ -131,4 +131,4 @@ async def test_the_text_of_a_child_that_has_crashed_long_ago_is_not_the_cause(tm
     log.write_text(text("Segmentation fault", CURRENT, USERS))
     long_ago = time.time() - 600
     os.utime(log, (long_ago, long_ago))
-    assert await crash.read(log) == ""
+    assert await lost_ranks.read(log) == ""

@@ -17,12 +17,11 @@ from support.processes import until
 from workbench.deploy import certificates, ended, registry
 from workbench.deploy.record import Record
 from workbench.errors import MPINotFound, RecordError, StartError
-from workbench.files import node_dirs
-from workbench.fork import stub
 from workbench.head import __main__ as head_process
 from workbench.head import head as head_module
 from workbench.head import keeper
 from workbench.head.head import Head
+from workbench.host import node_dirs, stub
 from workbench.launch import mpi_library
 
 

@@ -15,7 +15,7 @@ from tornado.httpserver import HTTPServer
 from tornado.web import Application, RequestHandler
 
 from workbench.errors import RankLost
-from workbench.head import crash
+from workbench.head import lost_ranks
 from workbench.head.scheduler import HeadScheduler
 
 
@@ -88,7 +88,7 @@ async def test_while_the_cause_of_a_loss_is_read_the_loss_is_known_and_no_other_
         return f" as {log.name} says"
 
     monkeypatch.setattr(Scheduler, "remove_worker", remove_worker)
-    monkeypatch.setattr(crash, "read", read)
+    monkeypatch.setattr(lost_ranks, "read", read)
     scheduler = object.__new__(HeadScheduler)
     facts = {"host": "n2", "world": 1, "rank": 3, "pid": 7}
     rank = SimpleNamespace(

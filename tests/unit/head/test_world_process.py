@@ -13,8 +13,8 @@ from support.patience import DEADLINE
 
 from workbench.deploy import registry
 from workbench.deploy.record import Record
-from workbench.files import node_dirs
 from workbench.head.world_process import WorldProcess
+from workbench.host import node_dirs
 from workbench.launch.mpi_library import MPI
 from workbench.launch.mpiexec import WorldCommand
 

@@ -12,7 +12,7 @@ from support.patience import DEADLINE
 from workbench.deploy.record import Record
 from workbench.deploy.world import MPIWorld
 from workbench.errors import InvalidRequest, StartError, StartTimeout
-from workbench.head import changes, worlds
+from workbench.head import worlds
 from workbench.launch.mpi_library import MPI
 from workbench.launch.options import Resources
 
@@ -289,7 +289,7 @@ class Client:
 
 async def growing(cluster, monkeypatch, client=None):
     """Return a request for a second world, which waits for its ranks, and that world."""
-    monkeypatch.setattr(changes, "_CHECK_INTERVAL", 0.001)
+    monkeypatch.setattr(worlds, "_CHECK_INTERVAL", 0.001)
     monkeypatch.setattr(World, "complete_starts", 0)
     scaling = asyncio.ensure_future(cluster.worlds.scale(4, client))
     await asyncio.sleep(0)
@@ -331,7 +331,7 @@ async def test_a_second_change_is_refused_and_names_the_first_and_what_that_wait
 async def test_a_restart_whose_client_is_lost_leaves_no_request_behind(cluster, monkeypatch):
     client = Client()
     async with asyncio.timeout(DEADLINE):
-        monkeypatch.setattr(changes, "_CHECK_INTERVAL", 0.001)
+        monkeypatch.setattr(worlds, "_CHECK_INTERVAL", 0.001)
         await cluster.worlds.scale(4)
         first = cluster.worlds.get(0)
         first.complete_starts = 2

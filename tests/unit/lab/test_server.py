@@ -12,7 +12,7 @@ from support.patience import DEADLINE
 from benchmarks import simulated_dashboard
 from benchmarks.simulated import Simulated
 from workbench.errors import InvalidRequest
-from workbench.files import node_dirs
+from workbench.host import node_dirs
 from workbench.lab.dashboard.server import serving
 
 

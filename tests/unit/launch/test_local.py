@@ -16,11 +16,11 @@ import pytest
 from support.processes import until
 
 from workbench.errors import InvalidRequest, LaunchError
+from workbench.host.processes import start_time
 from workbench.launch.interface import JobSpec, JobState
 from workbench.launch.launchers import launcher
 from workbench.launch.local import HereLauncher, LocalLauncher
 from workbench.launch.options import Resources
-from workbench.processes.process_id import start_time
 
 SLEEP = "import signal; print('ready', flush=True); signal.pause()"
 OBSTINATE = f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); {SLEEP}"

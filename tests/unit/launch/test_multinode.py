@@ -11,6 +11,7 @@ import dask
 import pytest
 
 from workbench.errors import InvalidRequest, LaunchError
+from workbench.host import parent_death
 from workbench.launch import process_manager
 from workbench.launch.allocation import Allocation
 from workbench.launch.mpi_library import MPI
@@ -24,7 +25,6 @@ from workbench.launch.multinode import (
     srun_command,
 )
 from workbench.launch.process_manager import interfaces, spread_command
-from workbench.processes import parent_death
 
 OPENMPI = MPI("openmpi", (5, 0, 11), "", "/mpi/bin/mpiexec")
 OPENMPI4 = MPI("openmpi", (4, 1, 6), "", "/mpi/bin/mpiexec")

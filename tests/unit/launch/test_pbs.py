@@ -22,7 +22,7 @@ from workbench.deploy.record import Record
 from workbench.deploy.start import ClusterStarter
 from workbench.errors import InvalidRequest, JobRejected, LaunchError, SchedulerTimeout, StartError
 from workbench.launch import command
-from workbench.launch import poller as room
+from workbench.launch import launchers as room
 from workbench.launch.interface import UNKNOWN, JobSpec, JobState, JobStatus, Resources
 from workbench.launch.launchers import answers
 from workbench.launch.pbs import PBSLauncher, available

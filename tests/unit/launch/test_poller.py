@@ -7,7 +7,7 @@ import threading
 import pytest
 from support.processes import until
 
-from workbench.launch import poller as room
+from workbench.launch import launchers as room
 from workbench.launch.interface import UNKNOWN, JobState, JobStatus
 
 QUEUED, RUNNING, DONE = (JobStatus(state) for state in (JobState.QUEUED, JobState.RUNNING, JobState.DONE))

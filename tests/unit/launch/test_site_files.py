@@ -15,7 +15,7 @@ from dask_jobqueue.pbs import PBSJob
 from dask_jobqueue.slurm import SLURMJob
 
 from workbench.errors import InvalidRequest
-from workbench.launch import pbs_resources, slurm_resources
+from workbench.launch import pbs_script, slurm_script
 from workbench.launch.interface import JobSpec
 from workbench.launch.jobqueue import site, unread
 from workbench.launch.options import Resources
@@ -110,17 +110,17 @@ def our_directives(scheduler: str) -> tuple[list[str], list[str]]:
     raw, asked = site(scheduler, "site"), Resources(preset="site")
     path = Path("/a")
     if scheduler == "slurm":
-        read = slurm_resources.by_directives(raw)
-        settled = slurm_resources.resolve(asked, read, {}, ranks=1, memory=None)
-        assert slurm_resources.resolve(settled, read, {}, ranks=1, memory=None) == settled
+        read = slurm_script.by_directives(raw)
+        settled = slurm_script.resolve(asked, read, {}, ranks=1, memory=None)
+        assert slurm_script.resolve(settled, read, {}, ranks=1, memory=None) == settled
         spec = JobSpec("w", 1, 1, None, ("x",), path, path, resources=settled)
-        text, notices = script(spec, read, None), slurm_resources.left_out(read, settled, None)
+        text, notices = script(spec, read, None), slurm_script.left_out(read, settled, None)
     else:
-        read = pbs_resources.by_directives(raw, {})
-        settled = pbs_resources.resolve(asked, read, Flavor.PRO, ranks=1)
-        assert pbs_resources.resolve(settled, read, Flavor.PRO, ranks=1) == settled
+        read = pbs_script.by_directives(raw, {})
+        settled = pbs_script.resolve(asked, read, Flavor.PRO, ranks=1)
+        assert pbs_script.resolve(settled, read, Flavor.PRO, ranks=1) == settled
         spec = JobSpec("w", 1, 1, None, ("x",), path, path, resources=settled)
-        text, notices = script_text(spec, read, Flavor.PRO), pbs_resources.left_out(read)
+        text, notices = script_text(spec, read, Flavor.PRO), pbs_script.left_out(read)
     lines = [line for line in text.splitlines() if line.startswith("#") and not line.startswith("#!")]
     return [line.partition(" ")[2] for line in lines], notices
 

@@ -11,10 +11,10 @@ from support.node_messages import joined, message
 
 from workbench import report
 from workbench.errors import InvalidRequest
-from workbench.metrics import openmetrics, training
-from workbench.metrics.frames import TABLES, frame
+from workbench.metrics import tables, training
 from workbench.metrics.schema import KINDS, RANK
 from workbench.metrics.store import Store
+from workbench.metrics.tables import TABLES, frame
 
 MPI = KINDS.index("mpi")
 
@@ -93,7 +93,7 @@ def test_a_table_that_there_is_not_is_refused_in_words(update):
 
 
 def test_open_metrics_have_the_last_tick_and_the_totals(update):
-    lines = openmetrics.text(update).splitlines()
+    lines = tables.openmetrics(update).splitlines()
     assert lines[-1] == "# EOF"
     assert "# HELP workbench_rank_cpu_percent CPU time, in percent of one core." in lines
     assert 'workbench_rank_cpu_percent{cluster="a \\"name\\"",world="0",rank="1",host="a"} 12.5' in lines

@@ -10,14 +10,13 @@ import numpy as np
 import pytest
 from support.patience import DEADLINE
 
-from workbench.metrics import clock_offset as clock_module
-from workbench.metrics.clock_offset import HeadClock
+from workbench.metrics import sampler as clock_module
 from workbench.metrics.node_message import OPERATION_TOTALS, SENT, WHEN, WHO, rows
 from workbench.metrics.node_reporter import NodeReporter
-from workbench.metrics.rank_sample import FinishedCall, RankSample
+from workbench.metrics.sampler import HeadClock
 from workbench.metrics.schema import SAMPLED
-from workbench.metrics.shared_slots import SharedSlots
-from workbench.mpi.operation_names import OPERATIONS
+from workbench.metrics.shared_slots import FinishedCall, RankSample, SharedSlots
+from workbench.mpi.counters import OPERATIONS
 
 
 @pytest.fixture

@@ -12,8 +12,7 @@ import pytest
 
 from workbench.errors import InvalidRequest
 from workbench.metrics import profile_rank
-from workbench.metrics.activity import Activity
-from workbench.metrics.busy_time import BusyTime
+from workbench.metrics.activity import Activity, BusyTime
 from workbench.metrics.profile_frame import ProfileFrame
 from workbench.mpi.call_state import CallState
 from workbench.mpi.counters import Counters, Meter

@@ -7,10 +7,9 @@ from types import SimpleNamespace
 
 import pytest
 
+from workbench.metrics import activity, sampler, system
 from workbench.metrics import activity as activity_module
-from workbench.metrics import busy_time, sampler, system
-from workbench.metrics.activity import Activity
-from workbench.metrics.busy_time import BusyTime
+from workbench.metrics.activity import Activity, BusyTime
 from workbench.metrics.sampler import RankSampler
 from workbench.metrics.schema import PARTS
 from workbench.mpi import call_state
@@ -44,7 +43,7 @@ class Rank:
 def rank(monkeypatch):
     clock = SimpleNamespace(monotonic=lambda: rank.now if rank else 1000.0, process_time=time.process_time)
     rank = None
-    for module in (activity_module, busy_time, call_state, sampler, system):
+    for module in (activity_module, activity, call_state, sampler, system):
         monkeypatch.setattr(module, "time", clock)
     rank = Rank()
     return rank

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from workbench.metrics.shared_cores import SharedCores, shared_cores
+from workbench.metrics.update import SharedCores, shared_cores
 
 
 @pytest.mark.parametrize(

@@ -6,12 +6,11 @@ import numpy as np
 import pytest
 from support.node_messages import joined, message
 
-from workbench.metrics.frames import frame
 from workbench.metrics.schema import KINDS, NODE, RANK, TICK
-from workbench.metrics.shared_cores import SharedCores
 from workbench.metrics.store import Store
-from workbench.metrics.update import Update, percents
-from workbench.mpi.operation_names import OPERATIONS
+from workbench.metrics.tables import frame
+from workbench.metrics.update import SharedCores, Update, percents
+from workbench.mpi.counters import OPERATIONS
 
 CPU, SENT, RECEIVED = (RANK.index(name) for name in ("cpu", "sent", "received"))
 MPI = KINDS.index("mpi")

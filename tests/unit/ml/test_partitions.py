@@ -13,7 +13,7 @@ import sklearn
 from workbench import blocks, place
 from workbench.ml import KMeans, LinearRegression, Recipe, Scale, StandardScaler
 from workbench.placement import sources
-from workbench.placement.materialize import materialize, optimized
+from workbench.placement.sources import materialize, optimized
 
 WHOLE = pd.DataFrame(np.random.default_rng(3).normal(size=(403, 12)), columns=list("abcdefghijkl"))
 

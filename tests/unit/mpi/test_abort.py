@@ -16,7 +16,7 @@ sys.modules["mpi4py"] = types.SimpleNamespace(
     rc=types.SimpleNamespace(),
     MPI=types.SimpleNamespace(COMM_WORLD=world, Is_initialized=lambda: True, Is_finalized=lambda: False),
 )
-from workbench.mpi import abort
+from workbench.mpi import context as abort
 
 abort._ABORT_TIMEOUT_S, abort._EXIT_DELAY_S = 0.01, {delay}
 abort.abort_world(int(sys.argv[1]))

@@ -8,9 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from workbench.mpi.call_state import CallState
-from workbench.mpi.counters import STEP, Counters, Meter
-from workbench.mpi.operation_names import OPERATIONS
-from workbench.mpi.size_bins import SIZES, size_bin
+from workbench.mpi.counters import OPERATIONS, SIZES, STEP, Counters, Meter, size_bin
 
 
 def counted(counters: Counters, nbytes: int) -> None:

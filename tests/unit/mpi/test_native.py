@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from workbench.errors import InvalidRequest, MPIMismatch, MPINotFound
 from workbench.launch.mpi_library import Library
-from workbench.mpi import compile as mpi_compile
+from workbench.mpi import native as mpi_compile
 from workbench.mpi.native import build, pointer
 
 NUMBERS = ["bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "float32", "float64"]

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from workbench.mpi.threads import end_copy
+from workbench.mpi.context import end_copy
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from support.patience import DEADLINE
 
 from workbench.errors import PlacementError
 from workbench.placement import from_results, sources
-from workbench.placement.alignment import is_aligned
+from workbench.placement.in_use import is_aligned
 from workbench.placement.pinning import Pin
 
 FRAME = pd.DataFrame({"a": [1, 2, 3], "b": list("xyz")})

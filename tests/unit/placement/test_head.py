@@ -6,7 +6,7 @@ import pytest
 from distributed import Client, Scheduler, Worker
 from distributed.comm import get_address_host_port
 
-from workbench.collective.head_call import keys_by_rank
+from workbench.collective.head import keys_by_rank
 from workbench.errors import InvalidRequest, RankLost
 from workbench.head.scheduler import RankMembershipPlugin
 from workbench.placement.head import fail_unrunnable

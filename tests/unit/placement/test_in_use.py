@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 from distributed.spill import SpillBuffer
 
-from workbench.placement.alignment import empty_aligned, is_aligned
-from workbench.placement.in_use import put_back, take
+from workbench.placement.in_use import empty_aligned, is_aligned, put_back, take
 
 ROWS = 10_000
 

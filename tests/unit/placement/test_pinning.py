@@ -11,7 +11,7 @@ from support.processes import until
 
 from workbench import blocks, map_blocks, place
 from workbench.placement import pinning
-from workbench.placement.alignment import is_aligned
+from workbench.placement.in_use import is_aligned
 
 TABLE = np.arange(4000.0).reshape(1000, 4)
 

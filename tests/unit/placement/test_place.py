@@ -26,7 +26,7 @@ from support.processes import until
 from workbench import blocks, map_blocks, place, run_on_ranks
 from workbench.errors import PlacementError
 from workbench.placement import sources
-from workbench.placement.alignment import is_aligned
+from workbench.placement.in_use import is_aligned
 
 ROWS = 1003
 TABLE = np.arange(ROWS * 3, dtype=np.float64).reshape(ROWS, 3)

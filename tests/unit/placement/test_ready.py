@@ -7,8 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from workbench.errors import CollectiveFailed, HeadUnreachable, RankLost
-from workbench.placement.pinning import Pin, cache_pin
-from workbench.placement.ready import wait_computed
+from workbench.placement.pinning import Pin, cache_pin, wait_computed
 
 PLACE = "mpi://192.0.2.1:1234"
 

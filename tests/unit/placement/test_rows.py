@@ -14,7 +14,7 @@ from scipy import sparse
 
 from workbench.errors import PlacementError
 from workbench.placement import rows
-from workbench.placement.alignment import empty_aligned, is_aligned
+from workbench.placement.in_use import empty_aligned, is_aligned
 from workbench.placement.pinning import Rank, select
 
 

@@ -8,7 +8,7 @@ import pytest
 from distributed import Scheduler, Worker
 from support.patience import DEADLINE
 
-from workbench.collective.rank_rpc import poll
+from workbench.collective.operation import poll
 from workbench.rank.worker import RankWorker, has_closed
 
 

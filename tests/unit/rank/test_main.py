@@ -18,8 +18,8 @@ from support.patience import DEADLINE
 
 from workbench.deploy import registry
 from workbench.deploy.record import Record
-from workbench.mpi.threads import SpmdThread
-from workbench.processes.process_id import ProcessId
+from workbench.host.processes import ProcessId
+from workbench.mpi.context import SpmdThread
 from workbench.rank import worker, world
 from workbench.rank.__main__ import _is_launcher
 from workbench.rank.world import _join_barrier, _result

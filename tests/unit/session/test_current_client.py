@@ -10,8 +10,8 @@ from distributed import Client
 
 import workbench
 from workbench.errors import HeadUnreachable, PlacementError
-from workbench.session import current_client as module
-from workbench.session.current_client import current_client
+from workbench.session import current as module
+from workbench.session.current import current_client
 
 
 def test_without_a_client_it_is_said_how_to_get_one(monkeypatch):

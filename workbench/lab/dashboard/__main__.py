@@ -18,7 +18,7 @@ from pathlib import Path
 from distributed.comm.core import connect
 
 from workbench.cancellation import run_to_end
-from workbench.comm.stream_bridge import bridge_streams
+from workbench.comm.unix_http import bridge_streams
 from workbench.deploy.connection import HeadConnection
 from workbench.errors import WorkbenchError
 from workbench.lab.dashboard import PREFIX

@@ -15,8 +15,7 @@ from workbench.lab.dashboard.color_scale import ColorScale
 from workbench.lab.dashboard.format import percent, short, size, span
 from workbench.lab.dashboard.page import Page
 from workbench.metrics.schema import KINDS, OPERATION
-from workbench.mpi.operation_names import OPERATIONS
-from workbench.mpi.size_bins import SIZE_BEGINS
+from workbench.mpi.counters import OPERATIONS, SIZE_BEGINS
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

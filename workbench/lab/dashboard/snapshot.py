@@ -11,8 +11,8 @@ import numpy as np
 
 from workbench.lab.dashboard import diagnosis
 from workbench.lab.dashboard.diagnosis import Wait
-from workbench.metrics.frames import places
 from workbench.metrics.schema import KINDS, RANK, TICK
+from workbench.metrics.tables import places
 from workbench.metrics.update import Layout, Update
 
 if TYPE_CHECKING:

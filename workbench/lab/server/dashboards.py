@@ -19,16 +19,14 @@ from typing import BinaryIO
 
 from workbench.cancellation import run_to_end
 from workbench.deploy import logs
-from workbench.deploy.lease import owns_lease
-from workbench.deploy.record import Record
+from workbench.deploy.record import Record, owns_lease
 from workbench.errors import LaunchError, StartError, StartTimeout
-from workbench.files import node_dirs
+from workbench.host import debug_log, node_dirs
+from workbench.host.processes import end
 from workbench.lab.dashboard import PREFIX
 from workbench.lab.server.blocking_files import DeadlineReader, records
 from workbench.lab.server.process import by_env
-from workbench.log import debug_log
-from workbench.log.printable import printable
-from workbench.processes.ending import end
+from workbench.text import printable
 
 MODULE = "workbench.lab.dashboard"
 """Module of the process: ``python -m MODULE NAME --socket PATH``; it ends at the end of its standard input."""

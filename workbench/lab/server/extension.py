@@ -12,6 +12,7 @@ from jupyter_server.extension.application import ExtensionApp
 from tornado import web
 from traitlets import Bool, Float
 
+from workbench.host import debug_log
 from workbench.lab.server.api import HandlerContext
 from workbench.lab.server.blocking_files import DeadlineReader
 from workbench.lab.server.dashboard_pages import ROUTE, ClusterPages
@@ -19,8 +20,7 @@ from workbench.lab.server.dashboards import IDLE, DashboardProcesses
 from workbench.lab.server.handlers import ROUTES
 from workbench.lab.server.kernels import Kernels
 from workbench.lab.server.state import LOOK, SELDOM, StateFeed
-from workbench.log import debug_log
-from workbench.session.notebook import SERVER
+from workbench.session.current import SERVER
 
 
 class ClusterHandler(ClusterPages, JupyterHandler):

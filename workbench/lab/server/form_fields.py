@@ -20,11 +20,11 @@ from workbench.commands.table import verbs
 from workbench.commands.verb import Argument
 from workbench.errors import InvalidRequest, WorkbenchError, did_you_mean
 from workbench.hints import PANEL, TERMINAL, label
+from workbench.host import debug_log
 from workbench.launch.allocation import current_allocation
 from workbench.launch.launchers import COMMANDS, answers, launcher
 from workbench.launch.mpiexec import available_cores
 from workbench.launch.options import GROUPS, SCHEDULERS
-from workbench.log import debug_log
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from typing import Any, BinaryIO
 
 from workbench.deploy import logs
 from workbench.errors import ClusterNotFound, did_you_mean
-from workbench.log.printable import colored
+from workbench.text import colored
 
 # Names of log files, without their ending: never a path.
 _FILE = re.compile(r"[A-Za-z0-9][\w.-]*")
@@ -85,7 +85,7 @@ def part(name: str, file: str, begin: int, *, key: str | None = None) -> dict[st
     Returns
     -------
     part : dict
-        ``text``, as of `workbench.log.printable.colored`, of at most 256 KiB of the file, ``next``: the first byte
+        ``text``, as of `workbench.text.colored`, of at most 256 KiB of the file, ``next``: the first byte
         of what follows, ``size`` of the file in bytes.
 
     Raises

@@ -16,7 +16,7 @@ from tempfile import TemporaryFile
 
 from workbench.cancellation import run_to_end
 from workbench.errors import LaunchError
-from workbench.log import debug_log
+from workbench.host import debug_log
 
 # Seconds between two polls for the end of a process, and for the end of a killed process.
 _LOOK, _KILLED = 0.05, 10.0

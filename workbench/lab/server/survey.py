@@ -16,7 +16,7 @@ from workbench.deploy.record import RECORD, Record, clusters_folder
 from workbench.errors import RecordError, WorkbenchError, from_fields
 from workbench.hints import PANEL
 from workbench.launch.interface import UNKNOWN, JobState, JobStatus
-from workbench.launch.poller import poller
+from workbench.launch.launchers import poller
 
 # Seconds between two removals of the records of ended clusters, and for their starters to read the reason before.
 _CLEAN, _READ = 10.0, 3.0

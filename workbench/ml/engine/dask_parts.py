@@ -26,14 +26,13 @@ from distributed.core import clean_exception
 from distributed.protocol.pickle import dumps
 
 from workbench.collective import serialize
-from workbench.collective.quiet import pause_periodic_callbacks
+from workbench.collective.rank import pause_periodic_callbacks
 from workbench.errors import HeadUnreachable, InvalidRequest, RankLost
 from workbench.ml.checks import Checks, make
 from workbench.ml.engine.parts import add
 from workbench.ml.engine.progress import Report
 from workbench.placement import pinning
-from workbench.placement.pinning import PinnedTask
-from workbench.placement.ready import wait_computed
+from workbench.placement.pinning import PinnedTask, wait_computed
 from workbench.session.head_client import ClientHead
 
 if TYPE_CHECKING:

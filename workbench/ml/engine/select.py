@@ -10,7 +10,7 @@ from distributed import get_worker
 from workbench import config
 from workbench.errors import InvalidRequest
 from workbench.mpi import context
-from workbench.mpi.threads import is_in_call
+from workbench.mpi.context import is_in_call
 
 if TYPE_CHECKING:
     from distributed import Client

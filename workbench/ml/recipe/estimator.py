@@ -25,7 +25,7 @@ from workbench.ml.recipe.fitted import Columns, FittedColumn, fitted
 from workbench.ml.recipe.part import RecipeChecks, RecipePart, of_weighed, statistics
 from workbench.ml.recipe.steps import Chain, chains
 from workbench.ml.transformer import Transformer
-from workbench.placement.materialize import with_final_partitions
+from workbench.placement.sources import with_final_partitions
 
 if TYPE_CHECKING:
     from sklearn.compose import ColumnTransformer

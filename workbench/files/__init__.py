@@ -1,1 +1,0 @@
-"""Files and folders: private, written as a whole, and those of a cluster on one node."""

@@ -1,0 +1,1 @@
+"""The host of a process: files of one user, folders of a node, the end of processes, ports, logs."""

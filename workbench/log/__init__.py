@@ -1,1 +1,0 @@
-"""The log at level debug, and foreign text made safe to show."""
