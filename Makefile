@@ -61,6 +61,7 @@ help:
 	@echo 'make test-mpi4py    the tests of mpi4py inside calls on 2 and 4 ranks, on each MPI, against plain communicators'
 	@echo 'make test-distributed  the tests of distributed with mpi:// and with ranks as workers, against tcp'
 	@echo 'make lint           format, lint, types and layers only, and the unit tests of the JupyterLab extension'
+	@echo 'make house          measure the sources: lines, modules, doors, and the files that a request passes'
 	@echo 'make docs           set up, build the documentation site into build/docs'
 	@echo 'make man            set up, write the manual page of the command into packaging/man'
 	@echo 'make bench-NAME     measure: startup, transport, collectives, apps, broadcast, spmd, idle, overhead, metrics, scaling, tune'

@@ -3,6 +3,7 @@ from __future__ import annotations
 import ast
 import itertools
 import json
+import re
 import subprocess
 import sys
 import tomllib
@@ -18,6 +19,8 @@ from packaging.utils import canonicalize_name
 from support.patience import DEADLINE
 
 PACKAGE = Path(__file__).parents[2] / "workbench"
+# Packages that only the command and users import.
+WINGS = {"bench", "lab", "ml", "torch", "tune"}
 
 
 @dataclass(frozen=True)
@@ -151,6 +154,23 @@ def test_no_files_import_each_other_in_a_circle():
     modules = graph.modules - {"workbench"}
 
     assert circles({module: graph.find_modules_directly_imported_by(module) & modules for module in modules}) == []
+
+
+def test_a_package_is_entered_by_the_doors_that_its_docstring_names():
+    graph, entered = grimp.build_graph("workbench", cache_dir=None), defaultdict(set)
+    for module in graph.modules:
+        package = f"{module}.".split(".")[1]
+        for other in graph.find_modules_directly_imported_by(module):
+            parts = other.split(".")
+            if len(parts) == 3 and parts[1] not in {package, *WINGS}:
+                entered[parts[1]].add(parts[2])
+
+    named = {}
+    for path in PACKAGE.glob("*/__init__.py"):
+        if path.parent.name not in WINGS:
+            text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+            named[path.parent.name] = set(re.findall(r"`(\w+)`", text.partition("Doors: ")[2].partition("\n\n")[0]))
+    assert entered == {package: doors for package, doors in named.items() if doors}
 
 
 BASE = {"cancellation", "config", "errors", "hints", "session", "text"}

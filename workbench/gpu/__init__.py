@@ -1,1 +1,4 @@
-"""GPUs: the devices of each rank, their load and memory, and whether MPI can send from their memory."""
+"""GPUs: the devices of each rank, their load and memory, and whether MPI can send from their memory.
+
+Doors: `devices`, `tensors`, `visible`.
+"""

@@ -1,1 +1,4 @@
-"""The host of a process: files of one user, folders of a node, the end of processes, ports, logs."""
+"""The host of a process: files of one user, folders of a node, the end of processes, ports, logs.
+
+Doors: `debug_log`, `files`, `guard`, `node_dirs`, `output`, `parent_death`, `ports`, `processes`, `stub`.
+"""

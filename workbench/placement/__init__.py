@@ -1,1 +1,4 @@
-"""How blocks get to their ranks and stay there: one block per rank."""
+"""How blocks get to their ranks and stay there: one block per rank.
+
+Doors: `from_results`, `globals`, `head`, `in_use`, `inside`, `layout`, `pinning`, `place`, `rows`, `sources`.
+"""

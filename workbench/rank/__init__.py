@@ -1,5 +1,7 @@
 """The process of a rank: rank i of a world is Dask worker i.
 
+Doors: `world`.
+
 On a rank, `current` returns its communicators and its place in the world::
 
     def hello():
