@@ -149,6 +149,11 @@ lint: .venv/.test
 		export PATH="$(CURDIR)/.venv/bin:$$node:$$PATH" && \
 		printf '%s\n' mypy 'cd extension && jlpm install --immutable && jlpm check' | xargs -P 2 -I @ sh -c @
 
+# Fails where a measure is above its limit in .ci/house.py.
+.PHONY: house
+house: .venv/.test
+	.venv/bin/python .ci/house.py
+
 # A warning is an error, and nothing is downloaded. Notebooks have outputs where the tests have executed them:
 #     mkdir -p build/notebooks && WORKBENCH_EXECUTED=build/notebooks make test-long docs
 .PHONY: docs
