@@ -7,16 +7,20 @@ import subprocess
 import sys
 from itertools import product
 
+import numpy as np
 import psutil
 import pytest
 from support.processes import DEADLINE
 
 from benchmarks import overhead
+from benchmarks.engines import compare_engines
 from workbench.bench import arms, turns
 from workbench.bench.bare_fits import Order
 from workbench.errors import LaunchError
 from workbench.launch import mpi_library
+from workbench.ml import KMeans, StandardScaler
 
+X = np.random.default_rng(11).normal(size=(1003, 5))
 PROGRAM = "workbench.bench.bare_fits"
 
 
@@ -71,3 +75,19 @@ def test_what_computes_on_a_block_is_imported_without_dask():
     told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=DEADLINE)
 
     assert told.stdout == "[]\n"
+
+
+def test_engines_are_compared_side_by_side(client4, capsys):
+    table = compare_engines(KMeans(4, random_state=5), X)
+
+    assert list(table.index) == ["dask", "mpi"]
+    assert table["seconds"].min() > 0
+    assert table.loc["dask", "iterations"] == table.loc["mpi", "iterations"]
+    assert table[["cluster_centers_", "inertia_"]].to_numpy().max() < 1e-12
+    assert "cluster_centers_" in capsys.readouterr().out
+
+
+def test_engines_are_compared_with_one_weight_for_all_rows(client4):
+    table = compare_engines(StandardScaler(), X, sample_weight=2.0)
+
+    assert table[["mean_", "var_"]].to_numpy().max() < 1e-12

@@ -33,7 +33,6 @@ from workbench.ml import (
     LogisticRegression,
     NearestNeighbors,
     StandardScaler,
-    compare_engines,
 )
 from workbench.ml.checks import Checks
 from workbench.ml.data import Data
@@ -154,22 +153,6 @@ def test_engines_draw_the_same_first_centers(client4):
 
     np.testing.assert_allclose(*found, rtol=1e-12)
     np.testing.assert_allclose(found[0], KMeans(4, random_state=5).fit(X).cluster_centers_, rtol=1e-12)
-
-
-def test_engines_are_compared_side_by_side(client4, capsys):
-    table = compare_engines(KMeans(4, random_state=5), X)
-
-    assert list(table.index) == ["dask", "mpi"]
-    assert table["seconds"].min() > 0
-    assert table.loc["dask", "iterations"] == table.loc["mpi", "iterations"]
-    assert table[["cluster_centers_", "inertia_"]].to_numpy().max() < 1e-12
-    assert "cluster_centers_" in capsys.readouterr().out
-
-
-def test_engines_are_compared_with_one_weight_for_all_rows(client4):
-    table = compare_engines(StandardScaler(), X, sample_weight=2.0)
-
-    assert table[["mean_", "var_"]].to_numpy().max() < 1e-12
 
 
 def test_auto_is_mpi_where_one_world_holds_all_blocks(client4):

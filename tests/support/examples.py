@@ -14,7 +14,6 @@ ON_RANKS = {
         "collective.broadcast",
         "metrics.profile",
         "metrics.report",
-        "ml.engine_comparison",
         "mpi.native",
         "placement.layout",
         "placement.place",

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from workbench.ml.decomposition.estimators import PCA, TruncatedSVD
-    from workbench.ml.engine_comparison import compare_engines
     from workbench.ml.kmeans.estimator import KMeans
     from workbench.ml.linear.estimators import LinearRegression, Ridge
     from workbench.ml.logistic.estimator import LogisticRegression
@@ -35,7 +34,6 @@ _HOME = {
     "StandardScaler": "workbench.ml.scaler.estimator",
     "TargetMean": "workbench.ml.recipe.steps",
     "TruncatedSVD": "workbench.ml.decomposition.estimators",
-    "compare_engines": "workbench.ml.engine_comparison",
 }
 
 PRELOAD = (
@@ -63,7 +61,6 @@ __all__ = [
     "StandardScaler",
     "TargetMean",
     "TruncatedSVD",
-    "compare_engines",
 ]
 
 

@@ -1,4 +1,4 @@
-"""Comparison of the engines by the same fit."""
+"""Comparison of the engines by the same fit, from a notebook of a clone."""
 
 from __future__ import annotations
 
@@ -34,17 +34,6 @@ def compare_engines(estimator: Estimator, X: Any, y: Any = None, sample_weight: 
     pandas.DataFrame
         Index: the engines. Columns: ``seconds``; ``iterations`` of iterative estimators; for each fitted array or
         number the largest difference between the engines, relative to the largest value.
-
-    Examples
-    --------
-    >>> from workbench.ml import KMeans
-    >>> X = np.random.default_rng(0).normal(size=(1000, 2))
-    >>> table = compare_engines(KMeans(2, random_state=0), X)  # doctest: +ELLIPSIS
-          seconds  iterations  ...
-    dask ...
-    mpi ...
-    >>> sorted(table)
-    ['cluster_centers_', 'inertia_', 'iterations', 'seconds']
     """
     arguments = dict(zip(("X", "y", "sample_weight"), placed((X, y, sample_weight), "mpi"), strict=True))
     arguments = {name: value for name, value in arguments.items() if value is not None}
@@ -66,7 +55,7 @@ def compare_engines(estimator: Estimator, X: Any, y: Any = None, sample_weight: 
         for row in rows.values():
             row[name] = float(apart / (np.abs(value).max(initial=0.0) or 1.0))
     table = pd.DataFrame.from_dict(rows, orient="index")
-    print(table.to_string(float_format="{:.3g}".format))  # noqa: T201  (the table is output for the user)
+    print(table.to_string(float_format="{:.3g}".format))
     return table
 
 
