@@ -10,15 +10,16 @@ import pytest
 from distributed import futures_of, get_worker, wait
 from joblib import parallel_config
 from sklearn.base import clone
+from sklearn.impute import SimpleImputer
 from sklearn.model_selection import GridSearchCV, RandomizedSearchCV, cross_val_score
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import TargetEncoder
+from sklearn.preprocessing import KBinsDiscretizer, OneHotEncoder, StandardScaler, TargetEncoder
 from support.processes import DEADLINE
+from support.recipes import MEANS, ONE_HOT
 
 from workbench import place, run_on_ranks
 from workbench.ml import LogisticRegression
 from workbench.ml.recipe.estimator import Recipe
-from workbench.ml.recipe.steps import Bucketize, Impute, OneHot, Scale, TargetMean
 
 ROWS = 1003
 RANDOM = np.random.default_rng(9)
@@ -32,10 +33,10 @@ FLIGHTS = pd.DataFrame(
 LATE = pd.Series(RANDOM.normal(size=ROWS) + FLIGHTS["hour"] / 12 > 1.5, name="late")
 # By number, so that the same steps are for arrays.
 STEPS = [
-    ([Impute("median"), Scale()], [0, 1]),
-    (OneHot(), [2]),
-    (Bucketize(4), [1]),
-    ([Impute("most_frequent"), TargetMean()], [2]),
+    ([SimpleImputer(strategy="median"), StandardScaler()], [0, 1]),
+    (ONE_HOT, [2]),
+    (KBinsDiscretizer(4, encode="ordinal"), [1]),
+    ([SimpleImputer(strategy="most_frequent"), MEANS], [2]),
     # The labels of the target are found in a pass before that over the rows.
     (TargetEncoder(), [1]),
 ]
@@ -95,7 +96,9 @@ def test_the_blocks_stay_where_they_are(client4):
 
 
 @BOTH
-@pytest.mark.parametrize("steps", [STEPS, [STEPS[0], (OneHot(sparse_output=True), [2])]], ids=["dense", "sparse"])
+@pytest.mark.parametrize(
+    "steps", [STEPS, [STEPS[0], (OneHotEncoder(handle_unknown="ignore"), [2])]], ids=["dense", "sparse"]
+)
 def test_a_pipeline_is_fitted_on_the_ranks(client4, engine, steps):
     def pipeline(**options):
         return make_pipeline(Recipe(steps, **options), LogisticRegression(tol=1e-8, **options))

@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from sklearn.base import clone
+from sklearn.preprocessing import OneHotEncoder, TargetEncoder
 
 from workbench.ml.engine.parts import LocalParts
 from workbench.ml.recipe.fitted import Columns, fitted
@@ -24,6 +25,8 @@ FLIGHTS = pd.DataFrame(
     }
 )
 DELAY = RANDOM.normal(size=ROWS) + FLIGHTS["hour"].to_numpy() / 6 + (FLIGHTS["carrier"] == "DL")
+ONE_HOT = OneHotEncoder(handle_unknown="ignore", sparse_output=False)
+MEANS = TargetEncoder(target_type="continuous")
 PARTS = pytest.mark.parametrize("parts", [1, 2, 5])
 
 

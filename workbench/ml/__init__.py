@@ -15,24 +15,17 @@ if TYPE_CHECKING:
     from workbench.ml.logistic.estimator import LogisticRegression
     from workbench.ml.neighbors.estimator import NearestNeighbors
     from workbench.ml.recipe.estimator import Recipe
-    from workbench.ml.recipe.steps import Bucketize, Impute, Keep, OneHot, Scale, TargetMean
     from workbench.ml.scaler.estimator import StandardScaler
 
 _HOME = {
-    "Bucketize": "workbench.ml.recipe.steps",
-    "Impute": "workbench.ml.recipe.steps",
     "KMeans": "workbench.ml.kmeans.estimator",
-    "Keep": "workbench.ml.recipe.steps",
     "LinearRegression": "workbench.ml.linear.estimators",
     "LogisticRegression": "workbench.ml.logistic.estimator",
     "NearestNeighbors": "workbench.ml.neighbors.estimator",
-    "OneHot": "workbench.ml.recipe.steps",
     "PCA": "workbench.ml.decomposition.estimators",
     "Recipe": "workbench.ml.recipe.estimator",
     "Ridge": "workbench.ml.linear.estimators",
-    "Scale": "workbench.ml.recipe.steps",
     "StandardScaler": "workbench.ml.scaler.estimator",
-    "TargetMean": "workbench.ml.recipe.steps",
     "TruncatedSVD": "workbench.ml.decomposition.estimators",
 }
 
@@ -47,19 +40,13 @@ PRELOAD = (
 
 __all__ = [
     "PCA",
-    "Bucketize",
-    "Impute",
     "KMeans",
-    "Keep",
     "LinearRegression",
     "LogisticRegression",
     "NearestNeighbors",
-    "OneHot",
     "Recipe",
     "Ridge",
-    "Scale",
     "StandardScaler",
-    "TargetMean",
     "TruncatedSVD",
 ]
 

@@ -6,18 +6,18 @@ import numpy as np
 import pandas as pd
 import pytest
 from scipy import sparse
+from sklearn import preprocessing
+from sklearn.impute import SimpleImputer
+from support.recipes import ONE_HOT
 
 from workbench.ml import (
     PCA,
-    Impute,
     KMeans,
     LinearRegression,
     LogisticRegression,
     NearestNeighbors,
-    OneHot,
     Recipe,
     Ridge,
-    Scale,
     StandardScaler,
     TruncatedSVD,
 )
@@ -52,7 +52,7 @@ CASES = [(name, np.asarray, False, FIRST_EMPTY) for name in MODELS]
 CASES += [(name, sparse.csr_array, True, LAST_EMPTY) for name in [*MODELS][:-3]]
 
 
-SCALED = [(Scale(), [0, 1])]
+SCALED = [(preprocessing.StandardScaler(), [0, 1])]
 
 
 def laid_out(client, data, sizes):
@@ -103,7 +103,7 @@ def test_neighbors_are_those_of_all_rows(client, sizes):
 def test_a_table_may_have_blocks_without_rows(client, sizes):
     table = pd.DataFrame(X, columns=["a", "b", "c"]).assign(label=LABELS)
     placed = laid_out(client, table, sizes)
-    recipe = Recipe([([Impute("median"), Scale()], ["a"]), (OneHot(), ["label"])])
+    recipe = Recipe([([SimpleImputer(strategy="median"), preprocessing.StandardScaler()], ["a"]), (ONE_HOT, ["label"])])
 
     np.testing.assert_allclose(recipe.fit_transform(placed).compute(), recipe.fit_transform(table), atol=1e-9)
     model = LogisticRegression(tol=1e-8).fit(placed[["a", "b", "c"]], placed["label"])

@@ -13,9 +13,9 @@ from sklearn.compose import ColumnTransformer
 from sklearn.impute import SimpleImputer
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import TargetEncoder
-from support.recipes import DELAY, FLIGHTS, PARTS, ROWS, CountedParts, in_parts
+from support.recipes import DELAY, FLIGHTS, MEANS, PARTS, ROWS, CountedParts, in_parts
 
-from workbench.ml import Recipe, TargetMean
+from workbench.ml import Recipe
 from workbench.ml.recipe.folds import fold_of
 from workbench.ml.recipe.part import RecipePart, statistics
 
@@ -95,9 +95,7 @@ def test_a_weight_of_two_is_a_label_twice_and_a_weight_of_zero_is_no_class():
 
 def test_the_classes_are_found_in_a_pass_over_the_target_before_the_pass_over_the_rows():
     step = TargetEncoder()
-    chains = [
-        column.chain for column in Recipe([(step, COLUMNS), (TargetMean(), "hour")]).fit(FLIGHTS, NUMBERS).columns_
-    ]
+    chains = [column.chain for column in Recipe([(step, COLUMNS), (MEANS, "hour")]).fit(FLIGHTS, NUMBERS).columns_]
     parts = CountedParts([RecipePart(FLIGHTS, NUMBERS, None, 0)] * 3)
     statistics(parts, chains)
     assert parts.called == ["classes", "statistics"]
@@ -134,10 +132,9 @@ def test_labels_of_dask_are_those_of_an_array(client, y):
 @pytest.mark.parametrize(
     ("step", "y", "sentence"),
     [
-        (TargetMean(), LATE, r"TargetMean\(\) needs a target of numbers.*TargetEncoder\(\) of scikit-learn"),
-        (TargetEncoder(target_type="continuous"), LATE, "needs a target of numbers"),
-        (TargetMean(), pd.date_range("2026", periods=ROWS), r"its dtype is datetime64"),
-        (TargetMean(), np.full(ROWS, "nan"), "Input y contains NaN"),
+        (MEANS, LATE, r"needs a target of numbers.*Pass target_type='auto' for labels"),
+        (MEANS, pd.date_range("2026", periods=ROWS), r"its dtype is datetime64"),
+        (MEANS, np.full(ROWS, "nan"), "Input y contains NaN"),
         (
             TargetEncoder(target_type="binary"),
             GRADE,

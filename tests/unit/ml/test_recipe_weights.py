@@ -8,21 +8,22 @@ import dask.array as da
 import dask.dataframe as dd
 import numpy as np
 import pytest
-from sklearn import preprocessing
+from sklearn.impute import SimpleImputer
 from sklearn.pipeline import make_pipeline
-from support.recipes import DELAY, FLIGHTS, PARTS, ROWS, in_parts
+from sklearn.preprocessing import KBinsDiscretizer, StandardScaler, TargetEncoder
+from support.recipes import DELAY, FLIGHTS, MEANS, ONE_HOT, PARTS, ROWS, in_parts
 
-from workbench.ml import Bucketize, Impute, LogisticRegression, OneHot, Recipe, Scale, TargetMean
+from workbench.ml import LogisticRegression, Recipe
 from workbench.ml.recipe.statistics import POINTS, Spread
 
 
 @PARTS
 def test_a_weight_of_two_is_a_row_twice(parts):
     steps = [
-        ([Impute(), Scale()], ["distance"]),
-        ([Impute("median"), Bucketize(6)], ["distance"]),
-        ([Impute("most_frequent"), OneHot()], ["carrier"]),
-        (TargetMean(), ["carrier", "origin"]),
+        ([SimpleImputer(), StandardScaler()], ["distance"]),
+        ([SimpleImputer(strategy="median"), KBinsDiscretizer(6, encode="ordinal")], ["distance"]),
+        ([SimpleImputer(strategy="most_frequent"), ONE_HOT], ["carrier"]),
+        (MEANS, ["carrier", "origin"]),
     ]
     weight = np.random.default_rng(3).integers(0, 4, size=ROWS)
     often = np.repeat(np.arange(ROWS), weight)
@@ -34,9 +35,11 @@ def test_a_weight_of_two_is_a_row_twice(parts):
 
 def test_weights_may_be_any_numbers():
     weight = np.random.default_rng(3).uniform(0.001, 0.01, size=ROWS)
-    recipe = Recipe([(Scale(), "hour"), (TargetMean(smooth=0.02), "origin")]).fit(FLIGHTS, DELAY, weight)
+    recipe = Recipe([(StandardScaler(), "hour"), (TargetEncoder(target_type="continuous", smooth=0.02), "origin")]).fit(
+        FLIGHTS, DELAY, weight
+    )
     found = recipe.transform(FLIGHTS)
-    scaler = preprocessing.StandardScaler().fit(FLIGHTS[["hour"]], sample_weight=weight)
+    scaler = StandardScaler().fit(FLIGHTS[["hour"]], sample_weight=weight)
     here = (FLIGHTS["origin"] == "JFK").to_numpy()
     share = weight[here].sum() / (weight[here].sum() + 0.02)
     mean = share * np.average(DELAY[here], weights=weight[here]) + (1 - share) * np.average(DELAY, weights=weight)
@@ -83,7 +86,7 @@ def test_the_median_of_weights_that_have_no_exact_sums_is_that_of_any_number_of_
 
 
 def test_all_rows_of_a_dask_collection_may_have_one_weight(client):
-    steps = [([Impute(), Scale()], ["distance"])]
+    steps = [([SimpleImputer(), StandardScaler()], ["distance"])]
     there = Recipe(steps).fit(dd.from_pandas(FLIGHTS, npartitions=3), sample_weight=2)
     here = Recipe(steps).fit(FLIGHTS, sample_weight=2)
 
@@ -92,9 +95,9 @@ def test_all_rows_of_a_dask_collection_may_have_one_weight(client):
 
 def test_weights_go_to_the_steps_of_a_pipeline():
     weight = np.random.default_rng(3).uniform(size=ROWS)
-    pipeline = make_pipeline(Recipe([(Scale(), "hour")]), LogisticRegression(tol=1e-8))
+    pipeline = make_pipeline(Recipe([(StandardScaler(), "hour")]), LogisticRegression(tol=1e-8))
     pipeline.fit(FLIGHTS, DELAY > 2, recipe__sample_weight=weight, logisticregression__sample_weight=weight)
-    rows = Recipe([(Scale(), "hour")]).fit_transform(FLIGHTS, sample_weight=weight)
+    rows = Recipe([(StandardScaler(), "hour")]).fit_transform(FLIGHTS, sample_weight=weight)
 
     np.testing.assert_array_equal(pipeline[0].transform(FLIGHTS), rows)
     expected = LogisticRegression(tol=1e-8).fit(rows, DELAY > 2, weight)
@@ -102,7 +105,7 @@ def test_weights_go_to_the_steps_of_a_pipeline():
 
 
 def test_weights_that_cannot_be_are_refused():
-    recipe = Recipe([(Scale(), "hour")])
+    recipe = Recipe([(StandardScaler(), "hour")])
     with pytest.raises(ValueError, match="at least one non-zero"):
         recipe.fit(FLIGHTS, sample_weight=np.zeros(ROWS))
     with pytest.raises(ValueError, match="Negative values in data passed to `sample_weight`"):

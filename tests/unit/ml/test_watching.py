@@ -5,9 +5,10 @@ from __future__ import annotations
 import dask.array as da
 import numpy as np
 import pytest
+from sklearn import preprocessing
 from tqdm import tqdm
 
-from workbench.ml import PCA, LinearRegression, NearestNeighbors, Recipe, Ridge, Scale, StandardScaler, TruncatedSVD
+from workbench.ml import PCA, LinearRegression, NearestNeighbors, Recipe, Ridge, StandardScaler, TruncatedSVD
 from workbench.ml.engine import verbose
 from workbench.ml.engine.progress import Sender
 
@@ -24,7 +25,7 @@ PASSES = pytest.mark.parametrize(
         (TruncatedSVD(solver="gram"), ["gram"]),
         (StandardScaler(), ["moments"]),
         (NearestNeighbors(), ["rows"]),
-        (Recipe([(Scale(), [0, 1])]), ["statistics"]),
+        (Recipe([(preprocessing.StandardScaler(), [0, 1])]), ["statistics"]),
     ],
     ids=lambda given: type(given).__name__,
 )

@@ -41,15 +41,13 @@ class Recipe(Transformer, Estimator):
     steps : list
         List of pairs ``(steps, columns)``. Steps are transformers of scikit-learn: ``SimpleImputer``,
         ``StandardScaler``, ``OneHotEncoder``, ``KBinsDiscretizer``, ``TargetEncoder``, ``"passthrough"``, or a
-        ``SimpleImputer`` and one of these in a list or a pipeline. `Impute`, `Scale`, `OneHot`, `Bucketize`,
-        `TargetMean` and `Keep` return them. Other valid steps are transformers without a fit, for example
-        ``FunctionTransformer`` and ``PolynomialFeatures``, and fitted ones in a ``FrozenEstimator``; they are applied
-        to all their columns together, or to a series if one column is named alone and not in a list, as vectorizers
-        of text need it. Parameters without a meaning here raise an error. Columns are a name, a number, a list or
-        slice of these, or a function from the dataframe to these, for example
-        ``sklearn.compose.make_column_selector``. A slice of names includes the last one. A number is a position, as
-        in scikit-learn; if labels of the dataframe are numbers, it is a label. Each column has its own result. Other
-        columns are dropped.
+        ``SimpleImputer`` and one of these in a list or a pipeline. Other valid steps are transformers without a fit,
+        for example ``FunctionTransformer``, and fitted ones in a ``FrozenEstimator``; they are applied to all their
+        columns together, or to a series if one column is named alone, as vectorizers of text need it. Parameters
+        without a meaning here raise an error. Columns are a name, a number, a list or slice of these, or a function
+        from the dataframe to these, for example ``sklearn.compose.make_column_selector``. A slice of names includes the
+        last one. A number is a position, as in scikit-learn; if labels of the dataframe are numbers, it is a label.
+        Each column has its own result. Other columns are dropped.
     engine : {"auto", "mpi", "dask", "local"}, default="auto"
         See `workbench.ml.engine.fitting.fit`.
     verbose : int, default=0
@@ -89,9 +87,11 @@ class Recipe(Transformer, Estimator):
     Examples
     --------
     >>> import pandas as pd
-    >>> from workbench.ml import Impute, OneHot, Recipe, Scale
+    >>> from sklearn.impute import SimpleImputer
+    >>> from sklearn.preprocessing import OneHotEncoder, StandardScaler
     >>> flights = pd.DataFrame({"distance": [100.0, None, 300.0], "carrier": ["AA", "UA", "AA"]})
-    >>> recipe = Recipe([([Impute("median"), Scale()], "distance"), (OneHot(), "carrier")])
+    >>> numbers = [SimpleImputer(strategy="median"), StandardScaler()]
+    >>> recipe = Recipe([(numbers, "distance"), (OneHotEncoder(sparse_output=False), "carrier")])
     >>> recipe.fit_transform(flights).round(2)
     array([[-1.22,  1.  ,  0.  ],
            [ 0.  ,  0.  ,  1.  ],
@@ -126,8 +126,7 @@ class Recipe(Transformer, Estimator):
         X : dataframe, array, or Dask dataframe or array of shape (rows, columns)
             The table.
         y : array-like, or Dask array or series of shape (rows,), default=None
-            The target; only a ``TargetEncoder`` needs it. Numbers, booleans or labels; numbers for ``"continuous"``,
-            the type of `TargetMean`.
+            The target; only a ``TargetEncoder`` needs it. Numbers, booleans or labels; numbers for ``"continuous"``.
         sample_weight : float, array-like, or Dask array or series of shape (rows,), default=None
             Weights of the rows. A row of weight 2 counts as two rows in all statistics, and a row of weight 0 does not
             count. None: all 1.
@@ -183,7 +182,7 @@ class Recipe(Transformer, Estimator):
         Returns
         -------
         ndarray, scipy.sparse.csr_array or dask.array.Array of shape (rows, names), float64
-            In CSR format if a step returns sparse rows, for example `OneHot(sparse_output=True)`; a Dask array has
+            In CSR format if a step returns sparse rows, for example ``OneHotEncoder()``; a Dask array has
             chunks in this format. Lazy if X is a Dask collection; the lengths of the chunks are unknown if X is a
             dataframe that is not placed.
         """
@@ -208,7 +207,7 @@ class Recipe(Transformer, Estimator):
     def get_feature_names_out(self, input_features: Any = None) -> _Array:
         """Return the names of the columns of `transform`.
 
-        A name that several steps return has the name of its step as a prefix, for example ``bucketize__distance``.
+        A name that several steps return has the class of its step as a prefix, for example ``kbinsdiscretizer__hour``.
 
         Parameters
         ----------
@@ -245,7 +244,7 @@ class Recipe(Transformer, Estimator):
         needs_target = any(isinstance(chain.encoder, TargetEncoder) for chain in chains)
         if needs_target and y is None:
             raise ValueError(
-                "This Recipe requires y to be passed, but the target y is None. TargetMean() needs the target."
+                "This Recipe requires y to be passed, but the target y is None. TargetEncoder() needs the target."
             )
         checks = RecipeChecks(type(self).__name__)
         data = training(checks, X, y if needs_target else None, weight, self.engine)
@@ -263,7 +262,9 @@ class Recipe(Transformer, Estimator):
             chosen = columns(frame) if callable(columns) else columns
             result += chains(_positions(chosen, labels), labels, steps, is_series=_is_one(chosen))
         if not result:
-            raise ValueError("a Recipe needs at least one column. Pass steps, for example [(Scale(), ['distance'])].")
+            raise ValueError(
+                "a Recipe needs at least one column. Pass steps, for example [(StandardScaler(), ['distance'])]."
+            )
         return tuple(result)
 
     def _steps_of(self, names: _Array) -> list[tuple[str, str]]:
@@ -292,7 +293,9 @@ class Recipe(Transformer, Estimator):
 def _pair(entry: Any) -> tuple[Any, Any]:
     """Return the steps and the columns of an entry of `Recipe.steps`."""
     if not isinstance(entry, tuple | list) or len(entry) != 2:
-        raise TypeError(f"{entry!r} is not a pair of steps and columns. Pass, for example, (Scale(), ['distance']).")
+        raise TypeError(
+            f"{entry!r} is not a pair of steps and columns. Pass, for example, (StandardScaler(), ['distance'])."
+        )
     return entry[0], entry[1]
 
 

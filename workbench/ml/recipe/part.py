@@ -118,8 +118,8 @@ def _numeric(target: _Array) -> _Array:
         return _known(target.astype(np.float64, copy=False))
     except (TypeError, ValueError) as error:
         raise ValueError(
-            f"TargetMean() needs a target of numbers, for example y == 'yes' ({error}). Use TargetEncoder() of "
-            "scikit-learn for labels."
+            f"TargetEncoder(target_type='continuous') needs a target of numbers, for example y == 'yes' ({error}). "
+            "Pass target_type='auto' for labels."
         ) from error
 
 
@@ -143,7 +143,8 @@ def numbers_of(values: pd.Series[Any], label: Any) -> _Array:
         numbers: _Array = values.to_numpy(dtype=np.float64, na_value=np.nan)
     except (TypeError, ValueError) as error:
         raise ValueError(
-            f"column {label!r} has values that are not numbers ({error}). Use OneHot() or TargetMean() for categories."
+            f"column {label!r} has values that are not numbers ({error}). Use OneHotEncoder() or "
+            "TargetEncoder() for categories."
         ) from error
     if np.isinf(numbers).any():
         raise ValueError(f"Input X contains infinity or a value too large for float64, in column {label!r}")

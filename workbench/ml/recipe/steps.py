@@ -1,8 +1,7 @@
-"""The steps of a recipe: transformers of scikit-learn, short names for some, and the statistics that they need."""
+"""The steps of a recipe: transformers of scikit-learn, and the statistics that they need."""
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from numbers import Integral, Real
@@ -15,19 +14,12 @@ from sklearn.impute import SimpleImputer
 from sklearn.pipeline import Pipeline
 from sklearn.preprocessing import KBinsDiscretizer, OneHotEncoder, PolynomialFeatures, StandardScaler, TargetEncoder
 
-from workbench.ml.recipe.encoders import discretizer
 from workbench.ml.recipe.part import Column
 
 _STRATEGIES = ("mean", "median", "most_frequent", "constant")
 
-# Names of encoders, as prefixes of columns with the same name.
-_NAMES = {
-    StandardScaler: "scale",
-    OneHotEncoder: "onehot",
-    KBinsDiscretizer: "bucketize",
-    TargetEncoder: "targetmean",
-    type(None): "keep",
-}
+# Encoders of one column; None: numbers stay unchanged.
+_ENCODERS = {StandardScaler, OneHotEncoder, KBinsDiscretizer, TargetEncoder, type(None)}
 # Parameters that are valid with their default values only, and other values with the same meaning.
 _ONLY: dict[type, dict[str, tuple[Any, ...]]] = {
     SimpleImputer: {"missing_values": (None, pd.NA), "add_indicator": ()},
@@ -48,152 +40,6 @@ _ONLY: dict[type, dict[str, tuple[Any, ...]]] = {
 }
 
 
-def Impute(strategy: str = "mean", fill_value: Any = None) -> Any:  # noqa: N802  (named like the classes of steps)
-    """Replace missing values; valid before another step of the same columns, or alone.
-
-    Parameters
-    ----------
-    strategy : {"mean", "median", "most_frequent", "constant"}, default="mean"
-        The replacement. The median is exact if each block has at most 8192 different numbers; otherwise its position is
-        wrong by at most 1/16384 of all rows. Of several most frequent values the smallest is used. A column without any
-        number is filled with 0.
-    fill_value : number or str, default=None
-        The value for ``"constant"``.
-
-    Returns
-    -------
-    sklearn.impute.SimpleImputer
-        A step.
-
-    Raises
-    ------
-    ValueError
-        If the strategy is not valid, or the constant is missing.
-    """
-    if strategy not in _STRATEGIES:
-        raise ValueError(f"Impute(strategy={strategy!r}) is not valid. Choose one of {', '.join(_STRATEGIES)}.")
-    if strategy == "constant" and fill_value is None:
-        raise ValueError('Impute("constant") needs a constant. Pass fill_value.')
-    return SimpleImputer(strategy=strategy, fill_value=fill_value)
-
-
-def Keep() -> str:  # noqa: N802  (as `Impute`)
-    """Keep numbers unchanged.
-
-    Returns
-    -------
-    str
-        The step ``"passthrough"`` of scikit-learn.
-    """
-    return "passthrough"
-
-
-def Scale(*, with_mean: bool = True, with_std: bool = True) -> Any:  # noqa: N802  (as `Impute`)
-    """Scale numbers to mean 0 and variance 1, like `workbench.ml.StandardScaler`; missing numbers stay missing.
-
-    Parameters
-    ----------
-    with_mean : bool, default=True
-        Whether the mean is subtracted.
-    with_std : bool, default=True
-        Whether numbers are divided by their standard deviation.
-
-    Returns
-    -------
-    sklearn.preprocessing.StandardScaler
-        A step.
-    """
-    return StandardScaler(with_mean=with_mean, with_std=with_std)
-
-
-def OneHot(*, sparse_output: bool = False) -> Any:  # noqa: N802  (as `Impute`)
-    """Return a column of zeros and ones per category; missing values are a category if the fit has any.
-
-    A category that did not occur in the fit becomes all zeros.
-
-    Parameters
-    ----------
-    sparse_output : bool, default=False
-        Whether the recipe returns a matrix in CSR format; one step with this parameter applies to all columns.
-
-    Returns
-    -------
-    sklearn.preprocessing.OneHotEncoder
-        A step.
-    """
-    return OneHotEncoder(handle_unknown="ignore", sparse_output=sparse_output)
-
-
-def Bucketize(  # noqa: N802  (as `Impute`)
-    buckets: int = 5, edges: Sequence[float] | None = None, *, one_hot: bool = False
-) -> Any:
-    """Replace numbers by the numbers of their buckets, from 0.
-
-    Missing numbers stay missing; with `one_hot` they become all zeros.
-
-    Parameters
-    ----------
-    buckets : int, default=5
-        Number of quantile buckets, with equal numbers of rows as far as equal values allow this. The quantiles have the
-        precision of the median of `Impute`.
-    edges : sequence of float, default=None
-        The edges in place of quantiles, including the outer ones. Numbers outside are in the first or last bucket.
-    one_hot : bool, default=False
-        Whether to return a column of zeros and ones per bucket.
-
-    Returns
-    -------
-    sklearn.preprocessing.KBinsDiscretizer or sklearn.frozen.FrozenEstimator
-        A step; with `edges` a fitted discretizer.
-
-    Raises
-    ------
-    ValueError
-        If the number of buckets is less than two, or the edges are not in ascending order.
-    """
-    if buckets < 2:
-        raise ValueError(f"Bucketize(buckets={buckets}) is not valid. Choose at least 2 buckets.")
-    step = KBinsDiscretizer(buckets, encode="onehot-dense" if one_hot else "ordinal")
-    if edges is None:
-        return step
-    if len(edges) < 3 or any(right <= left for left, right in itertools.pairwise(edges)):
-        raise ValueError(f"Bucketize(edges={list(edges)}) is not valid. Pass at least 3 numbers in ascending order.")
-    return FrozenEstimator(discretizer(step, np.asarray(edges, dtype=np.float64)))
-
-
-def TargetMean(folds: int = 5, smooth: float | str = "auto") -> Any:  # noqa: N802  (as `Impute`)
-    """Replace categories by the mean target of their rows, shrunk towards the mean of all rows.
-
-    Training rows (`Recipe.fit_transform`) get the means of the other folds, which do not include their own target. The
-    fold of a row depends on the number of the row, and not on the number of ranks. A category that did not occur in the
-    fit becomes the mean of all rows. The target must be numbers; ``TargetEncoder()`` of scikit-learn is the step for
-    labels of several classes.
-
-    Parameters
-    ----------
-    folds : int, default=5
-        Number of folds.
-    smooth : float or "auto", default="auto"
-        Weight of the mean of all rows, as a number of rows per category; ``"auto"``: from the variances (empirical
-        Bayes).
-
-    Returns
-    -------
-    sklearn.preprocessing.TargetEncoder
-        A step.
-
-    Raises
-    ------
-    ValueError
-        If the number of folds is less than two, or `smooth` is not valid.
-    """
-    if folds < 2:
-        raise ValueError(f"TargetMean(folds={folds}) is not valid. Choose at least 2 folds.")
-    if smooth != "auto" and (isinstance(smooth, str) or smooth < 0):
-        raise ValueError(f'TargetMean(smooth={smooth!r}) is not valid. Choose a number of at least 0, or "auto".')
-    return TargetEncoder(target_type="continuous", smooth=smooth, cv=folds)
-
-
 @dataclass(frozen=True)
 class Chain(Column):
     """The transformation of one column, or of several columns with a stateless transformer."""
@@ -205,8 +51,8 @@ class Chain(Column):
 
     @property
     def name(self) -> str:
-        """Name of the encoder."""
-        return _NAMES.get(type(self.discretizer or self.encoder), type(self.encoder).__name__.lower())
+        """Name of the encoder, the prefix of columns that have the same name."""
+        return "passthrough" if self.encoder is None else type(self.discretizer or self.encoder).__name__.lower()
 
     @property
     def discretizer(self) -> Any:
@@ -244,7 +90,7 @@ def chains(positions: Sequence[int], labels: Sequence[Any], steps: Any, *, is_se
     imputer = remaining.pop(0) if remaining and isinstance(remaining[0], SimpleImputer) else None
     encoder = remaining.pop(0) if remaining else "passthrough"
     encoder = None if isinstance(encoder, str) else encoder
-    stateless = type(encoder) not in _NAMES and _discretizer(encoder) is None
+    stateless = type(encoder) not in _ENCODERS and _discretizer(encoder) is None
     if remaining or isinstance(encoder, SimpleImputer) or (imputer and stateless):
         raise ValueError(
             f"{steps!r} cannot follow each other. Pass one step per column, or an imputer before a step with a fit. "
@@ -288,7 +134,7 @@ def _chain(position: int, label: Any, imputer: Any, encoder: Any) -> Chain:
 
 def _check(step: Any) -> None:
     """Raise TypeError if this is not a step, ValueError if one of its parameters has no meaning here."""
-    known = type(step) in _NAMES or isinstance(step, SimpleImputer | FrozenEstimator | PolynomialFeatures)
+    known = type(step) in _ENCODERS or isinstance(step, SimpleImputer | FrozenEstimator | PolynomialFeatures)
     if step is None or isinstance(step, type) or not (known or step == "passthrough" or _is_stateless(step)):
         raise TypeError(
             f"{step!r} is not a step of a recipe. Pass a transformer of scikit-learn (not of workbench.ml): "
@@ -306,6 +152,9 @@ def _check(step: Any) -> None:
     size = getattr(step, "n_bins", 2) if isinstance(step, KBinsDiscretizer) else getattr(step, "cv", 2)
     if not isinstance(size, Integral) or size < 2:
         raise ValueError(f"{step!r}: n_bins and cv must be integers of at least 2 in a recipe.")
+    if known:
+        # scikit-learn does so in its fit, which a recipe makes after the pass over the rows.
+        step._validate_params()
 
 
 def _is_same(left: Any, right: Any) -> bool:
