@@ -1,11 +1,11 @@
-"""Neural networks as estimators of scikit-learn, trained on ranks or in this process."""
+"""`workbench.torch.fit` as estimators of scikit-learn, on ranks or in this process."""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable
 from numbers import Integral, Real
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import Any, ClassVar, Self
 
 from dask.base import is_dask_collection
 from sklearn.base import MultiOutputMixin
@@ -21,32 +21,18 @@ from workbench.ml.scores import Classifier, Regressor
 from workbench.torch.context import require_torch
 from workbench.torch.feeding import SHUFFLES
 
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-    from workbench.torch.net_part import Trained
-
-# Rows that are passed to a module in one call.
-_ROWS = 1024
+# Parameters of `workbench.torch.fit` with the same meaning.
+_OPTIONS = ("epochs", "size", "optimizer", "schedule", "patience", "seed", "shuffle", "device")
 
 
 class _NeuralNet(Estimator):
-    """Common parts of the networks."""
+    """A module of PyTorch, trained as by `workbench.torch.fit`."""
 
     _limited_by = "epochs"
-    _target: ClassVar[str]
-    """Kind of the targets, for their checks."""
-    _loss: ClassVar[str]
-    """Name of the default loss in ``torch.nn.functional``."""
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **Estimator._parameter_constraints,  # noqa: SLF001  (a hook of scikit-learn)
-        "module": [callable, None],
-        "loss": [callable, None],
-        "optimizer": [callable, None],
-        "epochs": [Interval(Integral, 1, None, closed="left")],
-        "size": [Interval(Integral, 1, None, closed="left")],
-        "schedule": [callable, None],
+        **{name: [callable, None] for name in ("module", "loss", "optimizer", "schedule")},
+        **{name: [Interval(Integral, 1, None, closed="left")] for name in ("epochs", "size")},
         "validation": [Interval(Real, 0, 1, closed="neither"), None],
         "patience": [Interval(Integral, 1, None, closed="left"), None],
         "seed": [Interval(Integral, 0, None, closed="left")],
@@ -73,20 +59,10 @@ class _NeuralNet(Estimator):
         verbose: int = 0,
         callback: Callback | None = None,
     ) -> None:
-        self.module = module
-        self.loss = loss
-        self.optimizer = optimizer
-        self.epochs = epochs
-        self.size = size
-        self.schedule = schedule
-        self.validation = validation
-        self.patience = patience
-        self.seed = seed
-        self.shuffle = shuffle
-        self.engine = engine
-        self.device = device
-        self.verbose = verbose
-        self.callback = callback
+        self.module, self.loss, self.optimizer, self.schedule = module, loss, optimizer, schedule
+        self.epochs, self.size, self.validation, self.patience = epochs, size, validation, patience
+        self.seed, self.shuffle, self.engine, self.device = seed, shuffle, engine, device
+        self.verbose, self.callback = verbose, callback
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Train a new copy of the module.
@@ -119,45 +95,53 @@ class _NeuralNet(Estimator):
         from workbench.torch import net_part
         from workbench.torch.epochs import Plan
 
-        several = self._target == "numbers"
-        checks = Checks(type(self).__name__, target=self._target, several=several, several_axes=True)
+        classify = isinstance(self, Classifier)
+        target = "labels" if classify else "numbers"
+        checks = Checks(type(self).__name__, target=target, several=not classify, several_axes=True)
         data = training(self, checks, X, y, sample_weight)
-        plan = Plan(
-            loss=self.loss or getattr(torch.nn.functional, self._loss),
-            epochs=self.epochs,
-            size=self.size,
-            optimizer=self.optimizer,
-            schedule=self.schedule,
-            patience=self.patience,
-            callback=None,
-            checkpoint=None,
-            seed=self.seed,
-            shuffle=self.shuffle,
-            name="",
-            device=self.device,
-        )
-        settings = net_part.Settings(self.module, plan, self.validation, classify=self._target == "labels")
-        trained: Trained = self._fit(
-            Task(net_part.trained, None, functools.partial(net_part.NetPart, settings), checks), data
-        )
-        self.module_ = net_part.made(self.module, net_part.row_of(data.X), trained.outputs, self.seed)
-        self.module_.load_state_dict(trained.state)
-        self.history_ = trained.history
-        if trained.classes is not None:
-            self.classes_ = trained.classes
-        self._targets = trained.outputs if data.y.ndim > 1 else None
+        loss = self.loss or (torch.nn.functional.cross_entropy if classify else torch.nn.functional.mse_loss)
+        options = {name: getattr(self, name) for name in _OPTIONS}
+        plan = Plan(loss, **options, callback=None, checkpoint=None, name="")
+        part = functools.partial(net_part.NetPart, plan, self.module, self.validation, classify)
+        state, self.history_, outputs, classes = self._fit(Task(net_part.trained, None, part, checks), data)
+        self.module_ = net_part.made(self.module, data.X.shape, outputs, self.seed)
+        self.module_.load_state_dict(state)
+        if classify:
+            self.classes_ = classes
+        self._columns = None if classify or data.y.ndim == 1 else outputs
         return self
 
-    def _outputs(self, X: Any) -> NDArray[Any]:
-        """Return the outputs of the module for arrays."""
+    def predict(self, X: Any) -> Any:
+        """Return the most probable label of each row, or the predicted numbers.
+
+        Parameters
+        ----------
+        X : array, dataframe, or Dask array or dataframe, as of `fit`
+            The rows.
+
+        Returns
+        -------
+        array of shape (rows,) or (rows, targets), as the targets of the fit
+            Labels, or numbers of the dtype of the weights (float32 for bfloat16). Lazy if `X` is a Dask collection.
+        """
+        check_is_fitted(self)
+        classes = getattr(self, "classes_", None)
+        if is_dask_collection(X):
+            return self._map("predict", X, self._columns, self._dtype if classes is None else classes.dtype)
+        outputs = self._outputs(X)
+        if classes is not None:
+            return classes[outputs.argmax(axis=1)]
+        return outputs[:, 0] if self._columns is None else outputs
+
+    def _outputs(self, X: Any) -> Any:
         from workbench.torch.epochs import outputs
 
-        found = outputs(None, self.module_, _ROWS, self._checked(X, allow_nd=True))
+        found = outputs(None, self.module_, 1024, self._checked(X, allow_nd=True))
         # The fit has accepted outputs with more axes of length 1.
         return found.reshape(len(found), -1)
 
     @property
-    def _dtype(self) -> np.dtype[Any]:
+    def _dtype(self) -> Any:
         """Type of the outputs: that of the weights."""
         from workbench.torch.epochs import as_array
 
@@ -170,37 +154,33 @@ class NeuralNetClassifier(Classifier, _NeuralNet):
     Parameters
     ----------
     module : torch.nn.Module or callable, default=None
-        A module that returns a score for each class, as ``torch.nn.Linear(features, classes)``; each fit trains a copy.
-        Or a function of the number of features and the number of classes that returns a module, as the class
-        ``torch.nn.Linear``; its first argument is the shape of a row if `X` has more than two axes. None: a perceptron
-        with a hidden layer of 100 units, as in scikit-learn.
+        A module that returns a score for each class, or a number for each target; each fit trains a copy. Or a function
+        of the number of features (the shape of a row, if `X` has more than two axes) and the number of outputs that
+        returns a module, as the class ``torch.nn.Linear``. None: a perceptron with a hidden layer of 100 units.
     loss : callable, default=None
-        Function of scores and numbers of classes that returns the mean over the rows. With weights of rows it must
-        accept ``reduction="none"``. None: ``torch.nn.functional.cross_entropy``.
-    optimizer : callable, default=None
-        Function of the weights that returns an optimizer, as ``functools.partial(torch.optim.SGD, lr=0.1)``. None:
-        ``torch.optim.Adam``.
+        Function of outputs and targets, numbers of classes for a classifier, that returns the mean over the rows. With
+        weights of rows it must accept ``reduction="none"``. None: ``torch.nn.functional.cross_entropy``, or
+        ``mse_loss`` for numbers.
+    optimizer, schedule : callable, default=None
+        See `workbench.torch.fit`, also for `patience` and `shuffle`.
     epochs : int, default=10
         Maximum number of epochs.
     size : int, default=256
         Rows of a batch on all ranks together; all rows if `X` has fewer. Rows that do not fill a batch are left out of
         an epoch, and each epoch leaves out other rows.
-    schedule : callable, default=None
-        Function of the optimizer that returns a scheduler of ``torch.optim.lr_scheduler``; a step follows each epoch.
     validation : float, default=None
         Fraction of the rows that is not used for training, and whose loss is measured after each epoch.
     patience : int, default=None
-        Number of epochs without a lower loss after which the training ends; the loss of the validation if it exists.
+        Number of epochs without a lower loss after which the training ends.
     seed : int, default=0
         Seed of the first weights of a new module, of the order of the rows, and of layers that draw numbers.
     shuffle : {"exchange", "local"} or None, default="exchange"
-        See `workbench.torch.batches`.
+        How the order of the rows is drawn.
     engine : {"auto", "mpi", "local"}, default="auto"
         ``"mpi"``: on the ranks of an MPI world, which have the rows. ``"local"``: in this process, for arrays.
         ``"auto"``: arrays in this process, Dask collections on the ranks.
     device : str, default=None
-        Device of PyTorch that trains, for example ``"cuda"``: that of each rank, or of this process. None: the CPU. The
-        trained module is in the memory of the host, and predicts there.
+        Device of PyTorch that trains, for example ``"cuda"``; None: the CPU. The trained module is on the host.
     verbose : int, default=0
         1: a progress bar; 2: a line for each epoch.
     callback : callable, default=None
@@ -220,15 +200,10 @@ class NeuralNetClassifier(Classifier, _NeuralNet):
     engine_ : str
         Backend of the fit: ``"mpi"`` or ``"local"``.
 
-    See Also
-    --------
-    workbench.torch.fit : Train a module on placed blocks, with checkpoints.
-
     Notes
     -----
-    With ``shuffle="exchange"``, modules that neither draw numbers nor depend on the batch, and losses that divide by
-    the number of rows, the results on any number of ranks are those of one process, except for rounding.
-    ``cross_entropy`` with ``weight`` divides by the weights of the rows of a rank.
+    The results on any number of ranks are those of one process, except for rounding, under the conditions of the notes
+    of `workbench.torch.fit`.
 
     Examples
     --------
@@ -237,8 +212,6 @@ class NeuralNetClassifier(Classifier, _NeuralNet):
     >>> bool(NeuralNetClassifier(epochs=80).fit(X, y).score(X, y) > 0.9)
     True
     """
-
-    _target, _loss = "labels", "cross_entropy"
 
     def predict_proba(self, X: Any) -> Any:
         """Return the probability of each class.
@@ -260,39 +233,15 @@ class NeuralNetClassifier(Classifier, _NeuralNet):
 
         return softmax(self._outputs(X), axis=1)
 
-    def predict(self, X: Any) -> Any:
-        """Return the most probable label of each row.
-
-        Parameters
-        ----------
-        X : array, dataframe, or Dask array or dataframe, as of `fit`
-            The rows.
-
-        Returns
-        -------
-        array of shape (rows,), dtype of the labels
-            A lazy collection if `X` is a Dask collection.
-        """
-        check_is_fitted(self)
-        if is_dask_collection(X):
-            return self._map("predict", X, None, self.classes_.dtype)
-        return self.classes_[self._outputs(X).argmax(axis=1)]
-
 
 class NeuralNetRegressor(MultiOutputMixin, Regressor, _NeuralNet):
     """A module of PyTorch as a regressor.
 
     Parameters
     ----------
-    module : torch.nn.Module or callable, default=None
-        A module that returns a number for each target, as ``torch.nn.Linear(features, targets)``; each fit trains a
-        copy. Or a function of the number of features and the number of targets that returns a module, as the class
-        ``torch.nn.Linear``; its first argument is the shape of a row if `X` has more than two axes. None: a perceptron
-        with a hidden layer of 100 units, as in scikit-learn.
-    loss : callable, default=None
-        Function of outputs and targets that returns the mean over the rows. With weights of rows it must accept
-        ``reduction="none"``. None: ``torch.nn.functional.mse_loss``.
-    optimizer, epochs, size, schedule, validation, patience, seed, shuffle, engine, device, verbose, callback
+    module, loss, optimizer, epochs, size, schedule, validation, patience, seed, shuffle, engine, device
+        See `NeuralNetClassifier`.
+    verbose, callback
         See `NeuralNetClassifier`.
 
     Attributes
@@ -307,24 +256,3 @@ class NeuralNetRegressor(MultiOutputMixin, Regressor, _NeuralNet):
     >>> bool(NeuralNetRegressor(epochs=80).fit(X, y).score(X, y) > 0.9)
     True
     """
-
-    _target, _loss = "numbers", "mse_loss"
-
-    def predict(self, X: Any) -> Any:
-        """Return the predicted numbers.
-
-        Parameters
-        ----------
-        X : array, dataframe, or Dask array or dataframe, as of `fit`
-            The rows.
-
-        Returns
-        -------
-        array of shape (rows,) or (rows, targets), as the targets of the fit
-            Of the dtype of the weights, float32 for bfloat16. A lazy collection if `X` is a Dask collection.
-        """
-        check_is_fitted(self)
-        if is_dask_collection(X):
-            return self._map("predict", X, self._targets, self._dtype)
-        outputs = self._outputs(X)
-        return outputs[:, 0] if self._targets is None else outputs
