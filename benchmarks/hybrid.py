@@ -14,7 +14,7 @@ from dataclasses import replace
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
-from workbench.bench import paired
+from workbench.bench import measuring
 from workbench.bench.report import Report, alternate, machine, positive
 from workbench.errors import InvalidRequest, WorkbenchError
 from workbench.launch import mpi_library
@@ -190,7 +190,7 @@ def summarize(rows: list[dict[str, Any]], ranks: int) -> dict[str, Any]:
     times, memory = _values(rows, "ms"), {name: values[0] for name, values in _values(rows, "MB").items()}
     for name in times:
         if name != ONE:
-            summary |= paired.figures(f"{name}_time", times[name], times[ONE])
+            summary |= measuring.figures(f"{name}_time", times[name], times[ONE])
             summary[f"{name}_memory"] = memory[name] / memory[ONE]
     summary["memory_target"] = ALLOWANCE / ranks
     for name, values in times.items():

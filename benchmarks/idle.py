@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarks.clusters import ARMS, both
 from workbench.bench import plotting
-from workbench.bench.processes import cpu_seconds, used
+from workbench.bench.measuring import cpu_seconds, used
 from workbench.bench.report import Report, above_zero, machine, positive
 from workbench.launch import mpi_library
 

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from workbench.bench import peak
+from workbench.bench import measuring
 from workbench.torch.context import rank_threads
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ def step(comm: MPI.Intracomm, width: int, size: int, *, alone: bool) -> Step | N
     """Compute the gradients of an image: rank 0 of the whole image, or all ranks of strips. Runs on every rank."""
     if alone and comm.rank:
         return None
-    watch, begin = peak.Watch(), time.perf_counter()
+    watch, begin = measuring.Watch(), time.perf_counter()
     loss = _backward(comm, width, size, alone=alone)
     return Step(watch.end().nbytes, time.perf_counter() - begin, loss)
 

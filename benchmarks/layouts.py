@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from benchmarks.deep_nets import CLASSES, resnet
-from workbench.bench import peak
+from workbench.bench import measuring
 from workbench.torch import distributed, pipeline, tensor
 from workbench.torch.context import rank_threads
 
@@ -147,10 +147,10 @@ def _steps(
     return time.perf_counter() - begin, losses
 
 
-def growth(comm: Intracomm, arm: Arm, net: Net) -> peak.Growth:
+def growth(comm: Intracomm, arm: Arm, net: Net) -> measuring.Growth:
     """Return how far the memory of this rank grows in a training from the net on. Runs on every rank."""
     # What is imported, and what MPI allocates for its first messages, is not of the training.
     train(comm, arm, net, 0)
-    watch = peak.Watch()
+    watch = measuring.Watch()
     train(comm, arm, net, 1)
     return watch.end()

@@ -13,7 +13,7 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from workbench.bench import paired
+from workbench.bench import measuring
 from workbench.bench.report import Report, above_zero, alternate, machine, positive
 from workbench.errors import WorkbenchError
 from workbench.launch import mpi_library
@@ -135,7 +135,7 @@ def summarize(rows: list[dict[str, Any]]) -> dict[str, Any]:
     summary : dict
         ``call_us``: what counting adds to an operation, of the size where it adds most. ``fit_ratio``: a fit with
         metrics over its neighbor without, median of the rounds, with the ends of its interval, ``fit_ratio_low`` and
-        ``fit_ratio_high``, as `workbench.bench.paired` has them. ``head_cpu_percent`` and ``panel_cpu_percent``: of a
+        ``fit_ratio_high``, as `paired` has them. ``head_cpu_percent`` and ``panel_cpu_percent``: of a
         core. Each with its target. If an hour was asked for, ``panel_growth`` and ``page_growth``: memory after it
         over that after half of it.
     """
@@ -146,7 +146,7 @@ def summarize(rows: list[dict[str, Any]]) -> dict[str, Any]:
     sized = [f"call of {nbytes} B" for nbytes in SIZES]
     summary = {
         "call_us": max(values(what, "on")[0] - values(what, "off")[0] for what in sized),
-        **paired.figures("fit_ratio", values("K-means", "on"), values("K-means", "off")),
+        **measuring.figures("fit_ratio", values("K-means", "on"), values("K-means", "off")),
         "head_cpu_percent": values("head", "on")[0],
         "panel_cpu_percent": values("dashboard", "on")[0],
     }

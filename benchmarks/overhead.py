@@ -1,7 +1,7 @@
 """What the engines of our estimators cost: K-means and logistic regression, against the same kernels in bare MPI.
 
 Cluster and bare program take turns of a second and more: see `workbench.bench.arms`. What counts is the ratio of two
-fits that are neighbors in time: see `workbench.bench.paired`.
+fits that are neighbors in time: see `workbench.bench.measuring`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from workbench.bench import paired, plotting
+from workbench.bench import measuring, plotting
 from workbench.bench.arms import BARE, ENGINES, MODELS, Arms, bare_world, fit_options, rows_for
 from workbench.bench.report import Report, machine, positive
 from workbench.launch import mpi_library
@@ -98,7 +98,7 @@ def _round_trips(client: Client, ranks: int, rounds: int) -> Iterator[dict[str, 
     from workbench.ml.checks import Checks
     from workbench.ml.data import Data
     from workbench.ml.engine.fitting import fit
-    from workbench.ml.engine.rank_task import Task
+    from workbench.ml.engine.mpi_parts import Task
 
     X, _ = run_on_ranks(bare_fits.block, 1, client=client, result="blocks")
     task = Task(_trips, _TRIPS, _Nothing, Checks("RoundTrips"))
@@ -135,7 +135,9 @@ def summarize(rows: list[dict[str, Any]]) -> dict[str, Any]:
     """
     summary: dict[str, Any] = {}
     for model, engine in _PAIRS:
-        summary |= paired.figures(f"{model}_{engine}", *(_values(rows, model, engine, arm) for arm in (engine, BARE)))
+        summary |= measuring.figures(
+            f"{model}_{engine}", *(_values(rows, model, engine, arm) for arm in (engine, BARE))
+        )
     summary["round_trip_ms"] = statistics.median(_values(rows, TRIP, "dask", "dask")) * 1e3
     summary |= {f"{engine}_target": target for engine, target in _TARGETS.items()} | {"round_trip_target_ms": 5.0}
     for model, engine in _PAIRS:

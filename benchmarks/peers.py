@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from benchmarks import contests, daal
 from benchmarks.contests import DAAL, DASK, DASK_ML, HEAT, ITERATIONS, OURS, UNSCALED, Contest, Timed
 from benchmarks.peer_data import DATA
-from workbench.bench import plotting, processes, turns
+from workbench.bench import measuring, plotting, turns
 from workbench.bench.report import Report, above_zero, alternate, machine, positive
 from workbench.errors import WorkbenchError
 from workbench.launch import mpi_library
@@ -145,7 +145,7 @@ class _Daal:
 
     def fit(self) -> Timed:
         """Return the time of the slowest rank, and the centers, while the ranks of the cluster are stopped."""
-        with processes.halted(self._pids):
+        with measuring.halted(self._pids):
             fits: list[daal.Fit] = self._bare.take(self._order, _WITHIN)
         settings = [fit.setting for fit in fits]
         if settings != self._settings:

@@ -1,7 +1,7 @@
 """Memory of a U-Net on strips of an image, against the same training in one process.
 
 Both arms train in one world, from the same weights on the same image. The ratio is that of two steps of one round: see
-`workbench.bench.paired`.
+`workbench.bench.measuring`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 from benchmarks import images
-from workbench.bench import paired
+from workbench.bench import measuring
 from workbench.bench.report import Report, alternate, machine, positive
 from workbench.errors import WorkbenchError
 from workbench.launch import mpi_library
@@ -139,7 +139,7 @@ def summarize(rows: list[dict[str, Any]]) -> dict[str, Any]:
     ours, one = (
         sorted((row for row in rows if row["arm"] == arm), key=lambda row: row["round"]) for arm in (STRIPS, ONE)
     )
-    summary: dict[str, Any] = paired.figures("memory", [row["MiB"] for row in ours], [row["MiB"] for row in one])
+    summary: dict[str, Any] = measuring.figures("memory", [row["MiB"] for row in ours], [row["MiB"] for row in one])
     summary["memory_target"] = TARGET
     for name, chosen in (("strips", ours), ("one_process", one)):
         summary |= {f"{name}_{unit}": statistics.median(row[unit] for row in chosen) for unit in ("MiB", "s")}

@@ -1,7 +1,7 @@
 """Data-parallel training of three nets of PyTorch on our process group, against gloo and a parameter server of Dask.
 
 All arms train in one world, from the same weights on the same rows, and their losses have to agree. What counts is the
-ratio of two turns of one round: see `workbench.bench.paired`.
+ratio of two turns of one round: see `workbench.bench.measuring`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from benchmarks import nets, parameter_server
 from benchmarks.nets import BATCHES, GLOO, LOADER, OURS, STREAM, Turn
 from benchmarks.parameter_server import SERVER
-from workbench.bench import paired, plotting
+from workbench.bench import measuring, plotting
 from workbench.bench.report import Report, above_zero, alternate, machine, positive
 from workbench.errors import WorkbenchError
 from workbench.launch import mpi_library
@@ -227,7 +227,7 @@ def summarize(rows: list[dict[str, Any]]) -> dict[str, Any]:
     for what, peer, loops in _comparisons(rows):
         theirs, ours = (_values(rows, what, arm, loops) for arm in (peer, _arms(what)[0]))
         name = f"{what}_vs_{peer}{_ending(loops)}"
-        summary |= paired.figures(name, theirs, ours)
+        summary |= measuring.figures(name, theirs, ours)
         summary |= {f"{name}_lowest": min(theirs) / min(ours), f"{name}_target": TARGETS[what, peer]}
     for what, arm, loops in dict.fromkeys((row["what"], row["arm"], row["busy"]) for row in rows):
         times = _values(rows, what, arm, loops)

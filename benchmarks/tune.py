@@ -14,7 +14,7 @@ from collections.abc import Callable
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
-from workbench.bench import paired
+from workbench.bench import measuring
 from workbench.bench.report import Report, above_zero, alternate, machine, positive
 from workbench.errors import WorkbenchError
 from workbench.launch import mpi_library
@@ -119,7 +119,7 @@ def summarize(rows: list[dict[str, Any]]) -> dict[str, Any]:
             arm: [row["seconds"] for row in sorted(rows, key=lambda row: row["round"]) if _is(row, group, arm)]
             for arm in (OURS, IDEAL)
         }
-        summary |= paired.figures(f"groups_of_{group}", times[OURS], times[IDEAL])
+        summary |= measuring.figures(f"groups_of_{group}", times[OURS], times[IDEAL])
         summary[f"groups_of_{group}_seconds"] = statistics.median(times[OURS])
     return summary | {"target": TARGET}
 

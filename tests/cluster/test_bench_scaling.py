@@ -12,7 +12,7 @@ from distributed import Client
 from workbench import MPICluster
 from workbench.bench import arms, scaling
 from workbench.bench.bare_fits import Order
-from workbench.bench.peak import Watch
+from workbench.bench.measuring import Watch
 from workbench.launch import mpi_library
 
 MIB = 2**20

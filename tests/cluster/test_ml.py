@@ -37,7 +37,7 @@ from workbench.ml import (
 from workbench.ml.checks import Checks
 from workbench.ml.data import Data
 from workbench.ml.engine import fitting
-from workbench.ml.engine.rank_task import Task
+from workbench.ml.engine.mpi_parts import Task
 from workbench.placement.sources import futures_in
 
 ROWS, FEATURES = 1003, 5

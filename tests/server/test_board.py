@@ -11,10 +11,9 @@ from support.processes import DEADLINE, kill
 
 from workbench.deploy import ended, registry
 from workbench.lab.server import state
-from workbench.lab.server.blocking_files import FilesystemTimeout
 from workbench.lab.server.heartbeats import Heartbeats
 from workbench.lab.server.state import StateFeed
-from workbench.lab.server.survey import RegistryScanner
+from workbench.lab.server.survey import FilesystemTimeout, RegistryScanner
 
 pytestmark = pytest.mark.usefixtures("own_registry")
 

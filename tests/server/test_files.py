@@ -8,8 +8,8 @@ import threading
 import pytest
 from support.processes import until
 
-from workbench.lab.server import blocking_files
-from workbench.lab.server.blocking_files import DeadlineReader, FilesystemTimeout
+from workbench.lab.server import survey
+from workbench.lab.server.survey import DeadlineReader, FilesystemTimeout
 
 
 @pytest.fixture
@@ -23,7 +23,7 @@ def hanging():
 async def test_a_look_that_hangs_keeps_neither_the_event_loop_nor_who_has_asked_and_names_the_folder(
     hanging, monkeypatch
 ):
-    monkeypatch.setattr(blocking_files, "_PATIENCE", 0.1)
+    monkeypatch.setattr(survey, "_PATIENCE", 0.1)
 
     with pytest.raises(FilesystemTimeout, match=r"^/the/folder has not answered for 0 s: its file server hangs"):
         await DeadlineReader(lambda: "/the/folder").read(hanging.wait)
@@ -32,7 +32,7 @@ async def test_a_look_that_hangs_keeps_neither_the_event_loop_nor_who_has_asked_
 async def test_looks_while_one_hangs_have_no_threads_and_those_that_nobody_awaits_any_more_are_left_out(
     hanging, threads, monkeypatch
 ):
-    monkeypatch.setattr(blocking_files, "_PATIENCE", 0.1)
+    monkeypatch.setattr(survey, "_PATIENCE", 0.1)
     its, late = DeadlineReader(lambda: "it"), []
 
     told = await asyncio.gather(

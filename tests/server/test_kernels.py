@@ -11,7 +11,7 @@ from support.processes import DEADLINE, until
 
 from workbench import __version__
 from workbench.errors import InvalidRequest
-from workbench.lab.server import blocking_files, kernels
+from workbench.lab.server import kernels, survey
 from workbench.lab.server.kernels import Kernels
 
 ASLEEP, STALE = "/asleep/bin/python", "/stale/bin/python"
@@ -52,7 +52,7 @@ async def test_a_kernel_whose_interpreter_hangs_keeps_no_other_and_says_so_itsel
 
     assert (await its.get("well")).version == __version__
 
-    monkeypatch.setattr(blocking_files, "_PATIENCE", 0.1)
+    monkeypatch.setattr(survey, "_PATIENCE", 0.1)
     with pytest.raises(InvalidRequest, match=f"'asleep' has no workbench that can be used: {ASLEEP} has not answered"):
         await its.get("asleep")
     told = {kernel.name: kernel for kernel in await its.all()}

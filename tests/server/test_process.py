@@ -33,10 +33,9 @@ from workbench.errors import (
     WorkbenchError,
 )
 from workbench.hints import Command, Option
-from workbench.lab.server.actions import AlreadyPending
+from workbench.lab.server.actions import AlreadyPending, answer
 from workbench.lab.server.api import error_response
 from workbench.lab.server.process import Process, ProcessResult, run
-from workbench.lab.server.subcommand import answer
 
 # It starts one more, says which, and waits.
 WAITS = "import subprocess, sys; p = subprocess.Popen(['sleep', '1000']); print(p.pid, flush=True); p.wait()"

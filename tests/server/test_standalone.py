@@ -17,7 +17,7 @@ from support.processes import DEADLINE, gone, until
 from tornado.web import Application
 
 from workbench import cli
-from workbench.lab.server import pings, standalone
+from workbench.lab.server import api, standalone
 
 PAGES = [
     "/workbench/dashboard/a/asked",
@@ -192,7 +192,7 @@ async def test_a_page_of_another_origin_opens_no_websocket(site):
 
 
 async def test_a_browser_that_is_gone_without_a_word_is_no_viewer_any_more(site, monkeypatch):
-    monkeypatch.setattr(pings, "_PING", 0.1)
+    monkeypatch.setattr(api, "_PING", 0.1)
     link, server = site
     await enter(link, server)
 
@@ -211,7 +211,7 @@ async def test_a_browser_that_is_gone_without_a_word_is_no_viewer_any_more(site,
     ],
 )
 def test_browsers_are_asked_as_often_as_the_site_says(settings, expected):
-    socket = object.__new__(pings.PingingWebSocket)
+    socket = object.__new__(api.PingingWebSocket)
     socket.application = Application(**settings)
 
     assert (socket.ping_interval, socket.ping_timeout) == expected

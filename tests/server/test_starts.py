@@ -7,9 +7,9 @@ import sys
 
 from support.processes import until
 
-from workbench.lab.server import starts
+from workbench.lab.server import actions
+from workbench.lab.server.actions import Starts
 from workbench.lab.server.process import Process
-from workbench.lab.server.starts import Starts
 
 # It does not care for Ctrl-C.
 DEAF = "import signal; signal.signal(2, signal.SIG_IGN); print('deaf', flush=True); signal.pause()"
@@ -26,7 +26,7 @@ class Runs:
 
 
 async def test_a_start_that_does_not_end_when_it_is_given_up_is_killed(monkeypatch):
-    monkeypatch.setattr(starts, "_CLEANUP", 0.0)
+    monkeypatch.setattr(actions, "_CLEANUP", 0.0)
     its = Starts(lambda: None)
     start = its.begin([], Runs(DEAF), None)
     await asyncio.to_thread(until, "it is deaf", start.process._out.tell)

@@ -53,7 +53,7 @@ def net_of_images():
 
 def growth(comm, stream, size, **options):
     """Return how many rows this rank has had, and the bytes by which its memory has grown in an epoch."""
-    from workbench.bench.peak import Watch
+    from workbench.bench.measuring import Watch
 
     # The first batch loads modules.
     next(batches(comm, stream, size=size, **options))

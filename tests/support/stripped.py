@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 from benchmarks import images
-from workbench.bench import peak
+from workbench.bench import measuring
 from workbench.torch import distributed, strips
 
 
@@ -402,7 +402,7 @@ def trained_from_zarr(comm, path, nbytes, *, alone):
         loss.backward()
         found.append(loss.item())
 
-    watch = peak.Watch()
+    watch = measuring.Watch()
     if nbytes is None:
         train()
     else:

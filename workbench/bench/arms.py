@@ -15,9 +15,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
-from workbench.bench import peak, turns
-from workbench.bench.peak import Growth
-from workbench.bench.processes import halted
+from workbench.bench import measuring, turns
+from workbench.bench.measuring import Growth, halted
 from workbench.bench.report import above_zero, alternate, positive
 from workbench.errors import InvalidRequest, WorkbenchError
 
@@ -124,7 +123,7 @@ class Arms:
 
         Notes
         -----
-        Not to be called before something is timed in these worlds: see `workbench.bench.peak.Watch`. The first fit of
+        Not to be called before something is timed in these worlds: see `Watch`. The first fit of
         each arm loads what is needed, and does not count.
         """
         grown: dict[str, Growth] = {}
@@ -135,9 +134,9 @@ class Arms:
     def _growths(self, arm: str) -> list[Growth]:
         if arm == BARE:
             return self._fit_bare(dataclasses.replace(self._order, watched=True))[1]
-        self._client.run(peak.begin)
+        self._client.run(measuring.begin)
         self._fit(arm)
-        return list(self._client.run(peak.end).values())
+        return list(self._client.run(measuring.end).values())
 
     def _fit_bare(self, order: Order) -> tuple[float, list[Growth]]:
         with halted(self._pids):

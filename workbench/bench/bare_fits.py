@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from workbench.bench import turns
-from workbench.bench.peak import Growth, Watch
+from workbench.bench.measuring import Growth, Watch
 from workbench.ml.kmeans.part import KMeansPart
 from workbench.ml.logistic.part import LogisticPart
 

@@ -20,7 +20,7 @@ from sklearn.exceptions import ConvergenceWarning
 from threadpoolctl import threadpool_limits
 
 from workbench import ml
-from workbench.bench import paired
+from workbench.bench import measuring
 from workbench.bench.report import Report, alternate, machine, positive
 from workbench.errors import WorkbenchError
 from workbench.launch import mpi_library
@@ -115,7 +115,7 @@ def summarize(rows: list[dict[str, Any]]) -> dict[str, Any]:
             arm: [row["seconds"] for row in sorted(rows, key=lambda row: row["round"]) if _is(row, name, arm)]
             for arm in (DEVICE, NUMPY)
         }
-        summary |= paired.figures(name, times[DEVICE], times[NUMPY])
+        summary |= measuring.figures(name, times[DEVICE], times[NUMPY])
         summary[f"{name}_seconds"] = statistics.median(times[NUMPY])
     return summary | {"target": TARGET}
 

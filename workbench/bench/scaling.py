@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from workbench.bench.bare_fits import Order
-    from workbench.bench.peak import Growth
+    from workbench.bench.measuring import Growth
     from workbench.bench.turns import Turns
 
 KINDS = ("strong", "weak")

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from workbench.bench import plotting, turns
-from workbench.bench.processes import cpu_seconds, halted, used
+from workbench.bench.measuring import cpu_seconds, halted, used
 from workbench.bench.report import Report, above_zero, alternate, machine, positive
 from workbench.bench.sizes import MIB, sizes
 from workbench.errors import InvalidRequest, WorkbenchError

@@ -31,8 +31,8 @@ _HOME = {
 
 PRELOAD = (
     *dict.fromkeys(_HOME.values()),
-    "workbench.ml.decomposition.fit", "workbench.ml.engine.apply", "workbench.ml.engine.dask_parts",
-    "workbench.ml.engine.rank_task", "workbench.ml.kmeans.fit", "workbench.ml.linear.fit", "workbench.ml.logistic.fit",
+    "workbench.ml.decomposition.fit", "workbench.ml.engine.kept_arrays", "workbench.ml.engine.dask_parts",
+    "workbench.ml.engine.mpi_parts", "workbench.ml.kmeans.fit", "workbench.ml.linear.fit", "workbench.ml.logistic.fit",
     "workbench.ml.neighbors.search", "workbench.ml.recipe.fitted", "dask.array",
     "distributed.protocol.numpy", "scipy.optimize", "scipy.stats",
 )  # fmt: skip

@@ -15,7 +15,7 @@ import numpy as np
 from scipy import sparse
 
 from workbench.gpu.tensors import is_tensor, on_host
-from workbench.ml.device.tensor_rows import TensorRows
+from workbench.ml.device_rows import TensorRows
 
 FLOATS = [np.float64, np.float32]
 """The dtypes of valid blocks; other numbers are converted to the first."""

@@ -17,10 +17,10 @@ from workbench.gpu.tensors import on_host
 from workbench.ml.checks import FLOATS, checked
 from workbench.ml.data import Data, axes_of, know_features, refuse_other_axes
 from workbench.ml.engine import fitting
-from workbench.ml.engine.apply import Applied
-from workbench.ml.engine.rank_task import Task
+from workbench.ml.engine.kept_arrays import Applied
+from workbench.ml.engine.mpi_parts import Task
+from workbench.ml.engine.progress import Callback, reporting
 from workbench.ml.engine.select import ENGINES
-from workbench.ml.engine.verbose import Callback, reporting
 from workbench.ml.placed import as_array
 from workbench.placement.sources import placed_by
 from workbench.text import count

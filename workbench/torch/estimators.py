@@ -14,8 +14,8 @@ from sklearn.utils.validation import check_is_fitted
 
 from workbench.ml.checks import Checks
 from workbench.ml.data import training
-from workbench.ml.engine.rank_task import Task
-from workbench.ml.engine.verbose import Callback
+from workbench.ml.engine.mpi_parts import Task
+from workbench.ml.engine.progress import Callback
 from workbench.ml.estimator import Estimator
 from workbench.ml.scores import Classifier, Regressor
 from workbench.torch.context import require_torch

@@ -92,7 +92,7 @@ def batches(
     require_torch()
     options: dict[str, Any] = {"size": size, "shuffle": shuffle, "drop_last": drop_last}
     if isinstance(X, Stream):
-        from workbench.torch.windows import stream_batches
+        from workbench.torch.exchange import stream_batches
 
         if y is not None or weight is not None:
             raise InvalidRequest("y and weight belong to the stream. Pass stream(X, y, weight), and omit y and weight.")

@@ -14,7 +14,7 @@ import pytest
 
 from benchmarks import apps, idle
 from workbench import bench
-from workbench.bench import broadcast, collectives, plotting, processes, spmd, startup, transport
+from workbench.bench import broadcast, collectives, measuring, plotting, spmd, startup, transport
 from workbench.bench.report import Report, above_zero, alternate, machine, order, positive
 from workbench.bench.sizes import sizes, words
 from workbench.errors import LaunchError
@@ -307,13 +307,13 @@ def test_idle_sums_up_the_median_of_the_ratios_of_each_window():
 
 
 def test_idle_counts_processes_that_came_within_the_window_and_none_that_went():
-    assert processes.used({1: 5.0, 2: 7.0}, {1: 6.0, 3: 0.5}) == 1.5
+    assert measuring.used({1: 5.0, 2: 7.0}, {1: 6.0, 3: 0.5}) == 1.5
 
 
 def test_idle_looks_at_a_process_and_all_that_it_has_started():
 
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
-        assert {os.getpid(), child.pid} <= set(processes.cpu_seconds(os.getpid()))
+        assert {os.getpid(), child.pid} <= set(measuring.cpu_seconds(os.getpid()))
         child.communicate(b"\n")
 
 

@@ -10,7 +10,7 @@ from scipy.stats import binom
 
 import workbench.ml
 from benchmarks import overhead
-from workbench.bench import arms, paired
+from workbench.bench import arms, measuring
 from workbench.bench.bare_fits import Order
 from workbench.bench.report import Report
 from workbench.errors import InvalidRequest, WorkbenchError
@@ -52,15 +52,15 @@ def test_overhead_sums_up_the_ratios_of_neighbors_with_their_intervals_and_the_r
 
 @pytest.mark.parametrize("number", [6, 9, 18, 40])
 def test_the_interval_has_the_median_in_95_of_100_cases_and_no_narrower_one_has(number):
-    low, high = paired.interval(range(number))
+    low, high = measuring.interval(range(number))
 
     assert low + high == number - 1
     assert 2 * binom.cdf(low, number, 0.5) <= 0.05 < 2 * binom.cdf(low + 1, number, 0.5)
 
 
 def test_a_few_ratios_have_all_of_them_for_an_interval():
-    assert paired.interval([3.0, 1.0, 2.0]) == (1.0, 3.0)
-    assert paired.interval([1.5]) == (1.5, 1.5)
+    assert measuring.interval([3.0, 1.0, 2.0]) == (1.0, 3.0)
+    assert measuring.interval([1.5]) == (1.5, 1.5)
 
 
 def test_the_full_form_has_four_times_the_starts_and_the_measurements(monkeypatch):

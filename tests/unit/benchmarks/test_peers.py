@@ -13,7 +13,7 @@ from support.processes import until
 from benchmarks import contests, peers
 from benchmarks.contests import DAAL, DASK, DASK_ML, HEAT, OURS, UNSCALED, Contest
 from benchmarks.peer_data import DATA
-from workbench.bench import processes
+from workbench.bench import measuring
 from workbench.bench.report import Report
 from workbench.errors import WorkbenchError
 from workbench.launch.mpi_library import MPI
@@ -104,7 +104,7 @@ def test_a_rank_has_its_share_of_the_rows_but_never_less_than_a_fit_takes():
 def test_processes_that_are_halted_go_on_afterwards():
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
         its = psutil.Process(child.pid)
-        with processes.halted([child.pid]):
+        with measuring.halted([child.pid]):
             until("it stops", lambda: its.status() == psutil.STATUS_STOPPED)
         until("it goes on", lambda: its.status() != psutil.STATUS_STOPPED)
         child.communicate(os.linesep.encode())

@@ -21,14 +21,13 @@ from panel.pane import Bokeh
 from benchmarks.simulated import Simulated
 from workbench.lab.dashboard.cards import CardFactory
 from workbench.lab.dashboard.charts import WORDS, HeatMap, local
-from workbench.lab.dashboard.color_scale import FIRST, MISSING, NOTHING, TOP
 from workbench.lab.dashboard.controls import Controls
 from workbench.lab.dashboard.overview import shared_cores
 from workbench.lab.dashboard.page import PageContext
 from workbench.lab.dashboard.session import PAGE_CLASSES, Session
 from workbench.lab.dashboard.snapshot import SHARES
 from workbench.lab.dashboard.store import DataStore
-from workbench.lab.dashboard.theme import DARK, LIGHT, contrast
+from workbench.lab.dashboard.theme import DARK, FIRST, LIGHT, MISSING, NOTHING, TOP, contrast
 from workbench.lab.dashboard.training import spread
 from workbench.lab.dashboard.view_state import PAGES, ViewState
 from workbench.metrics.schema import NODE, RANK, TICK

@@ -109,7 +109,7 @@ async def test_a_browser_that_tells_nothing_is_sent_more_after_a_while(session, 
     session._view_state.page = "cores"
     assert not session.backpressure.is_ready
 
-    monkeypatch.setattr("workbench.lab.dashboard.backpressure._ANSWER_TIMEOUT_S", 0.0)
+    monkeypatch.setattr("workbench.lab.dashboard.session._ANSWER_TIMEOUT_S", 0.0)
 
     assert session.backpressure.is_ready
     await session.backpressure.wait_ready()

@@ -15,9 +15,9 @@ from benchmarks.simulated import Simulated
 from workbench.errors import ClusterNotFound, HeadUnreachable
 from workbench.hints import Command
 from workbench.lab.dashboard import diagnosis, head_source, overview
-from workbench.lab.dashboard.color_scale import FIRST, MISSING, NOTHING, TOP, ColorScale
 from workbench.lab.dashboard.head_source import HeadSource
 from workbench.lab.dashboard.store import DataStore, RingBuffer
+from workbench.lab.dashboard.theme import FIRST, MISSING, NOTHING, TOP, ColorScale
 from workbench.metrics.schema import KEPT, RANK, TICK
 from workbench.metrics.update import LOST, Layout, RankActivity, RankPlace, Update
 from workbench.session.head_client import HeadClient

@@ -106,7 +106,7 @@ FITS = """
 import sys
 import numpy as np
 from workbench.ml.decomposition import fit as decomposition_fit
-from workbench.ml.engine import rank_task
+from workbench.ml.engine import mpi_parts as rank_task
 from workbench.ml.kmeans import fit as kmeans_fit
 from workbench.ml.linear import fit as linear_fit
 from workbench.ml.logistic import fit as logistic_fit

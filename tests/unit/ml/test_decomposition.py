@@ -17,7 +17,7 @@ from sklearn.base import clone
 from support.sklearn_checks import accepted_by_scikit_learn
 
 from workbench.ml.algebra import row_slices
-from workbench.ml.algebra.triangles import join_triangles
+from workbench.ml.algebra.sums import join_triangles
 from workbench.ml.decomposition import fit as decomposition_fit
 from workbench.ml.decomposition.estimators import PCA, TruncatedSVD
 from workbench.ml.decomposition.part import DecompositionPart

@@ -13,13 +13,12 @@ from scipy import sparse
 from workbench import ml
 from workbench.errors import InvalidRequest
 from workbench.gpu.tensors import on_device
-from workbench.ml.device.kmeans import DeviceKMeansPart
-from workbench.ml.device.logistic import DeviceLogisticPart
-from workbench.ml.device.rows import DeviceRows
-from workbench.ml.device.scaler import DeviceScalerPart
-from workbench.ml.device.tensor_rows import TensorRows
+from workbench.ml.device_rows import DeviceRows, TensorRows
+from workbench.ml.kmeans.device_part import DeviceKMeansPart
 from workbench.ml.kmeans.part import KMeansPart
+from workbench.ml.logistic.device_part import DeviceLogisticPart
 from workbench.ml.logistic.part import LogisticPart
+from workbench.ml.scaler.device_part import DeviceScalerPart
 
 ROWS, FEATURES = 3000, 150
 CLOSE = {"rtol": 1e-9, "atol": 1e-9}

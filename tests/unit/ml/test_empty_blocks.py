@@ -21,10 +21,10 @@ from workbench.ml import (
     StandardScaler,
     TruncatedSVD,
 )
-from workbench.ml.algebra.triangles import join_triangles
+from workbench.ml.algebra.sums import join_triangles
 from workbench.ml.engine.parts import LocalParts
-from workbench.ml.labels import classes_of_both
 from workbench.ml.linear.part import LinearPart
+from workbench.ml.scores import classes_of_both
 from workbench.placement import pinning, sources
 
 ROWS = 60

@@ -24,7 +24,6 @@ from workbench.ml.checks import Checks, make
 from workbench.ml.engine import kept_arrays
 from workbench.ml.engine.parts import LocalParts
 from workbench.ml.kmeans import fit as kmeans_fit
-from workbench.ml.kmeans import lloyd
 from workbench.ml.kmeans.part import KMeansPart
 
 # Rows for the first centers are drawn by their numbers, and a row that weighs twice as much is not two rows; for
@@ -202,7 +201,7 @@ def test_its_tolerance_is_a_share_of_the_variance(number, made, away):
         _, spread = LocalParts(parts).sum("first_step", X[:5])
 
     tolerance = 1e-4 if made == "sparse" and away else 1e-9
-    np.testing.assert_allclose(lloyd._spread(*spread)[0], X.astype(np.float64).var(axis=0).mean(), rtol=tolerance)
+    np.testing.assert_allclose(kmeans_fit._spread(*spread)[0], X.astype(np.float64).var(axis=0).mean(), rtol=tolerance)
 
 
 def test_a_fit_asks_all_parts_once_before_the_first_step_and_once_for_each_step():
@@ -226,7 +225,7 @@ def test_of_several_runs_each_is_as_by_itself_and_the_best_is_taken(tol):
     for most in (1, 3, 50):
         asked = settings(X, 5, init="random", n_init=4, max_iter=most, tol=tol)
         parts = parts_of(X, 3)
-        each = [lloyd.lloyd(parts, kmeans_fit.first(parts, asked, run), most, tol) for run in range(4)]
+        each = [kmeans_fit.lloyd(parts, kmeans_fit.first(parts, asked, run), most, tol) for run in range(4)]
         found = kmeans_fit.fit(parts_of(X, 3), asked)
 
         best = min(each, key=lambda fit: fit.inertia)

@@ -19,8 +19,8 @@ from support.sklearn_checks import accepted_by_scikit_learn
 from workbench import place
 from workbench.ml.checks import Checks
 from workbench.ml.engine.dask_parts import PartActor
+from workbench.ml.engine.mpi_parts import Task
 from workbench.ml.engine.parts import LocalParts
-from workbench.ml.engine.rank_task import Task
 from workbench.ml.neighbors.estimator import NearestNeighbors
 from workbench.ml.neighbors.part import NeighborsPart
 from workbench.ml.neighbors.search import Nearest, Within, find, find_each

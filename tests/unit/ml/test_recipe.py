@@ -25,8 +25,8 @@ from support.recipes import DELAY, FLIGHTS, MEANS, ONE_HOT, PARTS, ROWS, Counted
 from support.sklearn_checks import accepted_by_scikit_learn
 
 from workbench.ml import LogisticRegression
+from workbench.ml.recipe.data import fold_of
 from workbench.ml.recipe.estimator import Recipe, _index, _positions
-from workbench.ml.recipe.folds import fold_of
 from workbench.ml.recipe.part import RecipePart, statistics
 from workbench.ml.recipe.statistics import POINTS, Groups, Spread
 

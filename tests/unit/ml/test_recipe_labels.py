@@ -16,7 +16,7 @@ from sklearn.preprocessing import TargetEncoder
 from support.recipes import DELAY, FLIGHTS, MEANS, PARTS, ROWS, CountedParts, in_parts
 
 from workbench.ml import Recipe
-from workbench.ml.recipe.folds import fold_of
+from workbench.ml.recipe.data import fold_of
 from workbench.ml.recipe.part import RecipePart, statistics
 
 COLUMNS = ["carrier", "origin", "hour"]

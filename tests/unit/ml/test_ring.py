@@ -16,8 +16,7 @@ from support.patience import DEADLINE
 
 from workbench.ml.engine.parts import LocalParts
 from workbench.ml.neighbors.part import NeighborsPart
-from workbench.ml.neighbors.ring import find_in_ring
-from workbench.ml.neighbors.search import Nearest, Within, find_each
+from workbench.ml.neighbors.search import Nearest, Within, find_each, find_in_ring
 
 NEAREST = Nearest(n_neighbors=4, metric="euclidean", keywords={})
 WITHIN = Within(radius=1.5, metric="euclidean", keywords={})

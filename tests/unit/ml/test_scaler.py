@@ -13,7 +13,7 @@ from scipy import sparse
 from sklearn import preprocessing
 from support.sklearn_checks import accepted_by_scikit_learn
 
-from workbench.ml.algebra.moments import join
+from workbench.ml.algebra.sums import join
 from workbench.ml.engine.parts import LocalParts
 from workbench.ml.scaler.estimator import StandardScaler
 from workbench.ml.scaler.part import ScalerChecks, ScalerPart, moments

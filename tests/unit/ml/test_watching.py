@@ -9,7 +9,7 @@ from sklearn import preprocessing
 from tqdm import tqdm
 
 from workbench.ml import PCA, LinearRegression, NearestNeighbors, Recipe, Ridge, StandardScaler, TruncatedSVD
-from workbench.ml.engine import verbose
+from workbench.ml.engine import progress
 from workbench.ml.engine.progress import Sender
 
 X = np.random.default_rng(2).normal(size=(60, 5))
@@ -50,7 +50,7 @@ def test_each_pass_is_a_line(model, names, capsys):
 
 def test_a_bar_counts_the_passes_and_is_full_at_the_end(capsys, monkeypatch):
     # An earlier test of this process may have imported the bar of notebooks, in an IPython of its own.
-    monkeypatch.setattr(verbose, "tqdm", tqdm)
+    monkeypatch.setattr(progress, "tqdm", tqdm)
     LinearRegression(verbose=1).fit(X, y)
 
     assert "LinearRegression: 100%" in (said := capsys.readouterr().err)

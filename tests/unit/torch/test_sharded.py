@@ -19,9 +19,9 @@ import torch
 from support import torched
 
 from workbench.errors import InvalidRequest
-from workbench.torch import load_sharded, manifest, materialize, save_sharded, sharded
+from workbench.torch import load_sharded, materialize, save_sharded, sharded
 from workbench.torch.epochs import Alone
-from workbench.torch.manifest import MANIFEST, METADATA
+from workbench.torch.sharded import MANIFEST, METADATA
 
 # Prints for each child the write at which it was killed, its exit code and the epoch that is loaded after it.
 KILLED = """
@@ -197,7 +197,7 @@ class LastOfFour(Alone):
 )
 def test_each_rank_checks_what_it_unpickles_and_the_folders(folder, monkeypatch, name, spoil, said):
     [inner] = shards(folder)
-    comm = LastOfFour(manifest.read(folder))
+    comm = LastOfFour(sharded.read(folder))
     monkeypatch.setattr(sharded, "_communicator", lambda: comm)
     assert loaded(folder) == {"epoch": 1}
     spoil(inner / name)
@@ -382,7 +382,7 @@ def test_a_folder_that_a_node_does_not_share_is_refused(tmp_path, monkeypatch, e
     (tmp_path / exists).mkdir(parents=True, exist_ok=True)
     before = [*tmp_path.rglob("*")]
     # Rank 0 has created the folders on another node.
-    monkeypatch.setattr(manifest, "new_shards", lambda folder: folder / "shards-0")
+    monkeypatch.setattr(sharded, "new_shards", lambda folder: folder / "shards-0")
     with pytest.raises(InvalidRequest, match=f"has created the folder .*/{missing}.* all nodes share") as caught:
         save_sharded(tmp_path / "local" / "run", torched.net())
     assert platform.node() in str(caught.value)

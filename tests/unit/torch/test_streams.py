@@ -11,7 +11,7 @@ from support import streamed
 
 from workbench.errors import InvalidRequest, PlacementError
 from workbench.torch import fit, stream
-from workbench.torch.windows import rank_windows
+from workbench.torch.exchange import rank_windows
 
 
 def frame(rows=40, chunks=4, **columns):

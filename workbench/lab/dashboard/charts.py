@@ -26,9 +26,8 @@ from bokeh.models.annotations import ColorBar
 from bokeh.models.tools import PanTool, ResetTool, WheelZoomTool
 from bokeh.plotting import figure
 
-from workbench.lab.dashboard.color_scale import FIRST, MISSING, TOP, ColorScale
 from workbench.lab.dashboard.snapshot import SHARE_TITLES, SHARES
-from workbench.lab.dashboard.theme import FONT, Theme
+from workbench.lab.dashboard.theme import FIRST, FONT, MISSING, TOP, ColorScale, Theme
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -11,9 +11,9 @@ from bokeh.events import Tap
 from bokeh.models import ColumnDataSource, FactorRange
 
 from workbench.lab.dashboard import cards, charts
-from workbench.lab.dashboard.color_scale import ColorScale
 from workbench.lab.dashboard.format import percent, short, size, span
 from workbench.lab.dashboard.page import Page
+from workbench.lab.dashboard.theme import ColorScale
 from workbench.metrics.schema import KINDS, OPERATION
 from workbench.mpi.counters import OPERATIONS, SIZE_BEGINS
 

@@ -9,10 +9,10 @@ import numpy as np
 import pandas as pd
 
 from workbench.lab.dashboard import cards, charts
-from workbench.lab.dashboard.color_scale import ColorScale
 from workbench.lab.dashboard.format import percent, rate, size
 from workbench.lab.dashboard.page import Page, long
 from workbench.lab.dashboard.snapshot import means
+from workbench.lab.dashboard.theme import ColorScale
 from workbench.metrics.schema import NODE
 from workbench.metrics.update import percents
 from workbench.text import count

@@ -14,11 +14,11 @@ import pandas as pd
 from bokeh.models import ColumnDataSource, NumeralTickFormatter
 
 from workbench.lab.dashboard import cards, charts
-from workbench.lab.dashboard.color_scale import ColorScale
 from workbench.lab.dashboard.diagnosis import describe_activity, rank_names, time_ago
 from workbench.lab.dashboard.format import percent, rate, size
 from workbench.lab.dashboard.page import Page, long
 from workbench.lab.dashboard.snapshot import SHARES, Snapshot, means
+from workbench.lab.dashboard.theme import ColorScale
 from workbench.metrics.schema import NODE
 from workbench.text import clock, count, duration
 

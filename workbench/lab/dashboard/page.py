@@ -5,11 +5,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
+from html import escape
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 
+from workbench.lab.dashboard import cards
 from workbench.lab.dashboard.cards import CardFactory
 from workbench.lab.dashboard.snapshot import Snapshot
 from workbench.lab.dashboard.theme import Theme
@@ -18,6 +20,7 @@ from workbench.metrics.schema import TICK
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
 
 # Maximum of columns of a heat map over time.
 _HEAT_MAP_COLUMNS = 240
@@ -145,3 +148,28 @@ def _fill_gaps(times: NDArray[np.float64], numbers: NDArray[Any]) -> tuple[NDArr
 def long(times: NDArray[np.float64], names: list[str], numbers: NDArray[Any], row: str, value: str) -> pd.DataFrame:
     """Return numbers of shape (f, k) as a table with one number per row."""
     return pd.DataFrame({"time": np.repeat(times, len(names)), row: np.tile(names, len(times)), value: numbers.ravel()})
+
+
+class DaskPage(Page):
+    """Dask's task stream and progress."""
+
+    def build(self) -> Any:
+        """Make the card."""
+        self._frame = cards.html()
+        note = "Task stream and progress of Dask's scheduler" if self.context.dask is not None else ""
+        return cards.column(self.cards.text("Dask's dashboard", self._frame, note))
+
+    def draw(self) -> None:
+        """Show the frame, whose page updates itself, or the reason why it is missing."""
+        if self.context.dask is None:
+            self._frame.object = "<p class=note>Dask's dashboard is not reachable from here.</p>"
+        else:
+            address = escape(self.context.dask, quote=True)
+            # Some hubs forbid frames.
+            link = f"<a href='{address}' target='_blank' rel='noopener'>open in a new tab</a>"
+            frame = f"<iframe src='{address}' title='Dask' style='width:100%;height:80vh;border:0'></iframe>"
+            self._frame.object = f"{frame}<p class=note>{link}</p>"
+
+    def leave(self) -> None:
+        """Remove the frame, because Dask would keep drawing in it."""
+        self._frame.object = ""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
+from contextlib import suppress
 from html import escape
 from typing import Any
 
@@ -11,20 +13,79 @@ import panel as pn
 
 from workbench.errors import WorkbenchError
 from workbench.lab.dashboard import cards
-from workbench.lab.dashboard.backpressure import Backpressure
 from workbench.lab.dashboard.cards import CardFactory
 from workbench.lab.dashboard.communication import Communication
 from workbench.lab.dashboard.controls import Controls
 from workbench.lab.dashboard.cores import Cores
-from workbench.lab.dashboard.dask_page import DaskPage
 from workbench.lab.dashboard.overview import Overview
-from workbench.lab.dashboard.page import Page, PageContext, Take
+from workbench.lab.dashboard.page import DaskPage, Page, PageContext, Take
 from workbench.lab.dashboard.snapshot import Snapshot
 from workbench.lab.dashboard.store import DataStore
 from workbench.lab.dashboard.theme import THEMES
 from workbench.lab.dashboard.training import Training
 from workbench.lab.dashboard.view_state import ViewState
 from workbench.lab.dashboard.waiting import Waiting
+
+# Seconds without an acknowledgment after which the browser is sent more nevertheless.
+_ANSWER_TIMEOUT_S = 10.0
+
+
+class Backpressure:
+    """Two hidden numbers on the page: that of the last update, and that which the browser has acknowledged.
+
+    Parameters
+    ----------
+    arrived
+        Called when the browser has received all updates.
+
+    Attributes
+    ----------
+    view
+        Panel object that must be on the page.
+
+    Notes
+    -----
+    On a busy machine Panel's and Bokeh's messages may overtake each other, a change to a chart the chart itself. So
+    nothing is changed on a page that is still being sent. An acknowledgment covers the objects on the page, not the
+    latest data: Bokeh sends changes of data after the number.
+    """
+
+    def __init__(self, arrived: Callable[[], None]) -> None:
+        self._arrived = arrived
+        self._acknowledged = asyncio.Event()
+        self._acknowledged.set()
+        self._sent_at = 0.0
+        self._sent: Any = pn.widgets.IntInput(value=0)
+        self._has: Any = pn.widgets.IntInput(value=0)
+        self._sent.jscallback(args={"has": self._has}, value="has.value = cb_obj.value")
+        self._watcher = self._has.param.watch(self._acknowledge, "value")
+        self.view = pn.Row(self._sent, self._has, visible=False)
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether more may be sent."""
+        return self._acknowledged.is_set() or time.monotonic() - self._sent_at > _ANSWER_TIMEOUT_S
+
+    def mark_sent(self) -> None:
+        """Count an update that was sent."""
+        self._acknowledged.clear()
+        self._sent_at = time.monotonic()
+        self._sent.value += 1
+
+    async def wait_ready(self) -> None:
+        """Wait until more may be sent."""
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._acknowledged.wait(), _ANSWER_TIMEOUT_S)
+
+    def close(self) -> None:
+        """Remove the watcher, because Panel keeps the callbacks of a browser and their objects."""
+        self._has.param.unwatch(self._watcher)
+
+    def _acknowledge(self, event: Any) -> None:
+        if event.new == self._sent.value:
+            self._acknowledged.set()
+            self._arrived()
+
 
 PAGE_CLASSES: dict[str, type[Page]] = {
     "overview": Overview,

@@ -14,16 +14,17 @@ from typing import Any, TypeVar, cast
 from jupyter_server.auth.decorator import authorized
 from jupyter_server.base.handlers import APIHandler
 from tornado import web
+from tornado.websocket import WebSocketHandler
 
 from workbench.deploy import registry
 from workbench.deploy.record import Record
 from workbench.errors import ClusterNotFound, InvalidRequest, WorkbenchError
 from workbench.hints import PANEL
 from workbench.lab.server.actions import AlreadyPending
-from workbench.lab.server.blocking_files import DeadlineReader, records
 from workbench.lab.server.kernels import Kernels
-from workbench.lab.server.log import logger
+from workbench.lab.server.process import logger
 from workbench.lab.server.state import StateFeed
+from workbench.lab.server.survey import DeadlineReader, records
 
 ROOT = "workbench/api"
 """Path of the API below the base URL of a server."""
@@ -178,3 +179,21 @@ def error_response(error: BaseException | None, status: int) -> tuple[int, str, 
         return 500, "an unexpected error occurred. See the log of the server.", ""
     message = error.log_message if isinstance(error, web.HTTPError) else None
     return status, message or responses.get(status, ""), ""
+
+
+# Seconds between two pings, and for the answer, unless the site has set `ServerApp.websocket_ping_interval`.
+_PING = 30.0
+
+
+class PingingWebSocket(WebSocketHandler):
+    """A websocket that is closed when its browser does not answer any more."""
+
+    @property
+    def ping_interval(self) -> float:
+        """Seconds between two pings."""
+        return self.settings.get("websocket_ping_interval") or _PING
+
+    @property
+    def ping_timeout(self) -> float:
+        """Seconds for the answer to a ping."""
+        return self.settings.get("websocket_ping_timeout") or self.ping_interval

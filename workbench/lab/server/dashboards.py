@@ -12,20 +12,30 @@ import sys
 import time
 from asyncio.subprocess import PIPE, Process
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
 
 from workbench.cancellation import run_to_end
-from workbench.deploy import logs
+from workbench.deploy import logs, registry
 from workbench.deploy.record import Record, owns_lease
-from workbench.errors import LaunchError, StartError, StartTimeout
+from workbench.errors import (
+    ClusterNotFound,
+    HeadUnreachable,
+    InvalidRequest,
+    LaunchError,
+    StartError,
+    StartTimeout,
+    WorkbenchError,
+)
+from workbench.hints import PANEL
 from workbench.host import debug_log, node_dirs
 from workbench.host.processes import end
 from workbench.lab.dashboard import PREFIX
-from workbench.lab.server.blocking_files import DeadlineReader, records
 from workbench.lab.server.process import by_env
+from workbench.lab.server.proxy import Proxy, without_token
+from workbench.lab.server.survey import DeadlineReader, FilesystemTimeout, records
 from workbench.text import printable
 
 MODULE = "workbench.lab.dashboard"
@@ -269,3 +279,90 @@ def _log_summary(log: Path, begin: int) -> str:
     lines = [line.rstrip() for line in text.split("\n") if line.strip()][-_TAIL:] or ["no output"]
     summary = f"{lines[-1].strip()}. Its log is {log}. Reload this page in {_REMEMBERED:.0f} s to try again."
     return "\n".join([summary, "", *lines]) if len(lines) > 1 else summary
+
+
+ROUTE = r"workbench/(dashboard|dask)/([^/]+)(/.*)?"
+"""Path below the base URL of a server: the kind of pages, the name of a cluster, the path of a page."""
+
+
+class ClusterPages(Proxy):
+    """Serves all pages of all clusters; derived classes check the permissions."""
+
+    place = PANEL
+    """Place of error messages, as of `workbench.hints`."""
+
+    def initialize(self, panels: DashboardProcesses, base: str) -> None:
+        """Set the objects that all requests share.
+
+        Parameters
+        ----------
+        panels
+            Processes of dashboards.
+        base
+            Base URL of the server, a path with a slash at its end.
+        """
+        self._panels, self._base = panels, base
+
+    async def answer(self, kind: str, name: str) -> None:
+        """Answer a request for a page or a websocket of a cluster.
+
+        Parameters
+        ----------
+        kind
+            ``dashboard`` or ``dask``.
+        name
+            Name of the cluster in the request.
+        """
+        try:
+            record = await _record(name)
+            prefix = f"{self._base}workbench/{kind}/{record.name}/"
+            # From the quoted path, since the upstream decodes it: three parts after the base, and the path of a page.
+            rest = self.request.path.removeprefix(self._base).split("/", 3)[3:]
+            query = without_token(self.request.query)
+            # The token is removed from the address, which users share and bookmark: Jupyter's cookie replaces it.
+            if rest and (query == self.request.query or self.is_websocket):
+                await self._forward(record, kind, prefix, rest[0])
+            else:
+                url = prefix + "".join(rest)
+                self.redirect(f"{url}?{query}" if query else url)
+        except (ClusterNotFound, InvalidRequest) as error:
+            self.error_page(404, error.words(self.place))
+        except FilesystemTimeout as error:
+            self.error_page(504, error.words(self.place))
+        except WorkbenchError as error:
+            self.error_page(502, error.words(self.place))
+        except OSError as error:
+            self.error_page(
+                502,
+                f"The dashboard of cluster {name!r} could not be started: {error}. Reload this page. If the start "
+                "fails again, check the free memory and disk space.",
+            )
+
+    async def _forward(self, record: Record, kind: str, prefix: str, rest: str) -> None:
+        if self.is_foreign:
+            self.send_error(403)
+            return
+        if record.address is None:
+            raise HeadUnreachable(
+                f"cluster {record.name!r} has no head yet, because its state is {record.state}. Reload this page when "
+                "the cluster is ready."
+            )
+        # The process serves its pages below their path in the browser. Dask does not know that path.
+        pages = f"{self._base}workbench/dashboard/{record.name}/"
+        socket = await self._panels.socket(record, pages)
+        with self._panels.viewing(record):
+            if kind == "dashboard":
+                await self.forward(socket, pages, prefix, rest, f"the dashboard of cluster {record.name!r}")
+            else:
+                server = f"Dask's dashboard in the head of cluster {record.name!r}"
+                await self.forward(dask_socket(socket), "/", prefix, rest, server)
+
+
+async def _record(name: str) -> Record:
+    with suppress(ClusterNotFound):
+        record = await records.read(registry.read, name)
+        # For the job of another host each request would query the scheduler.
+        if record.alive() is not False and record.state != "failed":
+            return record
+    # Raises for a cluster that has ended. In another thread, since removing the record may query schedulers.
+    return await asyncio.to_thread(registry.running, name)

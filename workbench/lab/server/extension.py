@@ -14,12 +14,11 @@ from traitlets import Bool, Float
 
 from workbench.host import debug_log
 from workbench.lab.server.api import HandlerContext
-from workbench.lab.server.blocking_files import DeadlineReader
-from workbench.lab.server.dashboard_pages import ROUTE, ClusterPages
-from workbench.lab.server.dashboards import IDLE, DashboardProcesses
+from workbench.lab.server.dashboards import IDLE, ROUTE, ClusterPages, DashboardProcesses
 from workbench.lab.server.handlers import ROUTES
 from workbench.lab.server.kernels import Kernels
 from workbench.lab.server.state import LOOK, SELDOM, StateFeed
+from workbench.lab.server.survey import DeadlineReader
 from workbench.session.current import SERVER
 
 

@@ -21,13 +21,11 @@ from workbench.deploy import logs, registry
 from workbench.errors import InvalidRequest, WorkbenchError
 from workbench.hints import PANEL
 from workbench.lab.server import log_files
-from workbench.lab.server.api import ROOT, Handler, HandlerContext, requires, valid_name
-from workbench.lab.server.blocking_files import FilesystemTimeout, records
+from workbench.lab.server.actions import ExecutionContext, answer
+from workbench.lab.server.api import ROOT, Handler, HandlerContext, PingingWebSocket, requires, valid_name
 from workbench.lab.server.form_fields import field_of, to_argv
-from workbench.lab.server.log import logger
-from workbench.lab.server.pings import PingingWebSocket
-from workbench.lab.server.process import end_of, run
-from workbench.lab.server.subcommand import ExecutionContext, answer
+from workbench.lab.server.process import end_of, logger, run
+from workbench.lab.server.survey import FilesystemTimeout, records
 
 
 class Events(PingingWebSocket, JupyterHandler):

@@ -14,8 +14,7 @@ from typing import Any
 from workbench.cancellation import run_to_end
 from workbench.host import debug_log
 from workbench.host.processes import end
-from workbench.lab.server.log import logger
-from workbench.lab.server.process import by_env
+from workbench.lab.server.process import by_env, logger
 
 MODULE = "workbench.lab.server.heartbeat_process"
 """Module of the process; it ends at the end of its standard input."""

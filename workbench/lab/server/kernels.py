@@ -19,8 +19,8 @@ from typing import Any
 from jupyter_core.utils import ensure_async
 
 from workbench.errors import InvalidRequest, LaunchError
-from workbench.lab.server.blocking_files import DeadlineReader, FilesystemTimeout
 from workbench.lab.server.process import run
+from workbench.lab.server.survey import DeadlineReader, FilesystemTimeout
 
 # Seconds for an interpreter to answer, and most interpreters that run at once.
 _ANSWER, _INTERPRETERS = 10.0, 4

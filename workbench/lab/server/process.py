@@ -1,18 +1,20 @@
-"""Processes that the server runs without blocking its event loop."""
+"""Processes and tasks that the server runs without blocking its event loop, and the log of the server extension."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import shlex
 import signal
 import subprocess
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryFile
+from typing import Any
 
 from workbench.cancellation import run_to_end
 from workbench.errors import LaunchError
@@ -196,3 +198,41 @@ async def end_of(process: Process, deadline: float) -> ProcessResult:
         return await process.ended(deadline)
     finally:
         await run_to_end(process.kill())
+
+
+class BackgroundTasks:
+    """Base of classes that follow processes, which continue when the server stops.
+
+    Parameters
+    ----------
+    changed
+        Called when a process has started or ended.
+
+    Notes
+    -----
+    For one event loop.
+    """
+
+    def __init__(self, changed: Callable[[], None]) -> None:
+        self._changed = changed
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a task is running."""
+        return bool(self._tasks)
+
+    def close(self) -> None:
+        """Cancel all tasks; the processes continue."""
+        for task in self._tasks:
+            task.cancel()
+
+    def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+
+logger = logging.getLogger("WorkbenchExtension")
+"""Has the name of the extension's class, so that Jupyter sets the handlers, format and level of the server's log."""

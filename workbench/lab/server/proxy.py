@@ -28,7 +28,7 @@ from tornado.websocket import (
 
 from workbench.errors import HeadUnreachable
 from workbench.hints import Command
-from workbench.lab.server.pings import PingingWebSocket
+from workbench.lab.server.api import PingingWebSocket
 
 REQUEST_HEADERS = (
     "Accept",

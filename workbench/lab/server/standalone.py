@@ -14,8 +14,7 @@ from tornado.web import Application
 
 from workbench.cancellation import run_to_end
 from workbench.hints import TERMINAL
-from workbench.lab.server.dashboard_pages import ROUTE, ClusterPages
-from workbench.lab.server.dashboards import DashboardProcesses
+from workbench.lab.server.dashboards import ROUTE, ClusterPages, DashboardProcesses
 from workbench.lab.server.proxy import Proxy
 
 _HOST = "127.0.0.1"

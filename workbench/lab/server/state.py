@@ -12,12 +12,10 @@ from typing import Any
 from workbench.config import __version__
 from workbench.errors import worded
 from workbench.hints import PANEL
-from workbench.lab.server.actions import NO_ACTION, PendingActions
-from workbench.lab.server.blocking_files import FilesystemTimeout, records
+from workbench.lab.server.actions import NO_ACTION, PendingActions, Starts
 from workbench.lab.server.heartbeats import Heartbeats, Viewer
-from workbench.lab.server.log import logger
-from workbench.lab.server.starts import Starts
-from workbench.lab.server.survey import RegistryScanner, RegistrySnapshot
+from workbench.lab.server.process import logger
+from workbench.lab.server.survey import FilesystemTimeout, RegistryScanner, RegistrySnapshot, records
 
 LOOK, SELDOM = 1.0, 10.0
 """Seconds between two scans of the registry while a browser shows clusters or an action is pending, and otherwise:

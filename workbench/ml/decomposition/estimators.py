@@ -23,11 +23,11 @@ from workbench.ml.algebra.row_slices import centered
 from workbench.ml.checks import FLOATS, Checks
 from workbench.ml.data import training
 from workbench.ml.decomposition import fit as decomposition_fit
+from workbench.ml.decomposition.device_part import DeviceDecompositionPart
 from workbench.ml.decomposition.part import DecompositionPart
-from workbench.ml.device.decomposition import DeviceDecompositionPart
-from workbench.ml.device.rows import part_on
-from workbench.ml.engine.rank_task import Task
-from workbench.ml.engine.verbose import Callback
+from workbench.ml.device_rows import part_on
+from workbench.ml.engine.mpi_parts import Task
+from workbench.ml.engine.progress import Callback
 from workbench.ml.estimator import Estimator, dtype_for
 from workbench.ml.placed import computed
 from workbench.ml.transformer import Transformer

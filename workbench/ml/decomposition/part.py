@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from workbench.ml.algebra.row_slices import Products, centered, is_copied, rows_at_once, sample
-from workbench.ml.algebra.triangles import triangle
+from workbench.ml.algebra.sums import triangle
 from workbench.ml.checks import FindsNonFinite
 
 _Array = NDArray[np.float64]

@@ -17,9 +17,9 @@ from threadpoolctl import ThreadpoolController
 from workbench.ml.data import Data
 from workbench.ml.engine import kept_arrays
 from workbench.ml.engine.dask_parts import ActorParts
+from workbench.ml.engine.mpi_parts import Task, on_rank
 from workbench.ml.engine.parts import LocalParts
 from workbench.ml.engine.progress import Listener, Report, Sender
-from workbench.ml.engine.rank_task import Task, on_rank
 from workbench.ml.engine.select import chosen, serves_calls
 from workbench.ml.placed import in_blocks, placed, whereabouts
 from workbench.placement import layout, pinning

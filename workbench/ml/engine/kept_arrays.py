@@ -7,16 +7,21 @@ as the placed array exists, even if the block of the rows is released.
 from __future__ import annotations
 
 import itertools
+import pickle
 import threading
 import uuid
 from collections.abc import Sequence
 from copy import copy
 from typing import TYPE_CHECKING, Any
 
+import cloudpickle
+import numpy as np
+
 from workbench.errors import RankLost
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
 
 # Maximum number of fits with arrays left in a process. The arrays of an interrupted fit are dropped beyond this number.
 _MAX_FITS = 16
@@ -32,7 +37,7 @@ class Keeps:
     _start: int
 
     def kept(self) -> tuple[NDArray[Any], ...]:
-        """Return arrays like `workbench.ml.engine.rank_task.Task.kept`, with a row for each row of the block."""
+        """Return arrays like `workbench.ml.engine.mpi_parts.Task.kept`, with a row for each row of the block."""
         raise NotImplementedError
 
     def leave(self, fit: str) -> float:
@@ -103,3 +108,36 @@ def collect(fit: str, like: Sequence[NDArray[Any]], X: Any, sizes: Sequence[int]
         graph = dict(zip(keys, pinning.submit(client, calls, keys), strict=True))
         collections.append(sources.collection(empty, name, graph, sizes))
     return tuple(collections)
+
+
+class Applied:
+    """A method of a model that is called with blocks.
+
+    Parameters
+    ----------
+    model
+        A fitted estimator.
+    method
+        Name of the method.
+    empty
+        The result of a block without rows; None: the result of the method.
+    """
+
+    def __init__(self, model: Any, method: str, empty: Any = None) -> None:
+        self._model, self._method, self._empty = cloudpickle.dumps(model), method, empty
+        self.__name__ = method
+
+    def __call__(self, block: Any) -> Any:
+        """Return the result of a block."""
+        if self._empty is not None and not block.shape[0]:
+            return self._empty
+        return getattr(pickle.loads(self._model), self._method)(block)  # noqa: S301  (it comes from `__init__`)
+
+
+class AppliedToNumbered(Applied):
+    """A method of a model that is called with blocks and the numbers of their rows."""
+
+    def __call__(self, block: Any, block_info: Any = None) -> Any:
+        """Return the result of a block."""
+        rows = np.arange(*block_info[0]["array-location"][0])
+        return getattr(pickle.loads(self._model), self._method)(block, rows)  # noqa: S301  (as `Applied.__call__`)

@@ -17,12 +17,12 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted
 
 from workbench.ml.checks import FLOATS, Checks
 from workbench.ml.data import training
-from workbench.ml.device.kmeans import DeviceKMeansPart
-from workbench.ml.device.rows import part_on
-from workbench.ml.engine.rank_task import Task
-from workbench.ml.engine.verbose import Callback
+from workbench.ml.device_rows import part_on
+from workbench.ml.engine.mpi_parts import Task
+from workbench.ml.engine.progress import Callback
 from workbench.ml.estimator import Estimator, dtype_for
 from workbench.ml.kmeans import fit as kmeans_fit
+from workbench.ml.kmeans.device_part import DeviceKMeansPart
 from workbench.ml.kmeans.part import KMeansPart
 from workbench.ml.placed import as_array, computed, counted
 from workbench.ml.transformer import Transformer

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from workbench.ml.algebra.moments import Moments
 from workbench.ml.algebra.row_slices import refuse_overflow
+from workbench.ml.algebra.sums import Moments
 from workbench.ml.checks import FindsNonFinite, checked
 from workbench.ml.engine.kept_arrays import Keeps
 

@@ -16,12 +16,12 @@ from sklearn.utils.validation import check_is_fitted
 from workbench.ml import memory_guard
 from workbench.ml.checks import Checks
 from workbench.ml.data import training
-from workbench.ml.device.logistic import DeviceLogisticPart
-from workbench.ml.device.rows import part_on
-from workbench.ml.engine.rank_task import Task
-from workbench.ml.engine.verbose import Callback
+from workbench.ml.device_rows import part_on
+from workbench.ml.engine.mpi_parts import Task
+from workbench.ml.engine.progress import Callback
 from workbench.ml.estimator import Estimator, dtype_for
 from workbench.ml.logistic import fit as logistic_fit
+from workbench.ml.logistic.device_part import DeviceLogisticPart
 from workbench.ml.logistic.part import LogisticPart
 from workbench.ml.scores import Classifier
 

@@ -18,13 +18,12 @@ from sklearn.utils.validation import check_is_fitted
 from workbench.ml.checks import FLOATS, Checks
 from workbench.ml.data import Data, know_features, training
 from workbench.ml.engine import fitting
-from workbench.ml.engine.rank_task import Task
+from workbench.ml.engine.mpi_parts import Task
+from workbench.ml.engine.progress import Callback, reporting
 from workbench.ml.engine.select import chosen
-from workbench.ml.engine.verbose import Callback, reporting
 from workbench.ml.estimator import Estimator, rows_together
-from workbench.ml.neighbors.graph import graph
 from workbench.ml.neighbors.part import NeighborsPart, QueriesPart, QueryChecks, RowsPart
-from workbench.ml.neighbors.search import RESULT, Nearest, Search, Within, count, find, find_each
+from workbench.ml.neighbors.search import RESULT, Nearest, Search, Within, count, find, find_each, graph
 from workbench.ml.placed import as_array, beside, computed, counted, in_blocks, placed
 
 if TYPE_CHECKING:

@@ -5,13 +5,16 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from workbench.ml.engine.parts import ConnectedParts, Parts
-from workbench.ml.engine.pass_counter import Passes
+from workbench.ml.engine.parts import ConnectedParts, Parts, Passes
+
+if TYPE_CHECKING:
+    from mpi4py.MPI import Intracomm
+
 
 _Array = NDArray[Any]
 
@@ -192,7 +195,7 @@ def find_each(parts: ConnectedParts, search: Search) -> None:
 
     Notes
     -----
-    Parts with a communicator send their queries around: see `workbench.ml.neighbors.ring`. Otherwise each request sends
+    Parts with a communicator send their queries around (the ring above). Otherwise each request sends
     some queries of one part to all parts, and the results back.
     """
     if parts.direct:
@@ -213,3 +216,78 @@ def find_each(parts: ConnectedParts, search: Search) -> None:
 
 def _either(left: Any, right: Any) -> Any:
     return right if left is None else left
+
+
+def graph(distances: NDArray[Any], indices: NDArray[Any], columns: int, mode: str) -> Any:
+    """Return a matrix in CSR format with a column for each row of the fit.
+
+    Parameters
+    ----------
+    distances, indices
+        Results of a search: shape (queries, neighbors), or shape (queries,) with an array for each query.
+    columns
+        Number of rows of the fit.
+    mode
+        ``"connectivity"``: ones; ``"distance"``: the distances.
+    """
+    # The scheduler loads this module, and does not need SciPy.
+    from scipy import sparse
+
+    ends = np.cumsum([0, *map(len, indices)])
+    rows = _flat(indices).astype(np.int64, copy=False)
+    numbers = _flat(distances).astype(np.float64, copy=False) if mode == "distance" else np.ones(len(rows))
+    return sparse.csr_array((numbers, rows, ends), shape=(len(indices), columns))
+
+
+def _flat(numbers: NDArray[Any]) -> NDArray[Any]:
+    return numbers.ravel() if numbers.ndim > 1 or not len(numbers) else np.concatenate(numbers)
+
+
+# A message has this part of `RESULT`, since a rank holds two of them, each also as a pickle.
+_SHARE = 8
+
+
+def find_in_ring(part: Any, search: Search, comm: Intracomm, _report: Any = None) -> None:
+    """Find rows for the queries of the part of each rank, and keep the results in the part; runs on all ranks.
+
+    Parameters
+    ----------
+    part
+        The part of this rank, a `workbench.ml.neighbors.part.NeighborsPart`.
+    search
+        The search, without queries.
+    comm
+        The communicator of all parts, in the order of their rows.
+    """
+    total = part.query_range()[1]
+    start, step, nbytes = 0, max(search.step // _SHARE, 1), RESULT // _SHARE
+    if not total:
+        part.add(start, search, search.nothing())
+    # A rank without more queries still searches for those of the others.
+    while comm.allreduce(start < total):
+        result = _around(comm, part, search, part.own_queries(start, start + step))
+        if start < total:
+            part.add(start, search, result)
+        start += step
+        # The number of rows within a radius is not known before.
+        step = min(step, max(1, step * nbytes // max(1, sum(array.nbytes for array in result))))
+
+
+def _around(comm: Intracomm, part: Any, search: Search, queries: Any) -> Result:
+    """Return the result for some queries of this rank, which visit all ranks."""
+    right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    # The results of the ranks from that of the queries on, and of the ranks before: `Search.join` needs their order.
+    later, earlier = search.nothing(), None
+    for hop in range(comm.size):
+        if queries.shape[0]:
+            found = part.find(replace(search, queries=queries))
+            if hop == 0:
+                later = found
+            elif hop <= comm.rank:
+                later = search.join(later, found)
+            else:
+                earlier = found if earlier is None else search.join(earlier, found)
+        # At the last rank only the result goes on.
+        message = queries if hop < comm.size - 1 else None, later, earlier
+        queries, later, earlier = comm.sendrecv(message, right, source=left)
+    return later if earlier is None else search.join(earlier, later)

@@ -15,9 +15,9 @@ from sklearn.preprocessing import TargetEncoder
 from sklearn.utils.validation import _check_feature_names_in, check_is_fitted, validate_data
 
 from workbench.ml.data import Data, know_features, refuse_other_axes
-from workbench.ml.engine.apply import Applied, AppliedToNumbered
-from workbench.ml.engine.rank_task import Task
-from workbench.ml.engine.verbose import Callback
+from workbench.ml.engine.kept_arrays import Applied, AppliedToNumbered
+from workbench.ml.engine.mpi_parts import Task
+from workbench.ml.engine.progress import Callback
 from workbench.ml.estimator import Estimator, rows_together
 from workbench.ml.placed import in_blocks
 from workbench.ml.recipe.data import local, training

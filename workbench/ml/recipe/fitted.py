@@ -19,9 +19,9 @@ from sklearn.frozen import FrozenEstimator
 from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import FunctionTransformer, KBinsDiscretizer, OneHotEncoder, StandardScaler, TargetEncoder
 
-from workbench.ml.algebra import moments
+from workbench.ml.algebra import sums
 from workbench.ml.recipe import encoders
-from workbench.ml.recipe.folds import fold_of
+from workbench.ml.recipe.data import fold_of
 from workbench.ml.recipe.part import numbers_of, take
 from workbench.ml.recipe.statistics import Amounts, Groups, Spread, Statistics, categories_of
 from workbench.ml.recipe.steps import Chain
@@ -297,7 +297,7 @@ def _means(step: TargetEncoder, groups: Groups) -> list[TargetEncoder]:
     for members in [*sets, list(range(step.cv))]:
         joined: Any = folds[members[0]]
         for member in members[1:]:
-            joined = moments.join(joined, folds[member])
+            joined = sums.join(joined, folds[member])
         table = _shrunk(step.smooth, *joined)
         # The mean before the last is that of missing values, which are a category if the fit has any.
         tables.append(table if groups.missing else np.delete(table, -2, axis=1))

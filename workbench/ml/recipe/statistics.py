@@ -9,9 +9,9 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from workbench.ml.algebra import moments
+from workbench.ml.algebra import sums
 from workbench.ml.frames import array_of
-from workbench.ml.recipe.folds import fold_of
+from workbench.ml.recipe.data import fold_of
 from workbench.ml.scaler.part import ScalerPart
 
 _Array = NDArray[Any]
@@ -47,7 +47,7 @@ class Amounts:
     def join(self, later: Amounts) -> Amounts:
         """Return the moments of both."""
         own, other = ((each.rows, np.asarray(each.mean), np.asarray(each.squares)) for each in (self, later))
-        rows, mean, squares = moments.join(own, other)
+        rows, mean, squares = sums.join(own, other)
         return Amounts(float(rows), float(mean), float(squares), self.missing + later.missing)
 
     def filled(self, value: float) -> Amounts:
@@ -202,9 +202,9 @@ class Groups:
         codes, values = pd.factorize(np.concatenate([self.categories, later.categories]))
         own, other = np.split(codes, [len(self.categories)])
         width = len(values)
-        return Groups(values, moments.join(self._moments_at(own, width), later._moments_at(other, width)), self.classes)
+        return Groups(values, sums.join(self._moments_at(own, width), later._moments_at(other, width)), self.classes)
 
-    def _moments_at(self, places: _Array, width: int) -> moments.Moments:
+    def _moments_at(self, places: _Array, width: int) -> sums.Moments:
         """Return the moments of more categories, among which the categories have these places."""
         columns = np.append(places, width)
         result = [np.zeros((*own.shape[:-1], width + 1)) for own in self.target]

@@ -14,15 +14,15 @@ from sklearn.utils import check_array
 from sklearn.utils.sparsefuncs import inplace_column_scale
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from workbench.ml.algebra.moments import Moments
+from workbench.ml.algebra.sums import Moments
 from workbench.ml.checks import FLOATS, checked
 from workbench.ml.data import training
-from workbench.ml.device.rows import part_on
-from workbench.ml.device.scaler import DeviceScalerPart
+from workbench.ml.device_rows import part_on
+from workbench.ml.engine.mpi_parts import Task
 from workbench.ml.engine.parts import weighed
-from workbench.ml.engine.rank_task import Task
-from workbench.ml.engine.verbose import Callback
+from workbench.ml.engine.progress import Callback
 from workbench.ml.estimator import Estimator, dtype_of
+from workbench.ml.scaler.device_part import DeviceScalerPart
 from workbench.ml.scaler.part import ScalerChecks, ScalerPart, moments, refuse_to_center
 from workbench.ml.transformer import Transformer
 

@@ -11,10 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from workbench.ml.algebra.moments import Moments, join
+from workbench.ml.algebra.sums import Moments, join
 from workbench.ml.checks import FLOATS, Checks, FindsNonFinite, distinct, weights
-from workbench.ml.engine.parts import Parts
-from workbench.ml.engine.pass_counter import Passes
+from workbench.ml.engine.parts import Parts, Passes
 
 _Array = NDArray[Any]
 

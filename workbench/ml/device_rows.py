@@ -1,4 +1,4 @@
-"""The rows of a part on a device."""
+"""The rows of a part on a device, for example a GPU; written with the array API."""
 
 from __future__ import annotations
 
@@ -11,9 +11,32 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from workbench.errors import InvalidRequest
-from workbench.gpu.tensors import missing, on_device
+from workbench.gpu.tensors import missing, on_device, on_host
 from workbench.ml.algebra.row_slices import pack
-from workbench.ml.device.tensor_rows import TensorRows
+
+
+class TensorRows:
+    """Rows on a device; the host gets a copy of what it reads.
+
+    Parameters
+    ----------
+    tensor
+        Tensor of PyTorch of shape (rows, features).
+    """
+
+    def __init__(self, tensor: Any) -> None:
+        self.tensor = tensor
+        self.shape: tuple[int, ...] = tuple(tensor.shape)
+        self.dtype = np.dtype(str(tensor.dtype).removeprefix("torch."))
+
+    def __getitem__(self, part: Any) -> Any:
+        """Return some rows as a NumPy array; `part` is a slice, or numbers of rows."""
+        return on_host(self.tensor[part])
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
+        """Return all rows as a NumPy array."""
+        return np.array(on_host(self.tensor), dtype, copy=copy) if copy else np.asarray(on_host(self.tensor), dtype)
+
 
 _Array = NDArray[Any]
 

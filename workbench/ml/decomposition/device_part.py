@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from workbench.ml.algebra.triangles import triangle
+from workbench.ml.algebra.sums import triangle
 from workbench.ml.decomposition.part import DecompositionPart
-from workbench.ml.device.rows import DeviceProducts, DeviceRows
+from workbench.ml.device_rows import DeviceProducts, DeviceRows
 
 _Array = NDArray[np.float64]
 _Middle = _Array | None

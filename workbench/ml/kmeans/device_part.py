@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from workbench.ml.device.rows import DeviceRows
+from workbench.ml.device_rows import DeviceRows
 from workbench.ml.kmeans.part import KMeansPart
 
 _Array = NDArray[Any]

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from workbench.ml.algebra.moments import Moments
-from workbench.ml.device.rows import DeviceRows
+from workbench.ml.algebra.sums import Moments
+from workbench.ml.device_rows import DeviceRows
 from workbench.ml.scaler.part import ScalerPart
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from workbench.ml.device.rows import DeviceProducts, DeviceRows
+from workbench.ml.device_rows import DeviceProducts, DeviceRows
 from workbench.ml.logistic.part import LogisticPart
 
 _Array = NDArray[Any]

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from workbench.ml.device.rows import DeviceProducts, DeviceRows
+from workbench.ml.device_rows import DeviceProducts, DeviceRows
 from workbench.ml.linear.part import LinearPart
 
 _Array = NDArray[np.float64]
