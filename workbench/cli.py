@@ -17,7 +17,7 @@ from workbench.commands import completion
 from workbench.commands.actions import Status
 from workbench.commands.format import status_line
 from workbench.commands.parse import answer, complete, split_option
-from workbench.commands.verb import Answer, Place
+from workbench.commands.subcommand import Answer, Place
 from workbench.config import __version__
 from workbench.errors import InvalidRequest, WorkbenchError
 from workbench.hints import NOTEBOOK, TERMINAL, Command

@@ -30,21 +30,21 @@ _LABELS = {"mpi": "MPI", "gpus_per_rank": "GPUs per rank", "ssh_tunnel": "SSH tu
 class Command:
     """A subcommand with its arguments."""
 
-    verb: str
-    """The subcommand, as in ``%mpicluster VERB`` and ``workbench VERB``."""
+    subcommand: str
+    """The subcommand, as in ``%mpicluster SUBCOMMAND`` and ``workbench SUBCOMMAND``."""
     words: str = ""
     """The arguments, as typed."""
 
     def at(self, place: str) -> str:
         """Return its text in a place."""
-        typed = f"{self.verb} {self.words}".rstrip()
+        typed = f"{self.subcommand} {self.words}".rstrip()
         if place == NOTEBOOK:
             return f"{NOTEBOOK} {typed}"
-        if place == PANEL and self.verb == "list":
+        if place == PANEL and self.subcommand == "list":
             return "the list of clusters"
-        if place == PANEL and self.verb in BUTTONS:
-            return f'the button "{BUTTONS[self.verb]}"'
-        if self.verb == "attach":
+        if place == PANEL and self.subcommand in BUTTONS:
+            return f'the button "{BUTTONS[self.subcommand]}"'
+        if self.subcommand == "attach":
             return f"{NOTEBOOK} {typed} in a notebook"
         return f"`{TERMINAL} {typed}`" + (" in a terminal" if place == PANEL else "")
 
@@ -98,14 +98,14 @@ def words(hint: Hint, place: str) -> str:
 
 
 def to_json(hint: Hint) -> list[str | dict[str, str]]:
-    """Return a hint as plain values: texts, ``{"verb", "words"}`` of commands and ``{"option"}``."""
+    """Return a hint as plain values: texts, ``{"subcommand", "words"}`` of commands and ``{"option"}``."""
     return [_plain(part) for part in parts(hint)]
 
 
 def _plain(part: Part) -> str | dict[str, str]:
     match part:
-        case Command(verb, typed):
-            return {"verb": verb, "words": typed}
+        case Command(subcommand, typed):
+            return {"subcommand": subcommand, "words": typed}
         case Option(name):
             return {"option": name}
         case _:

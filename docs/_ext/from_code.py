@@ -20,8 +20,8 @@ from sphinx.util.docutils import SphinxDirective
 
 import benchmarks
 from workbench import bench, errors
-from workbench.commands.table import NOTEBOOK, TERMINAL, verbs
-from workbench.commands.verb import ARGUMENT_GROUPS, VERB_GROUPS, Argument, Verb, grouped
+from workbench.commands.subcommand import ARGUMENT_GROUPS, SUBCOMMAND_GROUPS, Argument, Subcommand, grouped
+from workbench.commands.table import NOTEBOOK, TERMINAL, subcommands
 from workbench.launch.options import GROUPS, ClusterOption, options
 from workbench.metrics import schema
 
@@ -42,29 +42,36 @@ def _sentence(text: str) -> str:
     return f"{text[:1].upper()}{text[1:]}"
 
 
-def verb_pages() -> str:
-    """Return a section for each group of verbs, with a section for each verb."""
-    every = {**verbs(NOTEBOOK), **verbs(TERMINAL)}.values()
-    return "\n\n".join(f"## {_sentence(group)}\n\n{_sections(its)}" for group, its in grouped(every, VERB_GROUPS))
+def subcommand_pages() -> str:
+    """Return a section for each group of subcommands, with a section for each subcommand."""
+    every = {**subcommands(NOTEBOOK), **subcommands(TERMINAL)}.values()
+    return "\n\n".join(f"## {_sentence(group)}\n\n{_sections(its)}" for group, its in grouped(every, SUBCOMMAND_GROUPS))
 
 
-def _sections(its: Iterable[Verb]) -> str:
+def _sections(its: Iterable[Subcommand]) -> str:
     sections = []
-    for verb in its:
-        lines = [place for place in (NOTEBOOK, TERMINAL) if place in verb.places]
+    for subcommand in its:
+        lines = [place for place in (NOTEBOOK, TERMINAL) if place in subcommand.places]
         usage = "\n".join(
-            " ".join([place, verb.name, *(each.usage for each in verb.arguments if not each.is_option), "[options]"])
+            " ".join(
+                [
+                    place,
+                    subcommand.name,
+                    *(each.usage for each in subcommand.arguments if not each.is_option),
+                    "[options]",
+                ]
+            )
             for place in lines
         )
-        arguments = verb.at(lines[-1])
-        parts = grouped(arguments, ("", *ARGUMENT_GROUPS)) if verb.name == "start" else [("", arguments)]
+        arguments = subcommand.at(lines[-1])
+        parts = grouped(arguments, ("", *ARGUMENT_GROUPS)) if subcommand.name == "start" else [("", arguments)]
         tables = [
             (f"**{_sentence(group)}**\n\n" if group else "")
             + _table(["argument", "meaning"], [(_typed(each), _sentence(each.help)) for each in part])
             for group, part in parts
         ]
         sections.append(
-            f"### {verb.name}\n\n{_sentence(verb.help)}.\n\n```text\n{usage}\n```\n\n" + "\n\n".join(tables)
+            f"### {subcommand.name}\n\n{_sentence(subcommand.help)}.\n\n```text\n{usage}\n```\n\n" + "\n\n".join(tables)
         )
     return "\n\n".join(sections)
 
@@ -179,7 +186,7 @@ def benches() -> str:
 
 
 WRITERS: dict[str, Callable[[], str]] = {
-    "verbs": verb_pages,
+    "subcommands": subcommand_pages,
     "options": option_tables,
     "settings": settings,
     "exceptions": exceptions,

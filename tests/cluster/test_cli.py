@@ -1,4 +1,4 @@
-"""The command ``workbench`` as a user runs it, each verb a process of its own."""
+"""The command ``workbench`` as a user runs it, each subcommand a process of its own."""
 
 from __future__ import annotations
 

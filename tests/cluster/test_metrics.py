@@ -266,7 +266,7 @@ def test_the_head_stops_and_its_metrics_are_told_to_be_out_of_reach():
     cluster.close()
 
 
-def test_what_was_measured_is_written_by_the_verb(cluster, client4, tmp_path):
+def test_what_was_measured_is_written_by_the_subcommand(cluster, client4, tmp_path):
     import pandas as pd
 
     run_on_ranks(metered.ring, [1, 2, 3, 4], client=client4)

@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from workbench.bench import BENCHES, options
-from workbench.commands.table import NOTEBOOK, TERMINAL, verbs
+from workbench.commands.table import NOTEBOOK, TERMINAL, subcommands
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -22,35 +22,35 @@ CALL = re.compile(rf"(?:(?<=`)|(?<=\s)|(?<=\$ ))(?<!from )({NOTEBOOK}|{TERMINAL}
 
 
 def calls():
-    """Yield place, verb and the rest of the line of every call in the code of the pages and the notebooks."""
+    """Yield place, subcommand and the rest of the line of every call in the code of the pages and the notebooks."""
     for page in (*PAGES, *OF_THE_SITE, *NOTEBOOKS):
         for code in CODE.findall(page.read_text(encoding="utf-8")):
-            for place, verb, rest in CALL.findall(code):
-                yield page.name, place, verb, rest
+            for place, subcommand, rest in CALL.findall(code):
+                yield page.name, place, subcommand, rest
 
 
-def test_the_documents_name_only_verbs_and_options_that_there_are():
+def test_the_documents_name_only_subcommands_and_options_that_there_are():
     wrong, seen = [], set()
-    for page, place, verb, rest in calls():
-        if verb.startswith("--"):
+    for page, place, subcommand, rest in calls():
+        if subcommand.startswith("--"):
             continue
-        seen.add(verb)
-        known = verbs(place).get(verb)
+        seen.add(subcommand)
+        known = subcommands(place).get(subcommand)
         allowed = {"--help", *(argument.name for argument in known.at(place))} if known else set()
-        if verb == "bench" and (bench := next(iter(rest.split()), "NAME")) != "NAME":
+        if subcommand == "bench" and (bench := next(iter(rest.split()), "NAME")) != "NAME":
             allowed |= {*options(bench)._option_string_actions} if bench in BENCHES else set()
             known = known if bench in BENCHES else None
         named = set(re.findall(r"--[a-z-]+", rest.partition("#")[0]))
         if known is None or named - allowed:
-            wrong.append(f"{page}: {place} {verb}{rest}")
+            wrong.append(f"{page}: {place} {subcommand}{rest}")
 
     assert wrong == []
-    assert seen == {*verbs(NOTEBOOK), *verbs(TERMINAL)}, "every verb is in the documents"
+    assert seen == {*subcommands(NOTEBOOK), *subcommands(TERMINAL)}, "every subcommand is in the documents"
 
 
 def test_the_guide_has_every_option_of_start_and_every_setting():
     guide = (ROOT / "docs" / "guide.md").read_text(encoding="utf-8")
-    options = [argument.name for argument in verbs(NOTEBOOK)["start"].arguments if argument.is_option]
+    options = [argument.name for argument in subcommands(NOTEBOOK)["start"].arguments if argument.is_option]
     settings = yaml.safe_load((ROOT / "workbench" / "workbench.yaml").read_text(encoding="utf-8"))["workbench"]
     rows = [f"| `{option}" for option in options]
     for name, value in settings.items():

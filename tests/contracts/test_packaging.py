@@ -11,7 +11,7 @@ import yaml
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
-from workbench.commands.table import NOTEBOOK, TERMINAL, verbs
+from workbench.commands.table import NOTEBOOK, TERMINAL, subcommands
 
 ROOT = Path(__file__).parents[2]
 PACKAGING = ROOT / "packaging"
@@ -108,9 +108,11 @@ def test_the_manual_page_has_every_subcommand_of_a_terminal_with_its_options():
     sections = dict(re.findall(r"^\.SS (\S+)\n(.*?)(?=^\.S[SH] )", page, re.MULTILINE | re.DOTALL))
 
     assert f'"{PROJECT["version"]}" "MPI Workbench"' in page
-    assert set(sections) == set(verbs(TERMINAL)) | set(verbs(NOTEBOOK))
-    for verb in verbs(TERMINAL).values():
-        texts = [verb.help, *(each.help for each in verb.arguments)]
-        assert [text for text in texts if text[1:] not in sections[verb.name]] == []
-        named = {each.split(",")[0].split()[0] for each in re.findall(r"^\.B (.+)$", sections[verb.name], re.MULTILINE)}
-        assert named == {each.name if each.is_option else each.metavar for each in verb.at(TERMINAL)}
+    assert set(sections) == set(subcommands(TERMINAL)) | set(subcommands(NOTEBOOK))
+    for subcommand in subcommands(TERMINAL).values():
+        texts = [subcommand.help, *(each.help for each in subcommand.arguments)]
+        assert [text for text in texts if text[1:] not in sections[subcommand.name]] == []
+        named = {
+            each.split(",")[0].split()[0] for each in re.findall(r"^\.B (.+)$", sections[subcommand.name], re.MULTILINE)
+        }
+        assert named == {each.name if each.is_option else each.metavar for each in subcommand.at(TERMINAL)}

@@ -12,7 +12,7 @@ import pytest
 
 from benchmarks import BENCHES as OF_DEVELOPERS
 from workbench.bench import BENCHES
-from workbench.commands.table import VERBS
+from workbench.commands.table import SUBCOMMANDS
 from workbench.metrics import schema
 
 ROOT = Path(__file__).parents[2]
@@ -112,8 +112,8 @@ def test_messages_of_a_package_have_no_banned_phrase(package):
 
 def of_tables() -> Iterator[str]:
     """Yield what help and generated pages show: sentences of subcommands, settings, measurements and benches."""
-    for verb in VERBS:
-        yield from (verb.help, verb.group, *(each.help for each in verb.arguments))
+    for subcommand in SUBCOMMANDS:
+        yield from (subcommand.help, subcommand.group, *(each.help for each in subcommand.arguments))
     settings = (ROOT / "workbench" / "workbench.yaml").read_text(encoding="utf-8")
     yield from re.findall(r"# *(.+)$", settings, re.MULTILINE)
     for columns in (schema.RANK_COLUMNS, schema.NODE_COLUMNS, schema.OPERATION_COLUMNS, schema.TRAFFIC_COLUMNS):

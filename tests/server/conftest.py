@@ -1,4 +1,4 @@
-"""A Jupyter server that all tests here share, records of clusters that do not run, and verbs that do nothing."""
+"""A Jupyter server that all tests here share, records of clusters that do not run, and subcommands that do nothing."""
 
 from __future__ import annotations
 
@@ -77,17 +77,17 @@ def fake(monkeypatch):
 
 
 @pytest.fixture
-async def verbs(monkeypatch):
-    """Have verbs be processes that do nothing, of which all but a stop wait."""
+async def subcommands(monkeypatch):
+    """Have subcommands be processes that do nothing, of which all but a stop wait."""
     made = []
 
-    class Verbs:
-        def run(self, verb, words):
-            code = "print({})" if verb == "stop" else "import signal; signal.pause()"
+    class Subcommands:
+        def run(self, subcommand, words):
+            code = "print({})" if subcommand == "stop" else "import signal; signal.pause()"
             made.append(Process([sys.executable, "-c", code]))
             return made[-1]
 
-    monkeypatch.setattr(actions, "ExecutionContext", Verbs)
+    monkeypatch.setattr(actions, "ExecutionContext", Subcommands)
     yield made
     for process in made:
         await process.kill()

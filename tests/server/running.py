@@ -58,7 +58,7 @@ class Server:
             follow_redirects=False,
             allow_nonstandard_methods=True,
             connect_timeout=DEADLINE,
-            request_timeout=100,  # a dashboard, or a verb, may have to start first
+            request_timeout=100,  # a dashboard, or a subcommand, may have to start first
             **more,
         )
         return await AsyncHTTPClient(force_instance=True).fetch(request, raise_error=False)

@@ -371,7 +371,7 @@ async def test_a_process_that_does_not_end_is_named_although_its_place_has_the_s
             await run(["sleep", "60"], left)
 
 
-async def test_a_server_that_is_asked_for_the_log_writes_that_of_its_verbs_and_answers_as_any_other(
+async def test_a_server_that_is_asked_for_the_log_writes_that_of_its_subcommands_and_answers_as_any_other(
     server, monkeypatch, capfd
 ):
     options = {"ranks": 0, "extra": ["--export=TOKEN=hunter2"]}

@@ -80,7 +80,7 @@ async def test_all_who_ask_while_files_hang_hear_of_it_at_once_and_who_asks_late
     assert set((await its.refresh()).clusters) == {"there"}
 
 
-@pytest.mark.usefixtures("verbs")
+@pytest.mark.usefixtures("subcommands")
 async def test_while_files_hang_what_is_being_done_is_told_as_it_is_now(slow, cluster):
     record = cluster("busy")
     its = StateFeed()
@@ -101,13 +101,13 @@ async def test_while_files_hang_what_is_being_done_is_told_as_it_is_now(slow, cl
     await its.close()
 
 
-async def test_while_the_registry_cannot_be_read_what_was_seen_last_is_told_with_the_reason(verbs, cluster):
+async def test_while_the_registry_cannot_be_read_what_was_seen_last_is_told_with_the_reason(subcommands, cluster):
     record = cluster("there")
     its = StateFeed()
     its.changes.begin(record, "scale", ["4"])
-    [verb] = verbs
+    [subcommand] = subcommands
     its._awake.clear()
-    kill(verb.pid)
+    kill(subcommand.pid)
     await its._awake.wait()
     before = await its.refresh()
 
@@ -196,7 +196,7 @@ async def test_the_registry_is_looked_at_often_only_while_somebody_sees_it(looks
     assert seen.qsize() <= 1, "the one that was due"
 
 
-@pytest.mark.usefixtures("verbs")
+@pytest.mark.usefixtures("subcommands")
 async def test_the_registry_is_looked_at_often_while_something_is_done_to_a_cluster(looks, cluster):
     its, seen = looks
 

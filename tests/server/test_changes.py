@@ -9,15 +9,15 @@ import pytest
 from workbench.lab.server.actions import AlreadyPending, PendingActions
 
 
-@pytest.mark.usefixtures("verbs")
+@pytest.mark.usefixtures("subcommands")
 async def test_a_cluster_that_is_being_scaled_can_be_stopped_and_nothing_else(cluster):
     news: asyncio.Queue[None] = asyncio.Queue()
     its, record = PendingActions(lambda: news.put_nowait(None)), cluster("scaled")
 
     its.begin(record, "scale", ["4"])
-    for verb in ("scale", "restart"):
+    for subcommand in ("scale", "restart"):
         with pytest.raises(AlreadyPending, match="is already scaling"):
-            its.begin(record, verb)
+            its.begin(record, subcommand)
 
     its.dismiss(record.id)
     assert its.describe()[record.id]["busy"] == "scaling", "only what is over is dismissed"
@@ -30,11 +30,11 @@ async def test_a_cluster_that_is_being_scaled_can_be_stopped_and_nothing_else(cl
     assert its.describe()[record.id]["error"] is None
 
 
-async def test_what_was_asked_for_as_the_server_stops_is_done_all_the_same(verbs, cluster):
+async def test_what_was_asked_for_as_the_server_stops_is_done_all_the_same(subcommands, cluster):
     its = PendingActions(lambda: None)
 
     its.begin(cluster("stopped"), "stop")
     its.close()
 
-    [process] = verbs
+    [process] = subcommands
     assert (await process.ended()).out == "{}\n"

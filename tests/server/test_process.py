@@ -1,4 +1,4 @@
-"""Processes that the server runs, and what the verbs that run in them answer."""
+"""Processes that the server runs, and what the subcommands that run in them answer."""
 
 from __future__ import annotations
 
@@ -207,7 +207,7 @@ def test_where_no_file_can_be_opened_for_the_log_that_is_told(monkeypatch):
         StartTimeout("no start.", hint=("See ", Command("logs", "a"), "."), log=f"world-0.log:\n    {TRACE}"),
     ],
 )
-def test_the_error_of_a_verb_comes_with_its_fields(error):
+def test_the_error_of_a_subcommand_comes_with_its_fields(error):
     with pytest.raises(WorkbenchError) as raised:
         answer(ProcessResult(1, json.dumps({"error": error.fields()}), "a warning"), "workbench start")
 
@@ -250,7 +250,7 @@ def test_of_an_error_whose_fields_are_of_another_version_the_message_is_told(fie
         (ProcessResult(0, "no JSON", ""), "no JSON"),
     ],
 )
-def test_a_verb_that_breaks_off_is_told_in_words(ended, words):
+def test_a_subcommand_that_breaks_off_is_told_in_words(ended, words):
     with pytest.raises(WorkbenchError, match=words) as raised:
         answer(ended, "workbench start")
 
@@ -258,12 +258,12 @@ def test_a_verb_that_breaks_off_is_told_in_words(ended, words):
     assert "secret" not in str(raised.value)
 
 
-def test_a_verb_that_answers_is_understood():
+def test_a_subcommand_that_answers_is_understood():
     assert answer(ProcessResult(0, '{"a": 1}\n', "a warning"), "workbench start", "a") == {"a": 1}
 
 
 @pytest.mark.parametrize("out", ['{"b": 1}', "[]", "null", "3", ""])
-def test_a_verb_of_another_version_is_told(out):
+def test_a_subcommand_of_another_version_is_told(out):
     with pytest.raises(WorkbenchError, match=r"^this version cannot read the answer of `workbench start`\."):
         answer(ProcessResult(0, out, ""), "workbench start", "a")
 

@@ -16,12 +16,12 @@ DEAF = "import signal; signal.signal(2, signal.SIG_IGN); print('deaf', flush=Tru
 
 
 class Runs:
-    """Stands for where a verb runs."""
+    """Stands for where a subcommand runs."""
 
     def __init__(self, code):
         self._code = code
 
-    def run(self, verb, words):
+    def run(self, subcommand, words):
         return Process([sys.executable, "-c", self._code])
 
 

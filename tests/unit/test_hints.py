@@ -7,7 +7,7 @@ import json
 import pytest
 
 from workbench import hints
-from workbench.commands.table import VERBS, verbs
+from workbench.commands.table import SUBCOMMANDS, subcommands
 from workbench.hints import NOTEBOOK, PANEL, TERMINAL, Command, Option
 
 HINT = ("Stop it (", Command("stop", "a"), ") or choose another ", Option("gpus_per_rank"), ".")
@@ -25,13 +25,13 @@ def test_a_hint_is_worded_for_its_place(place, words):
     assert hints.words(HINT, place) == words
 
 
-@pytest.mark.parametrize("verb", [verb.name for verb in VERBS])
-def test_a_command_is_one_that_can_be_typed_where_it_is_read(verb):
-    command = Command(verb, "a")
+@pytest.mark.parametrize("subcommand", [subcommand.name for subcommand in SUBCOMMANDS])
+def test_a_command_is_one_that_can_be_typed_where_it_is_read(subcommand):
+    command = Command(subcommand, "a")
 
-    assert (verb in verbs(TERMINAL)) == (command.at(TERMINAL) == f"`{TERMINAL} {verb} a`")
-    if verb in verbs(NOTEBOOK):
-        assert command.at(NOTEBOOK) == f"{NOTEBOOK} {verb} a"
+    assert (subcommand in subcommands(TERMINAL)) == (command.at(TERMINAL) == f"`{TERMINAL} {subcommand} a`")
+    if subcommand in subcommands(NOTEBOOK):
+        assert command.at(NOTEBOOK) == f"{NOTEBOOK} {subcommand} a"
 
 
 def test_what_the_panel_has_no_button_for_is_typed_in_a_terminal():

@@ -88,10 +88,10 @@ class CellResult:
             If the cell failed or was ended on a rank, with the reason, or if a rank does not end the cell.
         """
         if self.lost:
-            noun, verb = ("rank", "was") if len(self.lost) == 1 else ("ranks", "were")
+            noun, were = ("rank", "was") if len(self.lost) == 1 else ("ranks", "were")
             causes = [f"rank {rank}{cause}" for rank, cause in self.lost.items() if cause][:_CAUSES]
             cause = next(iter(self.lost.values())) if len(self.lost) == 1 else f": {', '.join(causes)}" * bool(causes)
-            raise RankLost(f"{noun} {ranges(self.lost)} of world {self.world} {verb} lost in this cell{cause}.")
+            raise RankLost(f"{noun} {ranges(self.lost)} of world {self.world} {were} lost in this cell{cause}.")
         if self.disconnected:
             raise CollectiveFailed(
                 f"the controller of the cells of world {self.world} ended during this cell, and the cell was ended. "

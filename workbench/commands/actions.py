@@ -1,4 +1,4 @@
-"""The functions of the verbs, from plain values to a plain value, for notebook and terminal."""
+"""The functions of the subcommands, from plain values to a plain value, for notebook and terminal."""
 
 from __future__ import annotations
 
@@ -182,7 +182,7 @@ def _scan(job_statuses: dict[str, JobStatus] | None = None) -> tuple[list[Record
 
 
 def choose(name: str | None, bound: Record | None = None, *, ending: bool = False) -> Record:
-    """Return the record of the cluster that a verb applies to.
+    """Return the record of the cluster that a subcommand applies to.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Completion in shells: scripts that ask the command itself, so that they have what the table of the verbs has."""
+"""Completion in shells: scripts that ask the command itself, so that they have what the table of subcommands has."""
 
 from __future__ import annotations
 

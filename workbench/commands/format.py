@@ -1,4 +1,4 @@
-"""Format results of verbs as text for a terminal and as HTML for a notebook."""
+"""Format results of subcommands as text for a terminal and as HTML for a notebook."""
 
 from __future__ import annotations
 

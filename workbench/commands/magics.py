@@ -23,8 +23,8 @@ from workbench.cells.magics import match as match_cells
 from workbench.commands.actions import dashboard_url
 from workbench.commands.format import dashboard_html
 from workbench.commands.parse import answer, complete, split_option
+from workbench.commands.subcommand import Answer, Place
 from workbench.commands.table import overview
-from workbench.commands.verb import Answer, Place
 from workbench.deploy import registry
 from workbench.deploy.record import Record
 from workbench.errors import WorkbenchError
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 _DOC = f"""Start, watch and stop MPI worlds that are Dask clusters.
 
-`start` and `attach` set `cluster` and `client` in your namespace; the other verbs apply to that cluster
+`start` and `attach` set `cluster` and `client` in your namespace; the other subcommands apply to that cluster
 unless you name another. Clusters outlive the notebook: `list` shows them, and `attach` connects again.
 `{{name}}` and `$name` are replaced by the values of your variables.
 
@@ -64,7 +64,7 @@ class ClusterMagics(Magics):
     shell: InteractiveShell
 
     @line_magic
-    def mpicluster(self, line: str) -> None:  # noqa: D102  # set below, from the table of the verbs
+    def mpicluster(self, line: str) -> None:  # noqa: D102  # set below, from the table of subcommands
         notebook = Notebook(self.shell)
         try:
             result = answer(split(line), notebook)
@@ -189,7 +189,7 @@ _LINE = re.compile(r"\s*%?mpicluster\s+(?P<arguments>.*)")
 
 @context_matcher(identifier="workbench.mpicluster")  # type: ignore[untyped-decorator]
 def match(context: CompletionContext) -> SimpleMatcherResult:
-    """Complete a line with ``%mpicluster``: verbs, options, their values, names of clusters."""
+    """Complete a line with ``%mpicluster``: subcommands, options, their values, names of clusters."""
     line = _LINE.fullmatch(context.text_until_cursor)
     if line is None:
         return SimpleMatcherResult(completions=[], suppress=False)

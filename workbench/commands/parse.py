@@ -1,4 +1,4 @@
-"""Parse a command line, run its verb, and complete a line that is being typed."""
+"""Parse a command line, run its subcommand, and complete a line that is being typed."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from itertools import pairwise
 from typing import Any, NoReturn
 
 from workbench import config
-from workbench.commands.table import overview, verbs
-from workbench.commands.verb import ARGUMENT_GROUPS, Answer, Argument, Place, Verb, grouped
+from workbench.commands.subcommand import ARGUMENT_GROUPS, Answer, Argument, Place, Subcommand, grouped
+from workbench.commands.table import overview, subcommands
 from workbench.errors import InvalidRequest, closest, valid_values
 from workbench.hints import TERMINAL
 from workbench.host import debug_log
@@ -25,8 +25,8 @@ HELP = ("-h", "--help")
 class ParsedLine:
     """A parsed command line."""
 
-    verb: str
-    """Name of the verb; ``help`` for a request for help."""
+    subcommand: str
+    """Name of the subcommand; ``help`` for a request for help."""
     options: dict[str, Any]
     """Values by the names of the arguments, as typed; for ``help`` its ``text``."""
 
@@ -37,22 +37,22 @@ class _Parser(argparse.ArgumentParser):
 
 
 def answer(arguments: Sequence[str], place: Place) -> Answer | None:
-    """Run a command line in a place, and return the answer to show, or None; raises as `parse` and the verb."""
+    """Run a command line in a place, and return the answer to show, or None; raises as `parse` and the subcommand."""
     line = parse(arguments, place.name)
-    if line.verb == "help":
+    if line.subcommand == "help":
         return Answer(line.options["text"])
-    verb = verbs(place.name)[line.verb]
+    subcommand = subcommands(place.name)[line.subcommand]
     place.json = line.options.pop("json", False)
     with (
         config.unreadable_file_in_words(),
         debug_log.shown(verbose=line.options.pop("verbose")),
         command.answering_soon(partial(print, file=sys.stderr)),
     ):
-        return verb.show(verb.run(place, **line.options), place.name)
+        return subcommand.show(subcommand.run(place, **line.options), place.name)
 
 
 def parse(arguments: Sequence[str], place: str) -> ParsedLine:
-    """Return the verb of a command line, with its options.
+    """Return the subcommand of a command line, with its options.
 
     Parameters
     ----------
@@ -64,9 +64,9 @@ def parse(arguments: Sequence[str], place: str) -> ParsedLine:
     Raises
     ------
     InvalidRequest
-        If the verb or an option is unknown, or a value is missing; the verb checks the values.
+        If the subcommand or an option is unknown, or a value is missing; the subcommand checks the values.
     """
-    known = verbs(place)
+    known = subcommands(place)
     if not arguments:
         choice = f"Choose from: {', '.join(known)}. See {place} --help."
         raise InvalidRequest(f"{place}: missing subcommand.", allowed=known, hint=choice)
@@ -94,17 +94,17 @@ def parse(arguments: Sequence[str], place: str) -> ParsedLine:
     return ParsedLine(name, vars(options))
 
 
-def _parser(verb: Verb, place: str) -> _Parser:
+def _parser(subcommand: Subcommand, place: str) -> _Parser:
     # The help action of argparse would end the process.
     parser = _Parser(
-        prog=f"{place} {verb.name}",
-        usage=verb.usage(place).replace("%", "%%"),
-        description=f"{verb.help[0].upper()}{verb.help[1:]}.",
+        prog=f"{place} {subcommand.name}",
+        usage=subcommand.usage(place).replace("%", "%%"),
+        description=f"{subcommand.help[0].upper()}{subcommand.help[1:]}.",
         add_help=False,
         allow_abbrev=False,
         exit_on_error=False,
     )
-    for group, arguments in grouped(verb.at(place), ("", *ARGUMENT_GROUPS)):
+    for group, arguments in grouped(subcommand.at(place), ("", *ARGUMENT_GROUPS)):
         section = parser.add_argument_group(group) if group else parser
         for argument in arguments:
             if not argument.is_option:
@@ -119,9 +119,9 @@ def _parser(verb: Verb, place: str) -> _Parser:
     return parser
 
 
-def _joined(typed: Sequence[str], verb: Verb) -> list[str]:
+def _joined(typed: Sequence[str], subcommand: Subcommand) -> list[str]:
     """Join `--extra --exclusive` to one argument: argparse accepts no value that looks like an option."""
-    repeated = {argument.name for argument in verb.arguments if argument.many}
+    repeated = {argument.name for argument in subcommand.arguments if argument.many}
     joined: list[str] = []
     for argument in typed:
         if joined and joined[-1] in repeated:
@@ -148,13 +148,13 @@ def _unknown(message: str, given: str, allowed: Sequence[str]) -> InvalidRequest
     return InvalidRequest(f"{message}.", given=given, allowed=allowed, hint=valid_values(given, allowed))
 
 
-def _unknown_argument(prog: str, unknown: Sequence[str], verb: Verb, place: str) -> InvalidRequest:
-    usage = f"Usage: {verb.usage(place)}"
+def _unknown_argument(prog: str, unknown: Sequence[str], subcommand: Subcommand, place: str) -> InvalidRequest:
+    usage = f"Usage: {subcommand.usage(place)}"
     option = next((argument.partition("=")[0] for argument in unknown if argument.startswith("-")), None)
     if option is None:
         return InvalidRequest(f"{prog}: unexpected {unknown[0]!r}.", given=unknown[0], hint=usage)
-    allowed = [*(argument.name for argument in verb.at(place) if argument.is_option), HELP[1]]
-    positional = {argument.name: argument.metavar for argument in verb.at(place) if not argument.is_option}
+    allowed = [*(argument.name for argument in subcommand.at(place) if argument.is_option), HELP[1]]
+    positional = {argument.name: argument.metavar for argument in subcommand.at(place) if not argument.is_option}
     if metavar := positional.get(closest(option, [*allowed, *positional]) or ""):
         message = f"{prog}: unknown option {option!r}, pass {metavar} without an option."
         return InvalidRequest(message, given=option, allowed=allowed, hint=usage)
@@ -185,7 +185,7 @@ def complete(typed: Sequence[str], last: str, place: str) -> list[str]:
     place
         As of `parse`.
     """
-    known = verbs(place)
+    known = subcommands(place)
     if not typed:
         return [name for name in known if name.startswith(last)]
     if typed[0] not in known:

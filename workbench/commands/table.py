@@ -1,4 +1,4 @@
-"""The table of verbs, for parser, help and completion, and for all places that run them."""
+"""The table of subcommands, for parser, help and completion, and for all places that run them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from workbench import hints
 from workbench.commands import actions, completion
 from workbench.commands import format as shown
-from workbench.commands.verb import OUTPUT, VERB_GROUPS, Answer, Argument, Place, Verb, grouped
+from workbench.commands.subcommand import OUTPUT, SUBCOMMAND_GROUPS, Answer, Argument, Place, Subcommand, grouped
 from workbench.deploy import registry
 from workbench.errors import ClusterNotFound
 from workbench.hints import NOTEBOOK, TERMINAL
@@ -44,7 +44,7 @@ _FOUND_HERE: dict[str, Callable[[], Iterable[str]]] = {"preset": presets, "inter
 _OPTIONS = {option.name: Argument.of(option, _FOUND_HERE.get(option.name)) for option in options()}
 _NAME = Argument("name", "name of the cluster; default: the one in use, or the only one", "NAME", registry.names)
 
-# -- functions of verbs ------------------------------------------------------------------------------------
+# -- functions of subcommands ------------------------------------------------------------------------------------
 
 
 def _start(at: Place, **typed: Any) -> Answer | None:
@@ -133,15 +133,15 @@ def _findings(findings: list[CheckResult], place: str) -> Answer:
 
 # -- the table ---------------------------------------------------------------------------------------------
 
-VERBS = (
-    Verb(
+SUBCOMMANDS = (
+    Subcommand(
         "start",
         "start a cluster of N ranks",
         "start and stop",
         _start,
         arguments=(*_OPTIONS.values(), Argument("--dry-run", "print what would run, and start nothing", group=OUTPUT)),
     ),
-    Verb(
+    Subcommand(
         "status",
         "show the state of a cluster",
         "look at a cluster",
@@ -149,7 +149,7 @@ VERBS = (
         _status,
         (_NAME,),
     ),
-    Verb(
+    Subcommand(
         "list",
         "list all your clusters",
         "look at a cluster",
@@ -157,7 +157,7 @@ VERBS = (
         _listing,
         (Argument("--all", "also those that have ended in the last days, with time, reason and folder of the logs"),),
     ),
-    Verb(
+    Subcommand(
         "attach",
         "connect to a running cluster",
         "start and stop",
@@ -168,7 +168,7 @@ VERBS = (
         ),
         places=(NOTEBOOK,),
     ),
-    Verb(
+    Subcommand(
         "logs",
         "print the logs of a cluster, also after it has stopped",
         "look at a cluster",
@@ -176,25 +176,25 @@ VERBS = (
         _text("logs"),
         (_NAME, Argument("--rank", "only the log of one rank, for example 3 or, in a later world, w1.3", "RANK")),
     ),
-    Verb(
+    Subcommand(
         "scale",
         "scale to N ranks in total by adding or removing whole worlds",
         "start and stop",
         lambda at, ranks, name: actions.scale(at.choose(name), ranks, at.cluster),
         _size,
         (Argument("ranks", "number of ranks in all worlds together", "N", required=True), _NAME),
-        going="scaling",
+        progress_label="scaling",
     ),
-    Verb(
+    Subcommand(
         "restart",
         "restart all ranks; results in their memory are lost",
         "start and stop",
         lambda at, name: actions.restart(at.choose(name), at.cluster),
         _size,
         (_NAME,),
-        going="restarting",
+        progress_label="restarting",
     ),
-    Verb(
+    Subcommand(
         "where",
         "show where each rank is in a running SPMD call, cell or task",
         "look at a cluster",
@@ -202,7 +202,7 @@ VERBS = (
         _places,
         (_NAME, Argument("--stacks", "also print the stack of each rank")),
     ),
-    Verb(
+    Subcommand(
         "metrics",
         "print measurements as OpenMetrics or as a table, or write them to a file",
         "look at a cluster",
@@ -214,7 +214,7 @@ VERBS = (
             Argument("--out", "file to write; its ending selects CSV or Parquet for a table", "FILE"),
         ),
     ),
-    Verb(
+    Subcommand(
         "profile",
         "show the time of each rank since its start: computing, MPI, the longest operations",
         "look at a cluster",
@@ -222,14 +222,14 @@ VERBS = (
         _profile,
         (_NAME,),
     ),
-    Verb(
+    Subcommand(
         "dashboard",
         "show every rank of a cluster, live",
         "look at a cluster",
         lambda at, name: at.dashboard(at.choose(name)),
         arguments=(_NAME,),
     ),
-    Verb(
+    Subcommand(
         "report",
         "write the dashboard to one HTML file, which needs no server and no cluster",
         "look at a cluster",
@@ -242,16 +242,16 @@ VERBS = (
             _NAME,
         ),
     ),
-    Verb(
+    Subcommand(
         "stop",
         "stop a cluster",
         "start and stop",
         _stop,
         _stopped,
         (_NAME, Argument("--all", "stop all your clusters")),
-        going="stopping",
+        progress_label="stopping",
     ),
-    Verb(
+    Subcommand(
         "script",
         "print the script of a cluster's job",
         "look at a cluster",
@@ -259,7 +259,7 @@ VERBS = (
         _text("script"),
         (_NAME,),
     ),
-    Verb(
+    Subcommand(
         "doctor",
         "check this installation, and a running cluster if it is named",
         "set up",
@@ -267,7 +267,7 @@ VERBS = (
         _findings,
         (Argument("name", "name of a running cluster to check too", "NAME", registry.names), _OPTIONS["mpi"]),
     ),
-    Verb(
+    Subcommand(
         "demo",
         "train on the flights data on an MPI world of this machine",
         "run",
@@ -276,7 +276,7 @@ VERBS = (
         (Argument("--ranks", "number of MPI ranks; default: 4", "N"), _OPTIONS["mpi"]),
         (TERMINAL,),
     ),
-    Verb(
+    Subcommand(
         "completion",
         "print a script with which a shell completes this command",
         "set up",
@@ -289,7 +289,7 @@ VERBS = (
         ),
         (TERMINAL,),
     ),
-    Verb(
+    Subcommand(
         "bench",
         "measure against a reference",
         "run",
@@ -300,17 +300,19 @@ VERBS = (
 )
 
 
-def verbs(place: str) -> dict[str, Verb]:
-    """Return the verbs of a place by their names."""
-    return {verb.name: verb for verb in VERBS if place in verb.places}
+def subcommands(place: str) -> dict[str, Subcommand]:
+    """Return the subcommands of a place by their names."""
+    return {subcommand.name: subcommand for subcommand in SUBCOMMANDS if place in subcommand.places}
 
 
 def overview(place: str) -> str:
-    """Return a line of usage and a sentence for every verb, in groups."""
+    """Return a line of usage and a sentence for every subcommand, in groups."""
     return (
         "\n\n".join(
-            "\n".join([f"{group}:", *(f"  {verb.usage(place)}\n      {verb.help}" for verb in members)])
-            for group, members in grouped(verbs(place).values(), VERB_GROUPS)
+            "\n".join(
+                [f"{group}:", *(f"  {subcommand.usage(place)}\n      {subcommand.help}" for subcommand in members)]
+            )
+            for group, members in grouped(subcommands(place).values(), SUBCOMMAND_GROUPS)
         )
         + f"\n\n{place} SUBCOMMAND --help explains the options of a subcommand."
     )

@@ -1,4 +1,4 @@
-"""The verbs on records of clusters that do not run: what they choose, list, show and refuse."""
+"""The subcommands on records of clusters that do not run: what they choose, list, show and refuse."""
 
 from __future__ import annotations
 

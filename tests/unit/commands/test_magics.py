@@ -109,7 +109,7 @@ def test_a_dry_run_prints_script_and_command_line_and_starts_nothing(shell, caps
 
 
 @pytest.mark.parametrize("line", ["start --help", "start -h", "start 4 --help"])
-def test_help_of_a_verb_is_printed_and_ends_nothing(shell, capsys, line):
+def test_help_of_a_subcommand_is_printed_and_ends_nothing(shell, capsys, line):
     shell.run_line_magic("mpicluster", line)
 
     printed = capsys.readouterr().out
@@ -117,7 +117,7 @@ def test_help_of_a_verb_is_printed_and_ends_nothing(shell, capsys, line):
     assert "memory limit of each rank" in printed
 
 
-def test_the_question_mark_shows_every_verb(shell):
+def test_the_question_mark_shows_every_subcommand(shell):
     told = shell.object_inspect_text("%mpicluster")
 
     assert "start and stop:" in told
@@ -148,7 +148,7 @@ def completions(shell, line):
         ("%mpicluster attach al", ["%mpicluster attach alpha"]),
     ],
 )
-def test_the_tab_key_completes_verbs_options_values_and_clusters(shell, line, expected):
+def test_the_tab_key_completes_subcommands_options_values_and_clusters(shell, line, expected):
     registry.create(registry.Record(name="alpha", ranks=1))
 
     assert completions(shell, line) == expected
@@ -179,7 +179,7 @@ def test_unloading_takes_magic_and_completion_away(shell):
     assert completions(shell, "%mpicluster sta") == ["%mpicluster start", "%mpicluster status"]
 
 
-def test_what_one_verb_starts_writes_the_log_if_that_is_asked_for(shell, monkeypatch):
+def test_what_one_subcommand_starts_writes_the_log_if_that_is_asked_for(shell, monkeypatch):
     told = []
 
     def listing(*, everything):

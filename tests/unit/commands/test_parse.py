@@ -7,18 +7,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from workbench.commands.parse import complete, parse
-from workbench.commands.table import NOTEBOOK, TERMINAL, VERBS, verbs
-from workbench.commands.verb import ARGUMENT_GROUPS, VERB_GROUPS
+from workbench.commands.subcommand import ARGUMENT_GROUPS, SUBCOMMAND_GROUPS
+from workbench.commands.table import NOTEBOOK, SUBCOMMANDS, TERMINAL, subcommands
 from workbench.deploy import registry
 from workbench.errors import InvalidRequest
 from workbench.launch.options import GROUPS, options
 from workbench.text import split
 
 
-def test_what_is_typed_becomes_a_verb_and_its_options():
+def test_what_is_typed_becomes_a_subcommand_and_its_options():
     call = parse(split("start 8 --threads 2 --name 'big-one' --memory=4GB --dry-run  # it's eight"), NOTEBOOK)
 
-    assert call.verb == "start"
+    assert call.subcommand == "start"
     given = {key: value for key, value in call.options.items() if value not in (None, False)}
     assert given == {"ranks": "8", "threads": "2", "name": "big-one", "memory": "4GB", "dry_run": True}
 
@@ -92,21 +92,21 @@ def test_an_option_without_its_value_names_the_values():
     assert "ranks" in refused.value.hint[0]
 
 
-def _typed(verb):
-    """Return lists of words that may follow a verb."""
-    known = [word for its in verb.arguments for word in (its.name, f"{its.name}=", f"{its.name}=--")]
+def _typed(subcommand):
+    """Return lists of words that may follow a subcommand."""
+    known = [word for its in subcommand.arguments for word in (its.name, f"{its.name}=", f"{its.name}=--")]
     return st.lists(st.sampled_from([*known, "--", "-1"]) | st.text(max_size=8), max_size=4).map(
-        lambda words: [verb.name, *words]
+        lambda words: [subcommand.name, *words]
     )
 
 
-@given(st.sampled_from(VERBS).flatmap(_typed), st.sampled_from([NOTEBOOK, TERMINAL]))
+@given(st.sampled_from(SUBCOMMANDS).flatmap(_typed), st.sampled_from([NOTEBOOK, TERMINAL]))
 def test_whatever_is_typed_is_refused_in_words_or_has_values_that_are_texts(words, place):
     try:
         options = parse(words, place).options
     except InvalidRequest:
         return
-    many = {its.name.lstrip("-") for each in VERBS for its in each.arguments if its.many}
+    many = {its.name.lstrip("-") for each in SUBCOMMANDS for its in each.arguments if its.many}
     for name, value in options.items():
         values = value or [] if name in many else [value]
         assert all(its is None or isinstance(its, str | bool) for its in values), name
@@ -132,10 +132,14 @@ def test_an_argument_after_two_dashes_is_no_option():
 
 
 @pytest.mark.parametrize("place", [NOTEBOOK, TERMINAL])
-def test_help_of_a_place_shows_the_usage_of_every_verb_there(place):
+def test_help_of_a_place_shows_the_usage_of_every_subcommand_there(place):
     text = parse(["--help"], place).options["text"]
 
-    assert all(verb.usage(place) in text and verb.help in text for verb in VERBS if place in verb.places)
+    assert all(
+        subcommand.usage(place) in text and subcommand.help in text
+        for subcommand in SUBCOMMANDS
+        if place in subcommand.places
+    )
 
 
 @pytest.mark.parametrize(
@@ -145,12 +149,12 @@ def test_help_of_a_place_shows_the_usage_of_every_verb_there(place):
         (TERMINAL, ["start and stop:", "look at a cluster:", "run:", "set up:"]),
     ],
 )
-def test_help_of_a_place_has_the_verbs_in_groups(place, expected):
+def test_help_of_a_place_has_the_subcommands_in_groups(place, expected):
     text = parse(["--help"], place).options["text"]
 
     assert [line for line in text.splitlines() if line.endswith(":") and not line.startswith(" ")] == expected
-    assert text.count(f"\n  {place} ") == len(verbs(place)), "each verb is in one group"
-    assert {verb.group for verb in VERBS} == set(VERB_GROUPS)
+    assert text.count(f"\n  {place} ") == len(subcommands(place)), "each subcommand is in one group"
+    assert {subcommand.group for subcommand in SUBCOMMANDS} == set(SUBCOMMAND_GROUPS)
 
 
 def test_help_of_start_has_the_options_in_groups():
@@ -169,20 +173,20 @@ def test_every_option_of_a_cluster_is_in_one_group():
 
 
 @pytest.mark.parametrize("flag", ["-h", "--help"])
-@pytest.mark.parametrize("verb", [verb.name for verb in VERBS])
-def test_help_of_a_verb_tells_what_each_of_its_options_means(verb, flag):
-    call = parse([verb, flag], TERMINAL if verb != "attach" else NOTEBOOK)
+@pytest.mark.parametrize("subcommand", [subcommand.name for subcommand in SUBCOMMANDS])
+def test_help_of_a_subcommand_tells_what_each_of_its_options_means(subcommand, flag):
+    call = parse([subcommand, flag], TERMINAL if subcommand != "attach" else NOTEBOOK)
 
-    assert call.verb == "help"
+    assert call.subcommand == "help"
     told = " ".join(call.options["text"].split())
-    for argument in {verb.name: verb for verb in VERBS}[verb].arguments:
+    for argument in {subcommand.name: subcommand for subcommand in SUBCOMMANDS}[subcommand].arguments:
         assert argument.help in told
 
 
 @pytest.mark.parametrize(
     ("words", "last", "expected"),
     [
-        ([], "", list(verbs(NOTEBOOK))),
+        ([], "", list(subcommands(NOTEBOOK))),
         ([], "st", ["start", "status", "stop"]),
         ([], "x", []),
         (["start"], "--m", ["--memory", "--mpi"]),

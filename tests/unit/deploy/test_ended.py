@@ -99,7 +99,7 @@ def test_an_end_is_forgotten_after_some_days_and_the_oldest_where_there_are_many
         {"reason": "\ud800"},
         {"hint": 5},
         {"hint": [{"option": 5}]},
-        {"hint": [{"verb": "start", "more": 1}]},
+        {"hint": [{"subcommand": "start", "more": 1}]},
     ],
 )
 def test_what_cannot_be_read_is_left_out(change):

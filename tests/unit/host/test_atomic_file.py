@@ -1,4 +1,4 @@
-"""Where a verb writes what was asked for, and what becomes of a file that is there."""
+"""Where a subcommand writes what was asked for, and what becomes of a file that is there."""
 
 from __future__ import annotations
 

@@ -245,7 +245,7 @@ def test_lines_have_time_and_process_and_go_to_standard_error_of_the_one_command
     assert re.fullmatch(pattern, err)
 
 
-def test_a_bench_takes_the_option_as_every_verb_does(monkeypatch):
+def test_a_bench_takes_the_option_as_every_subcommand_does(monkeypatch):
     told = []
 
     def main(words):

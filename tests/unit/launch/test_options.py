@@ -11,7 +11,7 @@ from typing import get_type_hints
 import pytest
 
 from workbench import MPICluster
-from workbench.commands.table import verbs
+from workbench.commands.table import subcommands
 from workbench.deploy.record import Record
 from workbench.deploy.request import request
 from workbench.errors import InvalidRequest
@@ -69,8 +69,8 @@ def test_a_keyword_that_is_no_option_is_refused_as_by_any_function(given, messag
         MPICluster(1, **given)
 
 
-def test_the_verb_has_every_option_and_each_alone_is_given_as_it_was_typed():
-    typed = [argument.name for argument in verbs(TERMINAL)["start"].arguments]
+def test_the_subcommand_has_every_option_and_each_alone_is_given_as_it_was_typed():
+    typed = [argument.name for argument in subcommands(TERMINAL)["start"].arguments]
 
     assert typed == [*(option.typed for option in options()), "--dry-run"]
     assert from_typed({"ranks": "4", "name": None, "no_template": False}) == ClusterOptions("4")

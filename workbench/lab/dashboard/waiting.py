@@ -80,8 +80,8 @@ class Waiting(Page):
         sentences = [diagnosis.describe_wait(layout, now, snapshot.valid_at, wait) for wait in snapshot.waits]
         silent = [rank for rank, activity in enumerate(now) if activity.silent > 0 and not activity.is_lost]
         if silent:
-            verb = "sends" if len(silent) == 1 else "send"
-            sentences.insert(0, f"{diagnosis.rank_names(layout, silent).capitalize()} {verb} no samples.")
+            send = "sends" if len(silent) == 1 else "send"
+            sentences.insert(0, f"{diagnosis.rank_names(layout, silent).capitalize()} {send} no samples.")
         lost = [rank for rank, activity in enumerate(now) if activity.is_lost]
         if lost:
             was, them = ("was", "it") if len(lost) == 1 else ("were", "them")

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from workbench import config
-from workbench.commands.table import VERBS
+from workbench.commands.table import SUBCOMMANDS
 from workbench.deploy.record import Record
 from workbench.errors import ClusterNotFound, InvalidRequest, WorkbenchError, from_fields, worded
 from workbench.hints import PANEL
@@ -23,7 +23,7 @@ from workbench.lab.server.process import BackgroundTasks, Process, ProcessResult
 
 @dataclass(frozen=True)
 class ExecutionContext:
-    """Interpreter, folder and variables of a verb's process."""
+    """Interpreter, folder and variables of a subcommand's process."""
 
     python: str = sys.executable
     """The interpreter."""
@@ -32,15 +32,15 @@ class ExecutionContext:
     environment: Mapping[str, str] = field(default_factory=dict)
     """Variables in addition to the server's."""
 
-    def run(self, verb: str, arguments: Sequence[str]) -> Process:
-        """Start ``workbench VERB --json ARGUMENTS``."""
+    def run(self, subcommand: str, arguments: Sequence[str]) -> Process:
+        """Start ``workbench SUBCOMMAND --json ARGUMENTS``."""
         # -P: a file in the working directory must not shadow a module
-        argv = [self.python, "-P", "-m", "workbench", verb, "--json", *arguments]
+        argv = [self.python, "-P", "-m", "workbench", subcommand, "--json", *arguments]
         return Process(argv, directory=self.directory, environment={**os.environ, **self.environment})
 
 
 def answer(result: ProcessResult, command: str, *names: str) -> dict[str, Any]:
-    """Return the answer of a verb, or of a module that answers in the same form.
+    """Return the answer of a subcommand, or of a module that answers in the same form.
 
     Parameters
     ----------
@@ -54,7 +54,7 @@ def answer(result: ProcessResult, command: str, *names: str) -> dict[str, Any]:
     Raises
     ------
     WorkbenchError
-        The error of the verb.
+        The error of the subcommand.
     """
     errors = result.errors.strip()
     try:
@@ -83,11 +83,11 @@ def _error(fields: Mapping[str, Any]) -> WorkbenchError:
         return WorkbenchError(fields["message"])
 
 
-MESSAGES = {verb.name: verb.going for verb in VERBS if verb.going}
-"""Message while a verb runs, by the name of the verb."""
+MESSAGES = {subcommand.name: subcommand.progress_label for subcommand in SUBCOMMANDS if subcommand.progress_label}
+"""Message while a subcommand runs, by the name of the subcommand."""
 NO_ACTION = {"busy": None, "error": None}
 """Status of a cluster without an action."""
-# Seconds for a verb in addition to the verb's own timeouts.
+# Seconds for a subcommand in addition to the subcommand's own timeouts.
 _EXTRA_TIME = 300.0
 
 
@@ -103,39 +103,39 @@ class _Action:
 
 
 class PendingActions(BackgroundTasks):
-    """Runs verbs that change clusters; the parameters are those of `BackgroundTasks`."""
+    """Runs subcommands that change clusters; the parameters are those of `BackgroundTasks`."""
 
     def __init__(self, changed: Callable[[], None]) -> None:
         super().__init__(changed)
         self._actions: dict[str, _Action] = {}
 
-    def begin(self, record: Record, verb: str, arguments: Sequence[str] = ()) -> None:
+    def begin(self, record: Record, subcommand: str, arguments: Sequence[str] = ()) -> None:
         """Start an action on a cluster; `describe` returns its result.
 
         Parameters
         ----------
         record
             The cluster.
-        verb
+        subcommand
             A key of `MESSAGES`.
         arguments
-            Arguments between the verb and the name.
+            Arguments between the subcommand and the name.
 
         Raises
         ------
         AlreadyPending
             If another action on the cluster is pending, except for a first stop.
         LaunchError
-            If the process of the verb cannot be started.
+            If the process of the subcommand cannot be started.
         """
         pending = self._actions.get(record.id, _Action())
-        if pending.task is not None and (verb != "stop" or pending.busy == MESSAGES[verb]):
+        if pending.task is not None and (subcommand != "stop" or pending.busy == MESSAGES[subcommand]):
             raise AlreadyPending(f"cluster {record.name!r} is already {pending.busy}. Wait for the end of that action.")
-        process = ExecutionContext().run(verb, [*arguments, record.name])
+        process = ExecutionContext().run(subcommand, [*arguments, record.name])
         if pending.task is not None:
-            pending.task.cancel()  # its verb, which may wait in a queue for days, ends with the cluster
-        task = self._spawn(self._follow(record, verb, process))
-        self._actions[record.id] = _Action(MESSAGES[verb], task=task)
+            pending.task.cancel()  # its subcommand, which may wait in a queue for days, ends with the cluster
+        task = self._spawn(self._follow(record, subcommand, process))
+        self._actions[record.id] = _Action(MESSAGES[subcommand], task=task)
         self._changed()
 
     def describe(self) -> dict[str, dict[str, Any]]:
@@ -152,10 +152,10 @@ class PendingActions(BackgroundTasks):
         """Forget the results of actions on all clusters except those with these ids."""
         self._actions = {key: action for key, action in self._actions.items() if action.busy or key in clusters}
 
-    async def _follow(self, record: Record, verb: str, process: Process) -> None:
+    async def _follow(self, record: Record, subcommand: str, process: Process) -> None:
         error = None
         try:
-            answer(await process.ended(_timeout(record)), f"workbench {verb}")
+            answer(await process.ended(_timeout(record)), f"workbench {subcommand}")
         except (WorkbenchError, TimeoutError) as failure:
             error = worded(failure, PANEL)
         self._actions[record.id] = _Action(error=error)

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from workbench import config
-from workbench.commands.table import verbs
-from workbench.commands.verb import Argument
+from workbench.commands.subcommand import Argument
+from workbench.commands.table import subcommands
 from workbench.errors import InvalidRequest, WorkbenchError, did_you_mean
 from workbench.hints import PANEL, TERMINAL, label
 from workbench.host import debug_log
@@ -91,7 +91,7 @@ class Field:
 
 def arguments() -> list[Argument]:
     """Return the arguments of ``workbench start``."""
-    return [argument for argument in verbs(TERMINAL)["start"].arguments if argument.name != "--dry-run"]
+    return [argument for argument in subcommands(TERMINAL)["start"].arguments if argument.name != "--dry-run"]
 
 
 def _kind(argument: Argument) -> str:

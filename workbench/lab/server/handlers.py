@@ -119,7 +119,7 @@ _NO_STARTS = (
     "this Jupyter server starts no clusters: its configuration has WorkbenchExtension.allow_starts = False. Start the "
     "cluster in a notebook or a terminal."
 )
-# Options of the form that are not options of the verb.
+# Options of the form that are not options of the subcommand.
 _CONTEXT_OPTIONS = ("kernel", "directory")
 
 

@@ -8,11 +8,11 @@ import stat
 import pytest
 
 from workbench import cli
-from workbench.commands import html_report as verb
 from workbench.deploy import registry
 from workbench.deploy.record import Record
 from workbench.errors import ClusterNotFound, InvalidRequest, StartError, StartTimeout
 from workbench.host.processes import ProcessId
+from workbench.lab import html_report
 from workbench.lab.html_report import report
 
 
@@ -34,7 +34,7 @@ def names(folder):
 
 @pytest.fixture
 def drawn(monkeypatch):
-    monkeypatch.setattr(verb, "_drawn", lambda name: f"<html>{name}".encode())
+    monkeypatch.setattr(html_report, "_drawn", lambda name: f"<html>{name}".encode())
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_a_report_replaces_what_is_there_and_is_readable_as_any_other_file(recor
 
 
 @pytest.mark.usefixtures("drawn", "record")
-def test_the_verb_takes_the_file_and_then_the_cluster(tmp_path, capsys):
+def test_the_subcommand_takes_the_file_and_then_the_cluster(tmp_path, capsys):
     file = tmp_path / "report.html"
 
     assert cli.main(["report", str(file), "mine", "--json"]) == 0
@@ -114,7 +114,7 @@ def test_a_report_that_finds_no_room_leaves_the_file_as_it_was(record, tmp_path,
 
 
 def test_a_report_that_cannot_be_drawn_says_why_in_its_log(record, tmp_path, monkeypatch):
-    monkeypatch.setattr(verb, "_MODULE", "workbench.nothing")
+    monkeypatch.setattr(html_report, "_MODULE", "workbench.nothing")
 
     with pytest.raises(StartError, match=r"'mine' was not drawn .exit code 1.\. .* shows the error\.") as raised:
         report(str(tmp_path / "report.html"), "mine")
@@ -123,12 +123,12 @@ def test_a_report_that_cannot_be_drawn_says_why_in_its_log(record, tmp_path, mon
 
 def test_the_error_of_the_process_that_draws_comes_with_its_fields():
     with pytest.raises(ClusterNotFound, match="cluster 'nobody' does not exist") as raised:
-        verb._drawn("nobody")
+        html_report._drawn("nobody")
     assert (raised.value.option, raised.value.given) == ("name", "nobody")
 
 
 def test_a_report_that_is_not_drawn_in_time_is_given_up(record, tmp_path, monkeypatch):
-    monkeypatch.setattr(verb, "_DEADLINE", 0.001)
+    monkeypatch.setattr(html_report, "_DEADLINE", 0.001)
 
     with pytest.raises(StartTimeout, match="was not drawn within 0 s"):
         report(str(tmp_path / "report.html"), "mine")

@@ -1,4 +1,4 @@
-"""Verbs with their arguments, the answers of verbs, and the places where users type them."""
+"""Subcommands with their arguments, the answers of subcommands, and the places where users type them."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ OUTPUT = "output"
 """The group of the options that change what is printed."""
 ARGUMENT_GROUPS = (*GROUPS, OUTPUT)
 """The groups of arguments, in their order in help; one without a group comes before them."""
-VERB_GROUPS = ("start and stop", "look at a cluster", "run", "set up")
-"""The groups of verbs, in their order in help."""
-# A verb with more options has a usage without their names.
+SUBCOMMAND_GROUPS = ("start and stop", "look at a cluster", "run", "set up")
+"""The groups of subcommands, in their order in help."""
+# A subcommand with more options has a usage without their names.
 _NAMED_OPTIONS = 6
 
-_T = TypeVar("_T", "Argument", "Verb", ClusterOption)
+_T = TypeVar("_T", "Argument", "Subcommand", ClusterOption)
 
 
 @dataclass(frozen=True)
 class Argument:
-    """One positional argument or option of a verb."""
+    """One positional argument or option of a subcommand."""
 
     name: str
     """``--option``, or the name of a positional argument in lower case."""
@@ -80,7 +80,7 @@ class Argument:
 
 @dataclass(frozen=True)
 class Answer:
-    """The result of a verb, for each place that may show it."""
+    """The result of a subcommand, for each place that may show it."""
 
     text: str = ""
     """For people."""
@@ -91,11 +91,11 @@ class Answer:
     rich: Any = None
     """An object that a notebook displays instead of the text."""
     failure: str | None = None
-    """Why the verb has failed, worded for the place; empty: the text has it; None: the verb has not failed."""
+    """Why the subcommand has failed, worded for the place; empty: the text has it; None: no failure."""
 
 
 class Place:
-    """Where a verb is typed: the operations of a notebook or of a terminal."""
+    """Where a subcommand is typed: the operations of a notebook or of a terminal."""
 
     name: ClassVar[str]
     """`hints.NOTEBOOK` or `hints.TERMINAL`."""
@@ -114,11 +114,11 @@ class Place:
         return None if cluster is None else cluster.record
 
     def choose(self, name: str | None) -> Record:
-        """Return the record of the cluster that a verb applies to; as of `actions.choose`."""
+        """Return the record of the cluster that a subcommand applies to; as of `actions.choose`."""
         return actions.choose(name, self.record)
 
     def show(self, answer: Answer) -> None:
-        """Show the answer of a verb, or a part of it."""
+        """Show the answer of a subcommand, or a part of it."""
         raise NotImplementedError
 
     def use(self, cluster: MPICluster) -> Answer | None:
@@ -134,7 +134,7 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Verb:
+class Subcommand:
     """One subcommand."""
 
     name: str
@@ -142,7 +142,7 @@ class Verb:
     help: str
     """One line for the user."""
     group: str
-    """One of `VERB_GROUPS`."""
+    """One of `SUBCOMMAND_GROUPS`."""
     run: Callable[..., Any]
     """Function of the `Place` and the arguments, by their names and as they were typed."""
     show: Callable[[Any, str], Answer | None] = lambda result, _: result
@@ -151,11 +151,11 @@ class Verb:
     """Positional arguments in their order, then options."""
     places: tuple[str, ...] = (NOTEBOOK, TERMINAL)
     """Where it can be typed."""
-    going: str = ""
-    """State that the panel shows while the verb runs, if the panel has the verb for a running cluster."""
+    progress_label: str = ""
+    """State that the panel shows while the subcommand runs, if the panel has the subcommand for a running cluster."""
 
     def at(self, place: str) -> tuple[Argument, ...]:
-        """Return the arguments in a place; in a terminal every verb can answer in JSON."""
+        """Return the arguments in a place; in a terminal every subcommand can answer in JSON."""
         return (*self.arguments, *([_JSON] if place == TERMINAL else []), _VERBOSE)
 
     def usage(self, place: str) -> str:
