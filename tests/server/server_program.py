@@ -16,7 +16,7 @@ from jupyter_server.serverapp import ServerApp
 from tornado.web import RequestHandler
 from traitlets.config import Config
 
-from workbench.lab import blocking_files, dashboards
+from workbench.lab.server import blocking_files, dashboards
 
 
 class Forbids(Authorizer):
