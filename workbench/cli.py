@@ -6,18 +6,16 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import asdict
 from json import dumps
-from socket import gethostname
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
 
 from workbench.commands import completion
 from workbench.commands.actions import Status
 from workbench.commands.format import status_line
 from workbench.commands.parse import answer, complete, split_option
 from workbench.commands.subcommand import Answer, Place
+from workbench.commands.table import find
 from workbench.config import __version__
 from workbench.errors import InvalidRequest, WorkbenchError
 from workbench.hints import NOTEBOOK, TERMINAL, Command
@@ -25,7 +23,6 @@ from workbench.host import debug_log
 
 if TYPE_CHECKING:
     from workbench.cluster import MPICluster
-    from workbench.deploy.record import Record
 
 EXIT_FAILED, EXIT_USAGE = 1, 2
 # A shell reports 128 and the number of the signal for a command that a signal has ended.
@@ -73,15 +70,14 @@ def _run(arguments: Sequence[str]) -> int:
     if arguments == ["--version"]:
         print(f"workbench {__version__}")
         return 0
-    if arguments[:1] == ["bench"]:
-        from workbench import bench
-
-        options = [argument for argument in arguments[1:] if argument != "--verbose"]
-        with debug_log.shown(verbose=options != arguments[1:]):
-            return bench.main(options)
     if arguments[:2] == ["completion", completion.ASK]:
         print(*_completions(arguments[2:] or [""]), sep="\n")
         return 0
+    if arguments and not arguments[0].startswith("-") and (found := find(arguments[0], TERMINAL)) and found.parses:
+        words = [argument for argument in arguments[1:] if argument != "--verbose"]
+        with debug_log.shown(verbose=words != arguments[1:]):
+            code: int = found.run(words)
+            return code
     terminal = Terminal()
     result = answer(arguments, terminal)
     if result is None:
@@ -122,18 +118,3 @@ class Terminal(Place):
             f"to stop it:    {TERMINAL} stop {status.name}"
         )
         return Answer(text, asdict(status))
-
-    def dashboard(self, record: Record) -> None:
-        """Serve the dashboard until Ctrl-C."""
-        from workbench.lab.server.standalone import serve
-
-        with suppress(KeyboardInterrupt):
-            serve(record.name, lambda url: self.show(Answer(_opened(url), {"url": url})))
-
-
-def _opened(url: str) -> str:
-    port = urlsplit(url).port
-    return (
-        f"{url}\nThe link opens once, in one browser. Ctrl-C ends the dashboard; the cluster continues.\n"
-        f"For a browser on another machine, forward the port first: ssh -L {port}:127.0.0.1:{port} {gethostname()}"
-    )

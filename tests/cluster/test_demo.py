@@ -12,10 +12,10 @@ import pytest
 from matplotlib import pyplot as plt
 from support.processes import until
 
-from workbench.commands import demo
 from workbench.deploy import registry
 from workbench.errors import ClusterNotFound, WorkbenchError
 from workbench.hints import TERMINAL
+from workbench.ml import demo
 
 START = ("%load_ext workbench", "%mpicluster start {ranks} --mpi {mpi}")
 

@@ -52,7 +52,7 @@ def shell(cluster4, monkeypatch, tmp_path):
     shutil.copy(ROOT / "notebooks" / "covariance.c", tmp_path)
     monkeypatch.setattr(actions, "start", lambda **_: MPICluster.attach(cluster4.name))
     monkeypatch.setattr(actions, "stop", lambda _: actions.Stopped([], []))
-    monkeypatch.setattr("workbench.commands.magics.dashboard_url", lambda record: f"/{record.name}")
+    monkeypatch.setattr("workbench.lab.subcommands.dashboard_url", lambda record: f"/{record.name}")
     with ipython() as shell, MPICluster.attach(cluster4.name) as cluster:
         # A client in a `with` would remain the current one when a page starts another.
         client = Client(cluster)

@@ -39,7 +39,7 @@ RULES = [
         in_functions=("comm", "collective", "cells", "fork/hello.py", "ml"),
     ),
     Rule("panel", anywhere=("lab/dashboard",)),
-    Rule("sklearn", anywhere=("ml", "bench", "commands/demo.py", "torch/estimators.py")),
+    Rule("sklearn", anywhere=("ml", "bench", "torch/estimators.py")),
     Rule("torch", anywhere=("torch",), in_functions=("bench", "gpu")),
     Rule("optuna", in_functions=("tune", "bench")),
     Rule("jupyter_server", anywhere=("lab/server",)),

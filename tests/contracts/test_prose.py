@@ -12,7 +12,8 @@ import pytest
 
 from benchmarks import BENCHES as OF_DEVELOPERS
 from workbench.bench import BENCHES
-from workbench.commands.table import SUBCOMMANDS
+from workbench.commands.table import subcommands
+from workbench.hints import NOTEBOOK, TERMINAL
 from workbench.metrics import schema
 
 ROOT = Path(__file__).parents[2]
@@ -112,7 +113,7 @@ def test_messages_of_a_package_have_no_banned_phrase(package):
 
 def of_tables() -> Iterator[str]:
     """Yield what help and generated pages show: sentences of subcommands, settings, measurements and benches."""
-    for subcommand in SUBCOMMANDS:
+    for subcommand in {**subcommands(NOTEBOOK), **subcommands(TERMINAL)}.values():
         yield from (subcommand.help, subcommand.group, *(each.help for each in subcommand.arguments))
     settings = (ROOT / "workbench" / "workbench.yaml").read_text(encoding="utf-8")
     yield from re.findall(r"# *(.+)$", settings, re.MULTILINE)

@@ -13,9 +13,8 @@ from server.running import BASE, TOKEN
 from support.processes import line_of
 from support.shell import ipython
 
-from workbench.commands import actions
-from workbench.commands import format as commands_format
 from workbench.errors import InvalidRequest
+from workbench.lab.subcommands import dashboard_html, dashboard_url
 from workbench.session import current
 
 
@@ -46,11 +45,11 @@ async def test_a_kernel_that_jupyter_starts_is_told(server):
 
 
 def test_a_kernel_knows_the_base_url_of_its_server(kernel, cluster):
-    assert actions.dashboard_url(cluster("a")) == f"{BASE}workbench/dashboard/a/"
+    assert dashboard_url(cluster("a")) == f"{BASE}workbench/dashboard/a/"
 
 
 async def test_the_url_leads_to_the_dashboard(kernel, cluster, server):
-    assert (await server.get(actions.dashboard_url(cluster("a")))).code == 200
+    assert (await server.get(dashboard_url(cluster("a")))).code == 200
 
 
 @pytest.mark.parametrize("lacking", [current.SERVER, "JPY_PARENT_PID"])
@@ -58,16 +57,16 @@ def test_without_the_extension_it_is_told_what_to_do(kernel, cluster, monkeypatc
     monkeypatch.delenv(lacking)
 
     with pytest.raises(
-        InvalidRequest, match=r"jupyter server extension enable workbench\.server.*workbench dashboard a"
+        InvalidRequest, match=r"jupyter server extension enable workbench\.lab.*workbench dashboard a"
     ):
-        actions.dashboard_url(cluster("a"))
+        dashboard_url(cluster("a"))
 
 
 def test_a_kernel_of_another_program_inside_a_notebook_is_not_shown_there(kernel, cluster, monkeypatch):
     monkeypatch.setenv("JPY_PARENT_PID", str(os.getpid()))
 
     with pytest.raises(InvalidRequest, match="does not show dashboards"):
-        actions.dashboard_url(cluster("a"))
+        dashboard_url(cluster("a"))
 
 
 def test_the_notebook_shows_it_in_a_frame_with_a_link_under_it(kernel, cluster, shell):
@@ -89,4 +88,4 @@ def test_without_a_cluster_the_notebook_says_so(kernel, shell):
 
 
 def test_a_url_is_text_in_html():
-    assert commands_format.dashboard_html('/user/"me"/').count('"/user/&quot;me&quot;/"') == 2
+    assert dashboard_html('/user/"me"/').count('"/user/&quot;me&quot;/"') == 2

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from workbench import hints
-from workbench.commands.table import SUBCOMMANDS, subcommands
+from workbench.commands.table import subcommands
 from workbench.hints import NOTEBOOK, PANEL, TERMINAL, Command, Option
 
 HINT = ("Stop it (", Command("stop", "a"), ") or choose another ", Option("gpus_per_rank"), ".")
@@ -25,7 +25,7 @@ def test_a_hint_is_worded_for_its_place(place, words):
     assert hints.words(HINT, place) == words
 
 
-@pytest.mark.parametrize("subcommand", [subcommand.name for subcommand in SUBCOMMANDS])
+@pytest.mark.parametrize("subcommand", {**subcommands(NOTEBOOK), **subcommands(TERMINAL)})
 def test_a_command_is_one_that_can_be_typed_where_it_is_read(subcommand):
     command = Command(subcommand, "a")
 

@@ -11,11 +11,14 @@ import signal
 import sys
 from collections.abc import Sequence
 from importlib import import_module
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from workbench.bench import plotting
-from workbench.bench.report import Report
+from workbench.commands.subcommand import Argument, Subcommand
 from workbench.errors import WorkbenchError, did_you_mean
+from workbench.hints import TERMINAL
+
+if TYPE_CHECKING:
+    from workbench.bench.report import Report
 
 
 class Suite(NamedTuple):
@@ -76,6 +79,8 @@ def main(argv: Sequence[str], suite: Suite = SUITE) -> int:
 
 def options(name: str, suite: Suite = SUITE) -> argparse.ArgumentParser:
     """Return what reads the options of a bench."""
+    from workbench.bench import plotting
+
     module = import_module(f"{suite.package}.{name}")
     parser = argparse.ArgumentParser(prog=f"{suite.command} {name}", description=suite.benches[name])
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
@@ -86,6 +91,8 @@ def options(name: str, suite: Suite = SUITE) -> argparse.ArgumentParser:
 
 
 def _run(name: str, argv: Sequence[str], suite: Suite) -> int:
+    from workbench.bench import plotting
+
     module = import_module(f"{suite.package}.{name}")
     wanted = options(name, suite).parse_args(argv)
     picture = getattr(wanted, "plot", None)
@@ -96,3 +103,14 @@ def _run(name: str, argv: Sequence[str], suite: Suite) -> int:
         module.plot(report).savefig(picture)
     print(report.json() if wanted.json else report.table())
     return 0
+
+
+SUBCOMMAND = Subcommand(
+    "bench",
+    "measure against a reference",
+    "run",
+    main,
+    arguments=(Argument("bench", "what to measure", "NAME"),),
+    places=(TERMINAL,),
+    parses=True,
+)

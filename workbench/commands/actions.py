@@ -16,12 +16,11 @@ from workbench.deploy import ended, jobs, registry
 from workbench.deploy import logs as log_files
 from workbench.deploy.record import Record
 from workbench.errors import ClusterNotFound, HeadUnreachable, InvalidRequest, StartError, WorkbenchError
-from workbench.hints import TERMINAL, Command
+from workbench.hints import Command
 from workbench.host import files
 from workbench.launch import command
 from workbench.launch.interface import UNKNOWN, JobStatus
 from workbench.launch.options import from_typed
-from workbench.session import current
 from workbench.text import clock
 
 if TYPE_CHECKING:
@@ -376,23 +375,6 @@ def metrics(record: Record, table: str | None, out: str | None, bound: MPICluste
         return str(text).rstrip("\n")
     files.write("--out", path, frame.to_parquet() if frame is not None and parquet else text.encode())
     return f"{out} has the metrics of cluster {record.name!r}"
-
-
-def dashboard_url(record: Record) -> str:
-    """Return the path of a cluster's dashboard on the Jupyter server of this notebook.
-
-    Raises
-    ------
-    InvalidRequest
-        If the notebook has no server that shows dashboards.
-    """
-    if not (path := current.dashboard_path(record.name)):
-        raise InvalidRequest(
-            "the Jupyter server of this notebook does not show dashboards.",
-            hint="Run `jupyter server extension enable workbench.lab` in the environment of the server, and restart "
-            f"the server; or run {Command('dashboard', record.name).at(TERMINAL)} in a terminal.",
-        )
-    return path
 
 
 @command.insisting()

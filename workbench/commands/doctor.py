@@ -12,13 +12,13 @@ import socket
 import stat
 import sys
 import uuid
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from workbench import config
-from workbench.commands import doctor_schedulers
+from workbench.commands import doctor_schedulers, entry_points
 from workbench.commands.finding import CheckResult, failure, skipped
 from workbench.config import __version__
 from workbench.deploy import registry
@@ -83,6 +83,7 @@ def examine(cluster: str | None = None, *, mpi: str = "auto") -> Iterator[CheckR
     yield from folders()
     yield from doctor_schedulers.examine(library)
     yield versions_everywhere(cluster)
+    yield from others(cluster)
 
 
 def interpreter() -> CheckResult:
@@ -481,3 +482,16 @@ def compare(local: Mapping[str, str], remote: Mapping[str, Any]) -> CheckResult:
         return CheckResult("versions", "ok", f"the same on the head and {len(remote) - 1} ranks as here")
     remedy = "Start the cluster from the environment of this process, to which all nodes must have access."
     return CheckResult("versions", "failed", "; ".join(differences[:4]), remedy)
+
+
+def others(cluster: str | None) -> Iterator[CheckResult]:
+    """Run the checks of other distributions, functions of the name of a running cluster that yield results."""
+    for point, check in entry_points.load(entry_points.CHECKS, Callable):
+        try:
+            if isinstance(check, WorkbenchError):
+                yield CheckResult(point.name, "warning", check.message.removesuffix("."), check.hint)
+            else:
+                yield from check(cluster)
+        except Exception as error:  # noqa: BLE001  (whatever a check of another distribution raises)
+            detail = f"the check of {point.distribution} ended with {type(error).__name__}: {error}"
+            yield CheckResult(point.name, "warning", detail, f"Report this to the authors of {point.distribution}.")

@@ -128,14 +128,6 @@ def where_text(worlds: Mapping[int, Mapping[int, Any]], *, stacks: bool) -> str:
     return "\n".join(lines)
 
 
-def dashboard_html(url: str) -> str:
-    """Return a frame with the dashboard, and a link."""
-    return (
-        f'<iframe src="{escape(url)}" title="dashboard" style="width:100%;height:720px;border:0"></iframe>'
-        f'<div><a href="{escape(url)}" target="_blank" rel="noopener">open the dashboard in a new tab</a></div>'
-    )
-
-
 def stopped_text(stopped: Stopped) -> str:
     """Return which clusters have ended."""
     return "\n".join(f"cluster {name!r} has ended" for name in stopped.stopped) or (

@@ -20,8 +20,6 @@ from IPython.display import display
 
 from workbench.cells.magics import CellMagics
 from workbench.cells.magics import match as match_cells
-from workbench.commands.actions import dashboard_url
-from workbench.commands.format import dashboard_html
 from workbench.commands.parse import answer, complete, split_option
 from workbench.commands.subcommand import Answer, Place
 from workbench.commands.table import overview
@@ -38,7 +36,10 @@ if TYPE_CHECKING:
 
     from workbench.cluster import MPICluster
 
-_DOC = f"""Start, watch and stop MPI worlds that are Dask clusters.
+
+def _doc() -> str:
+    """Return the text of ``%mpicluster?``; IPython calls this only to show the text."""
+    return f"""Start, watch and stop MPI worlds that are Dask clusters.
 
 `start` and `attach` set `cluster` and `client` in your namespace; the other subcommands apply to that cluster
 unless you name another. Clusters outlive the notebook: `list` shows them, and `attach` connects again.
@@ -64,7 +65,8 @@ class ClusterMagics(Magics):
     shell: InteractiveShell
 
     @line_magic
-    def mpicluster(self, line: str) -> None:  # noqa: D102  # set below, from the table of subcommands
+    def mpicluster(self, line: str) -> None:
+        """Start, watch and stop MPI worlds that are Dask clusters; ``%mpicluster --help`` lists the subcommands."""
         notebook = Notebook(self.shell)
         try:
             result = answer(split(line), notebook)
@@ -75,7 +77,7 @@ class ClusterMagics(Magics):
             if result.failure:
                 raise UsageError(result.failure)
 
-    mpicluster.__doc__ = _DOC
+    mpicluster.getdoc = _doc  # type: ignore[union-attr]
 
 
 class Notebook(Place):
@@ -109,11 +111,6 @@ class Notebook(Place):
             display({"text/plain": answer.text, "text/html": answer.html}, raw=True)
         else:
             print(answer.text)
-
-    def dashboard(self, record: Record) -> Answer:
-        """Show the dashboard in a frame."""
-        url = dashboard_url(record)
-        return Answer(url, html=dashboard_html(url))
 
     def use(self, cluster: MPICluster) -> None:
         """Set the user's variables ``cluster`` and ``client`` to the cluster and a new client."""

@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 from workbench import config
 from workbench.commands.subcommand import ARGUMENT_GROUPS, Answer, Argument, Place, Subcommand, grouped
-from workbench.commands.table import overview, subcommands
+from workbench.commands.table import find, overview, subcommands
 from workbench.errors import InvalidRequest, closest, valid_values
 from workbench.hints import TERMINAL
 from workbench.host import debug_log
@@ -25,10 +25,10 @@ HELP = ("-h", "--help")
 class ParsedLine:
     """A parsed command line."""
 
-    subcommand: str
-    """Name of the subcommand; ``help`` for a request for help."""
+    subcommand: Subcommand | None
+    """The subcommand; None for a request for help."""
     options: dict[str, Any]
-    """Values by the names of the arguments, as typed; for ``help`` its ``text``."""
+    """Values by the names of the arguments, as typed; for a request for help its ``text``."""
 
 
 class _Parser(argparse.ArgumentParser):
@@ -39,9 +39,8 @@ class _Parser(argparse.ArgumentParser):
 def answer(arguments: Sequence[str], place: Place) -> Answer | None:
     """Run a command line in a place, and return the answer to show, or None; raises as `parse` and the subcommand."""
     line = parse(arguments, place.name)
-    if line.subcommand == "help":
+    if (subcommand := line.subcommand) is None:
         return Answer(line.options["text"])
-    subcommand = subcommands(place.name)[line.subcommand]
     place.json = line.options.pop("json", False)
     with (
         config.unreadable_file_in_words(),
@@ -65,21 +64,25 @@ def parse(arguments: Sequence[str], place: str) -> ParsedLine:
     ------
     InvalidRequest
         If the subcommand or an option is unknown, or a value is missing; the subcommand checks the values.
+    WorkbenchError
+        If the subcommand is of another distribution, and cannot be loaded.
     """
-    known = subcommands(place)
     if not arguments:
+        known = subcommands(place)
         choice = f"Choose from: {', '.join(known)}. See {place} --help."
         raise InvalidRequest(f"{place}: missing subcommand.", allowed=known, hint=choice)
     name, *rest = arguments
     if name in HELP:
-        return ParsedLine("help", {"text": overview(place)})
-    if name not in known:
-        allowed = [HELP[1], *(["--version"] if place == TERMINAL else [])] if name.startswith("-") else [*known]
+        return ParsedLine(None, {"text": overview(place)})
+    subcommand = None if name.startswith("-") else find(name, place)
+    if subcommand is None:
+        flags = [HELP[1], *(["--version"] if place == TERMINAL else [])]
+        allowed = flags if name.startswith("-") else [*subcommands(place)]
         raise _unknown(f"{place} {name}: no such subcommand", name, allowed)
-    parser = _parser(known[name], place)
+    parser = _parser(subcommand, place)
     if any(argument in HELP for argument in rest):
-        return ParsedLine("help", {"text": parser.format_help().rstrip()})
-    joined = _joined(rest, known[name])
+        return ParsedLine(None, {"text": parser.format_help().rstrip()})
+    joined = _joined(rest, subcommand)
     # argparse makes an empty list of this value.
     if invalid := [argument for argument in joined if argument.startswith("-") and argument.endswith("=--")]:
         raise InvalidRequest(f"{parser.prog}: {invalid[0]} is not valid. Omit the option, or pass another value.")
@@ -88,10 +91,10 @@ def parse(arguments: Sequence[str], place: str) -> ParsedLine:
     try:
         options, unknown = parse_known(joined)
     except argparse.ArgumentError as error:
-        raise _wrong_use(parser, error, known[name].at(place)) from None
+        raise _wrong_use(parser, error, subcommand.at(place)) from None
     if unknown:
-        raise _unknown_argument(parser.prog, unknown, known[name], place)
-    return ParsedLine(name, vars(options))
+        raise _unknown_argument(parser.prog, unknown, subcommand, place)
+    return ParsedLine(subcommand, vars(options))
 
 
 def _parser(subcommand: Subcommand, place: str) -> _Parser:
@@ -185,12 +188,11 @@ def complete(typed: Sequence[str], last: str, place: str) -> list[str]:
     place
         As of `parse`.
     """
-    known = subcommands(place)
     if not typed:
-        return [name for name in known if name.startswith(last)]
-    if typed[0] not in known:
+        return [name for name in subcommands(place) if name.startswith(last)]
+    if (subcommand := find(typed[0], place)) is None:
         return []
-    arguments = known[typed[0]].at(place)
+    arguments = subcommand.at(place)
     options = {name: option for option in arguments if option.is_option for name in (option.name, *option.aliases)}
     unused = [name for name in (*options, HELP[1]) if name == HELP[1] or options[name].many or name not in typed]
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from workbench.commands import actions
 from workbench.deploy.record import Record
+from workbench.errors import InvalidRequest
 from workbench.hints import NOTEBOOK, TERMINAL
 from workbench.launch.options import GROUPS, WITHOUT_SCHEDULER, ClusterOption, JobOptions, options
 
@@ -125,10 +126,6 @@ class Place:
         """Use a cluster that was started or attached to; return what remains to be shown."""
         raise NotImplementedError
 
-    def dashboard(self, record: Record) -> Answer | None:
-        """Show the dashboard of a cluster; return what remains to be shown."""
-        raise NotImplementedError
-
     def release(self) -> None:
         """Disconnect from the cluster in use."""
 
@@ -144,7 +141,7 @@ class Subcommand:
     group: str
     """One of `SUBCOMMAND_GROUPS`."""
     run: Callable[..., Any]
-    """Function of the `Place` and the arguments, by their names and as they were typed."""
+    """Function of the `Place` and the arguments, by their names and as they were typed; see also `parses`."""
     show: Callable[[Any, str], Answer | None] = lambda result, _: result
     """Function from the result of `run` and the name of a place to the answer; None: nothing remains to be shown."""
     arguments: tuple[Argument, ...] = ()
@@ -153,6 +150,12 @@ class Subcommand:
     """Where it can be typed."""
     progress_label: str = ""
     """State that the panel shows while the subcommand runs, if the panel has the subcommand for a running cluster."""
+    parses: bool = False
+    """Whether `run` takes the words after the name instead, and returns the exit code; for a terminal only."""
+
+    def __post_init__(self) -> None:
+        if self.group not in SUBCOMMAND_GROUPS:
+            raise InvalidRequest(option="group", given=self.group, allowed=SUBCOMMAND_GROUPS)
 
     def at(self, place: str) -> tuple[Argument, ...]:
         """Return the arguments in a place; in a terminal every subcommand can answer in JSON."""

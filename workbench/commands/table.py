@@ -7,13 +7,12 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from workbench import hints
-from workbench.commands import actions, completion
+from workbench.commands import actions, completion, entry_points
 from workbench.commands import format as shown
 from workbench.commands.subcommand import OUTPUT, SUBCOMMAND_GROUPS, Answer, Argument, Place, Subcommand, grouped
 from workbench.deploy import registry
-from workbench.errors import ClusterNotFound
+from workbench.errors import ClusterNotFound, WorkbenchError
 from workbench.hints import NOTEBOOK, TERMINAL
-from workbench.lab.html_report import report
 from workbench.launch.jobqueue import presets
 from workbench.launch.options import options
 
@@ -41,8 +40,9 @@ def _interfaces() -> list[str]:
 _FOUND_HERE: dict[str, Callable[[], Iterable[str]]] = {"preset": presets, "interface": _interfaces}
 
 
-_OPTIONS = {option.name: Argument.of(option, _FOUND_HERE.get(option.name)) for option in options()}
-_NAME = Argument("name", "name of the cluster; default: the one in use, or the only one", "NAME", registry.names)
+OPTIONS = {option.name: Argument.of(option, _FOUND_HERE.get(option.name)) for option in options()}
+"""The options of a cluster by their names in Python."""
+NAME = Argument("name", "name of the cluster; default: the one in use, or the only one", "NAME", registry.names)
 
 # -- functions of subcommands ------------------------------------------------------------------------------------
 
@@ -80,14 +80,6 @@ def _script(at: Place, name: str | None) -> str:
     from workbench.deploy.start import submitted_script
 
     return submitted_script(at.choose(name))
-
-
-def _demo(at: Place, ranks: str | None, mpi: str | None) -> Any:
-    from workbench.commands.demo import run
-    from workbench.deploy.request import rank_count
-
-    given = {} if ranks is None else {"ranks": rank_count(ranks)}
-    return run(**given, mpi=mpi or "auto", quiet=at.json)
 
 
 # -- answers -----------------------------------------------------------------------------------------------
@@ -139,7 +131,7 @@ SUBCOMMANDS = (
         "start a cluster of N ranks",
         "start and stop",
         _start,
-        arguments=(*_OPTIONS.values(), Argument("--dry-run", "print what would run, and start nothing", group=OUTPUT)),
+        arguments=(*OPTIONS.values(), Argument("--dry-run", "print what would run, and start nothing", group=OUTPUT)),
     ),
     Subcommand(
         "status",
@@ -147,7 +139,7 @@ SUBCOMMANDS = (
         "look at a cluster",
         lambda at, name: actions.status(at.choose(name), at.cluster),
         _status,
-        (_NAME,),
+        (NAME,),
     ),
     Subcommand(
         "list",
@@ -164,7 +156,7 @@ SUBCOMMANDS = (
         lambda at, name, ssh_tunnel: at.use(actions.attach(name, ssh_tunnel)),
         arguments=(
             Argument("name", "name of the cluster", "NAME", registry.names, required=True),
-            _OPTIONS["ssh_tunnel"],
+            OPTIONS["ssh_tunnel"],
         ),
         places=(NOTEBOOK,),
     ),
@@ -174,7 +166,7 @@ SUBCOMMANDS = (
         "look at a cluster",
         lambda at, name, rank: actions.logs(name, rank, at.record),
         _text("logs"),
-        (_NAME, Argument("--rank", "only the log of one rank, for example 3 or, in a later world, w1.3", "RANK")),
+        (NAME, Argument("--rank", "only the log of one rank, for example 3 or, in a later world, w1.3", "RANK")),
     ),
     Subcommand(
         "scale",
@@ -182,7 +174,7 @@ SUBCOMMANDS = (
         "start and stop",
         lambda at, ranks, name: actions.scale(at.choose(name), ranks, at.cluster),
         _size,
-        (Argument("ranks", "number of ranks in all worlds together", "N", required=True), _NAME),
+        (Argument("ranks", "number of ranks in all worlds together", "N", required=True), NAME),
         progress_label="scaling",
     ),
     Subcommand(
@@ -191,7 +183,7 @@ SUBCOMMANDS = (
         "start and stop",
         lambda at, name: actions.restart(at.choose(name), at.cluster),
         _size,
-        (_NAME,),
+        (NAME,),
         progress_label="restarting",
     ),
     Subcommand(
@@ -200,7 +192,7 @@ SUBCOMMANDS = (
         "look at a cluster",
         lambda at, name, stacks: (actions.where(at.choose(name), at.cluster), stacks),
         _places,
-        (_NAME, Argument("--stacks", "also print the stack of each rank")),
+        (NAME, Argument("--stacks", "also print the stack of each rank")),
     ),
     Subcommand(
         "metrics",
@@ -209,7 +201,7 @@ SUBCOMMANDS = (
         lambda at, name, table, out: actions.metrics(at.choose(name), table, out, at.cluster),
         _text("metrics"),
         (
-            _NAME,
+            NAME,
             Argument("--table", "this table, as CSV; default: OpenMetrics of the last half second", "TABLE", _tables),
             Argument("--out", "file to write; its ending selects CSV or Parquet for a table", "FILE"),
         ),
@@ -220,27 +212,7 @@ SUBCOMMANDS = (
         "look at a cluster",
         lambda at, name: actions.profile(at.choose(name), at.cluster),
         _profile,
-        (_NAME,),
-    ),
-    Subcommand(
-        "dashboard",
-        "show every rank of a cluster, live",
-        "look at a cluster",
-        lambda at, name: at.dashboard(at.choose(name)),
-        arguments=(_NAME,),
-    ),
-    Subcommand(
-        "report",
-        "write the dashboard to one HTML file, which needs no server and no cluster",
-        "look at a cluster",
-        lambda at, file, name: report(file, name, at.record),
-        _text("report"),
-        (
-            Argument(
-                "file", "file to write, for example report.html; an existing file is replaced", "FILE", required=True
-            ),
-            _NAME,
-        ),
+        (NAME,),
     ),
     Subcommand(
         "stop",
@@ -248,7 +220,7 @@ SUBCOMMANDS = (
         "start and stop",
         _stop,
         _stopped,
-        (_NAME, Argument("--all", "stop all your clusters")),
+        (NAME, Argument("--all", "stop all your clusters")),
         progress_label="stopping",
     ),
     Subcommand(
@@ -257,7 +229,7 @@ SUBCOMMANDS = (
         "look at a cluster",
         _script,
         _text("script"),
-        (_NAME,),
+        (NAME,),
     ),
     Subcommand(
         "doctor",
@@ -265,16 +237,7 @@ SUBCOMMANDS = (
         "set up",
         _doctor,
         _findings,
-        (Argument("name", "name of a running cluster to check too", "NAME", registry.names), _OPTIONS["mpi"]),
-    ),
-    Subcommand(
-        "demo",
-        "train on the flights data on an MPI world of this machine",
-        "run",
-        _demo,
-        lambda result, _: Answer(result.line(), asdict(result)),
-        (Argument("--ranks", "number of MPI ranks; default: 4", "N"), _OPTIONS["mpi"]),
-        (TERMINAL,),
+        (Argument("name", "name of a running cluster to check too", "NAME", registry.names), OPTIONS["mpi"]),
     ),
     Subcommand(
         "completion",
@@ -289,30 +252,45 @@ SUBCOMMANDS = (
         ),
         (TERMINAL,),
     ),
-    Subcommand(
-        "bench",
-        "measure against a reference",
-        "run",
-        lambda _, **__: None,  # `cli.main` passes its arguments to `workbench.bench`
-        arguments=(Argument("bench", "what to measure", "NAME"),),
-        places=(TERMINAL,),
-    ),
 )
 
 
+def find(name: str, place: str) -> Subcommand | None:
+    """Return a subcommand of a place; None: the place has no such subcommand.
+
+    Raises
+    ------
+    WorkbenchError
+        If an entry point has the name, and cannot be loaded.
+    """
+    found = next((each for each in SUBCOMMANDS if each.name == name), None)
+    if found is None:
+        for _, found in entry_points.load(entry_points.SUBCOMMANDS, Subcommand, only=name):
+            if isinstance(found, WorkbenchError):
+                raise found
+    return found if found is not None and place in found.places else None
+
+
+def _of_all() -> tuple[list[Subcommand], list[WorkbenchError]]:
+    """Return the subcommands of all distributions, and why others cannot be used."""
+    names = [each.name for each in SUBCOMMANDS]
+    loaded = [found for _, found in entry_points.load(entry_points.SUBCOMMANDS, Subcommand, taken=names)]
+    errors = [found for found in loaded if isinstance(found, WorkbenchError)]
+    return [*SUBCOMMANDS, *(found for found in loaded if isinstance(found, Subcommand))], errors
+
+
 def subcommands(place: str) -> dict[str, Subcommand]:
-    """Return the subcommands of a place by their names."""
-    return {subcommand.name: subcommand for subcommand in SUBCOMMANDS if place in subcommand.places}
+    """Return the subcommands of a place by their names, also those of other distributions."""
+    return {subcommand.name: subcommand for subcommand in _of_all()[0] if place in subcommand.places}
 
 
 def overview(place: str) -> str:
-    """Return a line of usage and a sentence for every subcommand, in groups."""
-    return (
-        "\n\n".join(
-            "\n".join(
-                [f"{group}:", *(f"  {subcommand.usage(place)}\n      {subcommand.help}" for subcommand in members)]
-            )
-            for group, members in grouped(subcommands(place).values(), SUBCOMMAND_GROUPS)
-        )
-        + f"\n\n{place} SUBCOMMAND --help explains the options of a subcommand."
-    )
+    """Return a line of usage and a sentence for every subcommand, in groups, and why others cannot be used."""
+    every, errors = _of_all()
+    here = [subcommand for subcommand in every if place in subcommand.places]
+    groups = [
+        "\n".join([f"{group}:", *(f"  {subcommand.usage(place)}\n      {subcommand.help}" for subcommand in members)])
+        for group, members in grouped(here, SUBCOMMAND_GROUPS)
+    ]
+    end = f"{place} SUBCOMMAND --help explains the options of a subcommand."
+    return "\n\n".join([*groups, end, *(error.words(place) for error in errors)])

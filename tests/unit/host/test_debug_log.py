@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 from support.patience import DEADLINE
@@ -252,7 +253,7 @@ def test_a_bench_takes_the_option_as_every_subcommand_does(monkeypatch):
         told.append((words, os.environ.get("WORKBENCH_LOG")))
         return 0
 
-    monkeypatch.setattr(bench, "main", main)
+    monkeypatch.setattr(bench, "SUBCOMMAND", replace(bench.SUBCOMMAND, run=main))
     assert cli.main(["bench", "idle", "--verbose"]) == 0
     assert told == [(["idle"], "debug")]
 
