@@ -56,9 +56,7 @@ async def test_the_url_leads_to_the_dashboard(kernel, cluster, server):
 def test_without_the_extension_it_is_told_what_to_do(kernel, cluster, monkeypatch, lacking):
     monkeypatch.delenv(lacking)
 
-    with pytest.raises(
-        InvalidRequest, match=r"jupyter server extension enable workbench\.lab.*workbench dashboard a"
-    ):
+    with pytest.raises(InvalidRequest, match=r"jupyter server extension enable workbench\.lab.*workbench dashboard a"):
         dashboard_url(cluster("a"))
 
 

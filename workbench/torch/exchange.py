@@ -62,7 +62,7 @@ def exchange(comm: MPI.Intracomm, parts: list[Any], lengths: Sequence[int], rows
     import torch
     from mpi4py import MPI
 
-    from workbench.torch.tensors import array, flat, to_write, write
+    from workbench.torch.buffers import array, flat, to_write, write
 
     if comm.size == 1:
         return [select(part, torch.from_numpy(rows)) for part in parts]

@@ -16,8 +16,8 @@ from mpi4py import MPI
 from workbench.errors import InvalidRequest
 from workbench.mpi.polling import Deadline, keep_alive, poll, release
 from workbench.text import count
+from workbench.torch.buffers import array, flat, message, to_write, write
 from workbench.torch.reductions import all_reduce, reduction
-from workbench.torch.tensors import array, flat, message, to_write, write
 
 _FOREVER = timedelta(0)
 

@@ -18,7 +18,7 @@ from mpi4py import MPI
 
 from workbench.errors import InvalidRequest
 from workbench.gpu.tensors import to_host
-from workbench.torch.tensors import array, flat, message, row_of, write
+from workbench.torch.buffers import array, flat, message, row_of, write
 
 # Bytes of a piece, and pieces that are copied while MPI works on another.
 _PIECE = 4 << 20

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from workbench.torch.tensors import flat, message, to_write, write
+from workbench.torch.buffers import flat, message, to_write, write
 
 if TYPE_CHECKING:
     from mpi4py import MPI

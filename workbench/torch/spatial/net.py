@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from workbench.errors import InvalidRequest
+from workbench.torch.buffers import array, flat, write
 from workbench.torch.spatial.layout import AXIS, bounds
 from workbench.torch.spatial.strip import Net, Strip
 from workbench.torch.spatial.sums import averaged
 from workbench.torch.spatial.windowed import redivided
-from workbench.torch.tensors import array, flat, write
 
 if TYPE_CHECKING:
     from mpi4py import MPI

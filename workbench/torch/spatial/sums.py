@@ -13,8 +13,8 @@ import torch
 import torch.distributed as dist
 from torch.autograd.function import once_differentiable
 
+from workbench.torch.buffers import array, flat, to_write, write
 from workbench.torch.reductions import all_reduce
-from workbench.torch.tensors import array, flat, to_write, write
 
 if TYPE_CHECKING:
     from mpi4py import MPI
