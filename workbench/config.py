@@ -127,7 +127,7 @@ def _reader(name: str, default: Any) -> Callable[[str], Any]:
     """Return the function that checks the values of a setting with this default."""
     if name == "preload":
         return modules
-    kinds: dict[type, Callable[[str], Any]] = {bool: switch, int: whole, float: fraction, list: arguments}
+    kinds: dict[type, Callable[[str], Any]] = {bool: switch, int: whole, list: arguments}
     if isinstance(default, str) and any(map(str.isdigit, default)):
         return size if default.endswith("B") else seconds
     return kinds.get(type(default), text)
@@ -178,20 +178,6 @@ def size(key: str) -> int:
     if number is None:
         raise InvalidRequest(option=f"workbench.{key}", given=get(key), allowed="a size above zero, e.g. 256 KiB")
     return int(number)
-
-
-def fraction(key: str) -> float:
-    """Return the setting ``workbench.<key>``, a fraction.
-
-    Raises
-    ------
-    InvalidRequest
-        If the user has set it to something else than a number from 0 to 1.
-    """
-    given = get(key)
-    if isinstance(given, bool) or not isinstance(given, int | float) or not 0 <= given <= 1:
-        raise InvalidRequest(option=f"workbench.{key}", given=given, allowed="a number from 0 to 1, e.g. 0.15")
-    return float(given)
 
 
 def whole(key: str) -> int:

@@ -45,7 +45,7 @@ class Setting:
             return described | {"type": ["string", "number"], "examples": ["90 s", "5 minutes", "2 hours"]}
         if _SIZE.match(self.text):
             return described | {"type": ["string", "integer"], "examples": ["256 KiB", "64 MiB"]}
-        kinds = {bool: "boolean", int: "integer", float: "number", str: "string"}
+        kinds = {bool: "boolean", int: "integer", str: "string"}
         if self.default is None:
             return described | {"type": ["string", "null"]}
         if isinstance(self.default, list):

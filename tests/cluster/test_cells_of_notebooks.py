@@ -6,7 +6,6 @@ import json
 import subprocess
 import sys
 
-import dask
 import pytest
 from support.processes import until
 
@@ -117,10 +116,16 @@ def test_a_class_of_a_cell_is_pickled_by_the_names_of_its_notebook(client4, othe
 @pytest.fixture
 def forgetful(client4):
     """A head that keeps the names of no notebook."""
-    keep = client4.run_on_scheduler(dask.config.get, "workbench.cells.keep-names")
-    client4.run_on_scheduler(dask.config.set, {"workbench.cells.keep-names": "1 ms"})
+
+    def keep(seconds):
+        from workbench.cells import head
+
+        before, head._KEEP_NAMES = head._KEEP_NAMES, seconds
+        return before
+
+    before = client4.run_on_scheduler(keep, 0.001)
     yield
-    client4.run_on_scheduler(dask.config.set, {"workbench.cells.keep-names": keep})
+    client4.run_on_scheduler(keep, before)
 
 
 def test_names_of_a_notebook_that_has_gone_are_deleted(cluster4, client4, forgetful):

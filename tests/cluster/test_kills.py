@@ -22,7 +22,7 @@ from support.processes import DEADLINE, GONE_WITHIN, gone, kill, launcher_of, pr
 from workbench import MPICluster
 from workbench.deploy import ended, registry, stop
 from workbench.errors import ClusterNotFound, HeadUnreachable, MemoryLimitReached, RankLost
-from workbench.launch import mpi_library
+from workbench.launch import local, mpi_library
 from workbench.launch.mpiexec import has_ulfm
 
 
@@ -244,10 +244,11 @@ def test_a_head_that_is_stopped_is_told_and_can_be_closed(monkeypatch: pytest.Mo
     import dask
 
     monkeypatch.setattr(stop, "_STOP_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(local, "_CLOSE", 0.5)
     cluster = MPICluster(1, quiet=True)
     processes = processes_of(cluster)
     os.kill(cluster.record.process.pid, signal.SIGSTOP)
-    with dask.config.set({"workbench.connect-timeout": "0.5 s", "workbench.close-timeout": "0.5 s"}):
+    with dask.config.set({"workbench.connect-timeout": "0.5 s"}):
         with pytest.raises(HeadUnreachable, match="stuck"):
             cluster.refresh()
         cluster.close()

@@ -119,10 +119,11 @@ def test_a_job_is_known_though_its_number_gets_lost_on_the_way(slurm, tmp_path):
         start.result()
 
 
-def test_a_scheduler_that_is_frozen_may_take_a_job_that_nobody_hears_of(slurm):
+def test_a_scheduler_that_is_frozen_may_take_a_job_that_nobody_hears_of(slurm, monkeypatch):
+    monkeypatch.setattr("workbench.launch.command.submit_timeout", lambda: 1.0)
     slurm.freeze_controller()
     try:
-        with dask.config.set({"workbench.submit-timeout": "1 s", "workbench.scheduler-timeout": "1 s"}):
+        with dask.config.set({"workbench.scheduler-timeout": "1 s"}):
             sentence = refused(SchedulerTimeout, extra=HELD)
     finally:
         slurm.start_controller()

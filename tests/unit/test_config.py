@@ -42,7 +42,7 @@ def test_an_unknown_setting_is_a_key_error():
 
 def test_the_defaults_and_every_form_of_a_name_pass_the_check():
     config.check()
-    with dask.config.set({"workbench.mpi.srun_args": ["-v"], "workbench.world": None, "workbench.comm.pool": 0}):
+    with dask.config.set({"workbench.mpi.srun_args": ["-v"], "workbench.world": None}):
         config.check()
 
 
@@ -66,7 +66,6 @@ def test_the_defaults_and_every_form_of_a_name_pass_the_check():
         ("preload", [1], "workbench.preload [1] is not valid. Choose the name of a module, or a list of names"),
         ("mpi.extra-args", "-v", "workbench.mpi.extra-args '-v' is not valid"),
         ("keep-logs", -1, "workbench.keep-logs -1 is not valid"),
-        ("comm.pool", 2, "workbench.comm.pool 2 is not valid"),
         ("cells.output-limit", "much", "workbench.cells.output-limit 'much' is not valid"),
         ("spmd.watchdog", "soon", "workbench.spmd.watchdog 'soon' is not valid"),
         ("ml.engine", "mpj", "workbench.ml.engine 'mpj' is not valid. Did you mean 'mpi'?"),
@@ -138,19 +137,19 @@ def test_every_default_time_is_above_zero(key):
     ("given", "seconds"), [("1 hour", 3600), ("90 s", 90), ("90", 90), (90, 90), (0.5, 0.5), ("500 ms", 0.5)]
 )
 def test_time_spans_are_given_in_words_or_seconds(given, seconds):
-    with dask.config.set({"workbench.close-timeout": given}):
-        assert config.seconds("close-timeout") == seconds
+    with dask.config.set({"workbench.idle-timeout": given}):
+        assert config.seconds("idle-timeout") == seconds
 
 
 @pytest.mark.parametrize("given", ["soon", "", "s", "5 apples", "inf", 0, -1, "-1 s", float("nan"), True, None, [], {}])
 def test_a_setting_that_is_no_time_is_named_with_what_it_is(given):
     with (
-        dask.config.set({"workbench.close-timeout": given}),
+        dask.config.set({"workbench.idle-timeout": given}),
         pytest.raises(
-            InvalidRequest, match=r"workbench\.close-timeout .* is not valid. Choose a time above zero"
+            InvalidRequest, match=r"workbench\.idle-timeout .* is not valid. Choose a time above zero"
         ) as caught,
     ):
-        config.seconds("close-timeout")
+        config.seconds("idle-timeout")
     assert repr(given) in str(caught.value)
 
 

@@ -127,7 +127,7 @@ def run(
         link = _link(client, world, granted)
         result = CellResult(world, list(granted["ranks"]))
         namespace = namespaces.SHARED if shared else current.notebook_id()
-        message = RunCell(cell, code, config.size("cells.result-limit") if values else None, namespace)
+        message = RunCell(cell, code, config.size("spmd.result-limit") if values else None, namespace)
         CellRun(client, link, result, granted["idents"], message).follow(seconds, StallDetector(patience), show)
     except BaseException:
         _cancel(client, cell, "the notebook cancelled the cell")
@@ -292,7 +292,6 @@ async def _begin(
             "limit": config.size("cells.output-limit"),
             "compares": check or config.switch("spmd.check-buffers"),
         },
-        "timeout": config.seconds("cells.queue-timeout"),
     }
     granted: protocol.Granted = await ClientHead(client, _PURPOSE).begin(protocol.BEGIN, **message)
     await importing

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Unpack
 
 from distributed.diagnostics.plugin import SchedulerPlugin
 
-from workbench import config
 from workbench.cancellation import run_to_end
 from workbench.cells import protocol
 from workbench.cells.controller_process import Engines
@@ -35,6 +34,10 @@ if TYPE_CHECKING:
 
 # Seconds for which a cancellation is remembered that arrives before the request for its cell.
 _REMEMBER = 60.0
+# Seconds for which a cell waits for the cells of other notebooks in the same world.
+_QUEUE = 600.0
+# Seconds for which the ranks keep the names of a notebook that has disconnected.
+_KEEP_NAMES = 600.0
 _CANCELLED = "the cell was cancelled before its turn"
 _LOST = "lost"  # the status of a rank that died in a cell, beside those of `protocol.Ended`
 
@@ -93,9 +96,9 @@ class Cells(SchedulerPlugin):
         cell.turn = self.queue.turn(
             world,
             request["client"],
-            asyncio.get_running_loop().time() + request["timeout"],
-            busy=f"world {index} is still busy with another cell after {request['timeout']:.0f} s. Run the cell "
-            "later, or increase the setting workbench.cells.queue-timeout.",
+            asyncio.get_running_loop().time() + _QUEUE,
+            busy=f"world {index} is still busy with another cell after {_QUEUE:.0f} s. Run the cell "
+            "later, or interrupt the other cell in its notebook.",
             gone=lambda: cell.stop("its notebook has disconnected"),
         )
         cell.task = asyncio.ensure_future(self._take_turn(cell))
@@ -238,7 +241,7 @@ class Cells(SchedulerPlugin):
 
     async def _delete_unused(self, name: str) -> None:
         """Delete the names of a notebook on all ranks when no rank has received code of the notebook for some time."""
-        keep = wait = config.seconds("cells.keep-names")
+        keep = wait = _KEEP_NAMES
         while wait > 0:
             await asyncio.sleep(wait)
             wait = keep - min([await self._unused(each, name) for each in self._everyone()], default=math.inf)

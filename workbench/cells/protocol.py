@@ -99,8 +99,6 @@ class Begin(Id):
     """Ranks that run the cell; None: all."""
     names: dict[str, Transfer]
     """How each object reaches the ranks, by name."""
-    timeout: float
-    """Seconds to wait for the turn."""
 
 
 class Reach(TypedDict):

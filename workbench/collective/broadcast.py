@@ -31,7 +31,7 @@ def broadcast(client: Client, obj: Any, *, timeout: float | str | None = None) -
         Any object that can be pickled. A list is one object, too.
     timeout : float or str, optional
         Seconds, or a time span such as ``"10 minutes"``, for the whole broadcast, including the wait for other
-        broadcasts. Default: ``workbench.broadcast-timeout``.
+        broadcasts. Default: 5 minutes.
 
     Returns
     -------
@@ -61,7 +61,7 @@ def broadcast(client: Client, obj: Any, *, timeout: float | str | None = None) -
     >>> client.gather([client.submit(len, weights, workers=[rank], pure=False) for rank in range(4)])
     [1000000, 1000000, 1000000, 1000000]
     """
-    seconds = config.seconds("broadcast-timeout") if timeout is None else config.time_span("timeout", timeout)
+    seconds = protocol.BROADCAST_TIMEOUT_S if timeout is None else config.time_span("timeout", timeout)
     return client.sync(_send_what_can_be, client, obj, seconds)
 
 

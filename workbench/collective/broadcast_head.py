@@ -11,7 +11,6 @@ import uuid
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from workbench import config
 from workbench.cancellation import run_to_end
 from workbench.collective import protocol
 from workbench.collective.operation import LOOK, STAYS, Outcomes, RankRPC, gather_or_cancel, leaves, prepare, root_cause
@@ -96,7 +95,7 @@ class _Part:
         """Prepare all ranks, and send the object to them."""
         if self._deadline == math.inf:
             # A broadcast that may wait forever for a turn must not hold the turn forever.
-            self._deadline = asyncio.get_running_loop().time() + config.seconds("broadcast-timeout")
+            self._deadline = asyncio.get_running_loop().time() + protocol.BROADCAST_TIMEOUT_S
         ranks = self._members.ranks = self._broadcasts.worlds.members(self._world)
         await prepare(self._prepare(), self._deadline, self._cancel, self._not_ready)
         if len(ranks) > 1:

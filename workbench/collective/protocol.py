@@ -40,6 +40,8 @@ BROADCAST_OFFER = "workbench_broadcast_offer"
 BROADCAST_TAKE = "workbench_broadcast_take"
 BROADCAST_GO = "workbench_broadcast_go"
 BROADCAST_CANCEL = "workbench_broadcast_cancel"
+# Seconds for a broadcast without a given time limit.
+BROADCAST_TIMEOUT_S = 300.0
 
 
 # -- a function on all ranks -----------------------------------------------------------------------------------

@@ -26,7 +26,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from workbench import config
 from workbench.comm import framing
 
 if TYPE_CHECKING:
@@ -242,6 +241,8 @@ def _padding(memory: NDArray[np.uint8], boundary: int) -> int:
 _SMALL = 1 << 18
 # Seconds between two checks of the pool, and seconds after which an idle slab is returned to the system.
 _INTERVAL, _MAX_IDLE = 1.0, 30.0
+# Fraction of the process's memory for idle slabs, which later receives reuse.
+_IDLE_SHARE = 0.15
 # Fraction of the process's memory above which the pool keeps no idle slabs: there Dask begins to move data to disk.
 _PRESSURE = 0.6
 
@@ -267,7 +268,7 @@ def pool() -> Pool:
 
 
 def _limit() -> int:
-    return int(config.fraction("comm.pool") * _memory())
+    return int(_IDLE_SHARE * _memory())
 
 
 def _memory() -> int:

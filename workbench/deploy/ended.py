@@ -17,7 +17,7 @@ from typing import Any
 
 from workbench import config, hints
 from workbench.deploy.record import Record, logs_folder, typed
-from workbench.errors import HeadUnreachable, InvalidRequest
+from workbench.errors import HeadUnreachable
 from workbench.hints import NOTEBOOK, Command, Hint
 from workbench.host.files import check_private, make_private, replace_file
 from workbench.text import printable
@@ -31,6 +31,8 @@ FAILED = "failed"
 
 # A loop that starts clusters must not fill the disk.
 _MAX_FILES, _MAX_REASON_LENGTH = 200, 1000
+# Seconds for which an end is listed.
+_KEPT = 7 * 86400.0
 # Errors of reading a damaged file.
 _DAMAGED = (OSError, ValueError, TypeError, AttributeError, RecursionError)
 
@@ -140,7 +142,7 @@ def known() -> list[EndReason]:
     """
     with suppress(FileNotFoundError):
         check_private(folder())
-    since = time.time() - _kept_seconds()
+    since = time.time() - _KEPT
     ends = [end for path in folder().glob("*.json") if (end := _read(path)) is not None and end.when >= since]
     return sorted(ends, key=lambda end: end.when, reverse=True)
 
@@ -148,14 +150,6 @@ def known() -> list[EndReason]:
 def last(name: str) -> EndReason | None:
     """Return how the last cluster of a name has ended, or None if unknown; raises as `known`."""
     return next((end for end in known() if end.name == name), None)
-
-
-def _kept_seconds() -> float:
-    # A setting that is not valid must not keep a cluster from ending.
-    try:
-        return config.seconds("keep-ended")
-    except InvalidRequest:
-        return 7 * 86400.0
 
 
 def _path(record: Record) -> Path:
@@ -185,7 +179,7 @@ def _prune() -> None:
         with suppress(FileNotFoundError):  # another cluster that has just ended has removed the file
             ages[path] = path.stat().st_mtime
     newest = sorted(ages, key=ages.__getitem__, reverse=True)
-    since = time.time() - _kept_seconds()
+    since = time.time() - _KEPT
     for position, path in enumerate(newest):
         if position >= _MAX_FILES or ages[path] < since:
             path.unlink(missing_ok=True)

@@ -213,6 +213,8 @@ def typed(kind: type[_Value], values: dict[str, Any]) -> _Value:
     return result
 
 
+# Seconds between two checks of the lease.
+_LEASE_INTERVAL_S = 2.0
 # Owners in the place of all users while an NFS server or its client cannot map names of users.
 _NOBODY = (65534, 2**32 - 2)
 
@@ -253,7 +255,7 @@ async def wait_until_lost(record: Record) -> None:
 
     missed = 0
     while missed < 2:  # a second check, because some network file systems do not replace files atomically
-        await asyncio.sleep(config.seconds("lease-interval") / (1 if not missed else 4))
+        await asyncio.sleep(_LEASE_INTERVAL_S if not missed else _LEASE_INTERVAL_S / 4)
         try:
             owned = await asyncio.to_thread(owns_lease, record)
         except OSError:

@@ -181,7 +181,7 @@ def end_jobs(record: Record) -> None:
 
 
 def _cancel_jobs(record: Record) -> None:
-    deadline = time.monotonic() + config.seconds("submit-timeout")
+    deadline = time.monotonic() + command.submit_timeout()
     if jobs.is_being_submitted(record):
         command.say("waiting for the command that submits a job of the cluster")
     while jobs.is_being_submitted(record):

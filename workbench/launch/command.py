@@ -69,6 +69,11 @@ def silence_limit() -> float:
     return config.seconds("scheduler-timeout") / 4
 
 
+def submit_timeout() -> float:
+    """Return the time limit of a submission in seconds; a site's filters of jobs may run in the submission."""
+    return 3 * config.seconds("scheduler-timeout")
+
+
 _patience: ContextVar[_Patience | None] = ContextVar("patience", default=None)
 _insists: ContextVar[bool] = ContextVar("insists", default=False)
 
@@ -226,7 +231,7 @@ def submit(argv: Sequence[str], receipt: Path, *, environment: Mapping[str, str]
     LaunchError
         If the command does not exist.
     """
-    timeout = config.seconds("submit-timeout")
+    timeout = submit_timeout()
     try:
         file = open(os.open(receipt, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600), "r+b")  # noqa: SIM115  (closed below)
     except OSError as error:
@@ -279,6 +284,5 @@ def _with_plain_output(environment: Mapping[str, str] | None) -> dict[str, str]:
 def _timed_out(argv: Sequence[str], timeout: float) -> SchedulerTimeout:
     return SchedulerTimeout(
         f"{argv[0]} did not answer within {timeout:.3g} s.",
-        hint="The scheduler may be down or busy. Try again, or increase the settings workbench.scheduler-timeout and "
-        "workbench.submit-timeout.",
+        hint="The scheduler may be down or busy. Try again, or increase the setting workbench.scheduler-timeout.",
     )

@@ -10,7 +10,6 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 
-from workbench import config
 from workbench.errors import InvalidRequest, LaunchError, named
 from workbench.gpu import visible
 from workbench.hints import Option
@@ -25,6 +24,8 @@ from workbench.text import count
 
 # Seconds for a shell to start the job in the background.
 _SUBMIT = 10.0
+# Seconds for the head of a cancelled start to end, before the head is killed.
+_CLOSE = 10.0
 
 
 class LocalLauncher(Launcher):
@@ -113,7 +114,7 @@ class LocalLauncher(Launcher):
 
     def cancel(self, job: str) -> None:
         """Terminate the head, and kill it after the close timeout; its world ends with it."""
-        deadline = time.monotonic() + config.seconds("close-timeout")
+        deadline = time.monotonic() + _CLOSE
         for number, patience in ((signal.SIGTERM, deadline), (signal.SIGKILL, deadline + 5)):
             if not _runs(job):
                 return

@@ -8,7 +8,6 @@ from types import SimpleNamespace
 from typing import Any
 from unittest.mock import MagicMock
 
-import dask
 import pytest
 from support.patience import DEADLINE
 from support.ready import ready_world
@@ -66,7 +65,6 @@ def begin(cells: Cells, cell: str, client: str) -> Any:
         ranks=None,
         names=names,
         allowed={"limit": 1},
-        timeout=DEADLINE,
     )
     return asyncio.ensure_future(its)
 
@@ -123,30 +121,31 @@ async def deleted(cells: Cells, namespace: str) -> None:
             await asyncio.sleep(0)
 
 
-async def test_names_of_a_notebook_are_deleted_some_time_after_its_last_client_has_gone(cells):
+async def test_names_of_a_notebook_are_deleted_some_time_after_its_last_client_has_gone(cells, monkeypatch):
+    monkeypatch.setattr(room, "_KEEP_NAMES", 0.001)
+
     async def forgotten():
-        await asyncio.sleep(0.01)  # more than the setting
+        await asyncio.sleep(0.01)  # more than _KEEP_NAMES
         return [each for _, each in cells.scheduler.sent if each["op"] == protocol.FORGET]
 
-    with dask.config.set({"workbench.cells.keep-names": "1 ms"}):
-        for client in ("first", "second"):
-            begin(cells, client, client)
-            await asyncio.sleep(0)
-        cells.remove_client(NOTHING, "first")
-        assert await forgotten() == []
-        cells.remove_client(NOTHING, "second")
-        begin(cells, "third", "third")
-        assert await forgotten() == []
-        cells.remove_client(NOTHING, "third")
-        await deleted(cells, "notebook")
+    for client in ("first", "second"):
+        begin(cells, client, client)
+        await asyncio.sleep(0)
+    cells.remove_client(NOTHING, "first")
+    assert await forgotten() == []
+    cells.remove_client(NOTHING, "second")
+    begin(cells, "third", "third")
+    assert await forgotten() == []
+    cells.remove_client(NOTHING, "third")
+    await deleted(cells, "notebook")
 
 
-async def test_names_of_a_notebook_without_a_client_stay_as_long_as_a_view_uses_them(cells):
-    with dask.config.set({"workbench.cells.keep-names": "1 ms"}):
-        cells.scheduler.unused += [math.inf, 0.0] * 3
-        cells.scheduler.stream_handlers[protocol.NAMED](worker="a", namespace="views")
-        await deleted(cells, "views")
-        assert cells.scheduler.unused == []
+async def test_names_of_a_notebook_without_a_client_stay_as_long_as_a_view_uses_them(cells, monkeypatch):
+    monkeypatch.setattr(room, "_KEEP_NAMES", 0.001)
+    cells.scheduler.unused += [math.inf, 0.0] * 3
+    cells.scheduler.stream_handlers[protocol.NAMED](worker="a", namespace="views")
+    await deleted(cells, "views")
+    assert cells.scheduler.unused == []
 
 
 async def test_a_cell_that_is_refused_before_a_rank_is_asked_leaves_the_communicators(cells, monkeypatch):

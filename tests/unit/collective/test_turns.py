@@ -11,8 +11,7 @@ import pytest
 from support.patience import DEADLINE
 from support.ready import ready_world
 
-from workbench import config
-from workbench.collective import broadcast_head, head
+from workbench.collective import broadcast_head, head, protocol
 from workbench.collective.broadcast_head import Broadcasts
 from workbench.collective.operation import RankRPC
 from workbench.collective.queue import CallQueue
@@ -132,7 +131,7 @@ async def test_an_argument_that_is_sent_to_a_rank_that_does_not_come_gives_its_t
     scheduler, world = Scheduler("workbench_broadcast_go"), ready_world()
     running = broadcast(scheduler, world)
     await ends(scheduler.asked.wait())
-    assert parts[0]._deadline < asyncio.get_running_loop().time() + config.seconds("broadcast-timeout") + DEADLINE
+    assert parts[0]._deadline < asyncio.get_running_loop().time() + protocol.BROADCAST_TIMEOUT_S + DEADLINE
     parts[0]._deadline = 0.0
 
     with pytest.raises(CollectiveTimeout, match="answer: 1"):

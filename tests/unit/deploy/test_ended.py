@@ -8,7 +8,6 @@ import os
 import stat
 import time
 
-import dask
 import pytest
 
 from workbench.commands import actions
@@ -81,10 +80,6 @@ def test_an_end_is_forgotten_after_some_days_and_the_oldest_where_there_are_many
     ended.note(records[3], ended.ENDED, "idle")
     assert [its.name for its in ended.known()] == ["c3", "c2"]
     assert len(list(ended.folder().iterdir())) == 2
-    with dask.config.set({"workbench.keep-ended": "30 s"}):
-        assert [its.name for its in ended.known()] == ["c3"]
-    with dask.config.set({"workbench.keep-ended": "for ever"}):
-        assert len(ended.known()) == 2
 
 
 @pytest.mark.parametrize(

@@ -77,7 +77,7 @@ def test_a_submission_runs_in_its_folder_and_leaves_what_it_said(tmp_path):
 
 @pytest.mark.parametrize("program", ["exec sleep 600", "sleep 600; true"], ids=["a program", "a site's script"])
 def test_a_submission_that_hangs_is_ended_and_told(tmp_path, program):
-    with dask.config.set({"workbench.submit-timeout": "3 s"}), pytest.raises(SchedulerTimeout, match=r"3 s"):
+    with dask.config.set({"workbench.scheduler-timeout": "1 s"}), pytest.raises(SchedulerTimeout, match=r"3 s"):
         submit(tmp_path / "job.job", f"echo 17; {program}")
     assert (tmp_path / "job.job").read_text() == "17\n"
     assert settled(tmp_path / "job.job")

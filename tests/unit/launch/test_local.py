@@ -10,13 +10,13 @@ import subprocess
 import sys
 import time
 
-import dask
 import psutil
 import pytest
 from support.processes import until
 
 from workbench.errors import InvalidRequest, LaunchError
 from workbench.host.processes import start_time
+from workbench.launch import local
 from workbench.launch.interface import JobSpec, JobState
 from workbench.launch.launchers import launcher
 from workbench.launch.local import HereLauncher, LocalLauncher
@@ -251,13 +251,13 @@ def test_cancel_asks_first(jobs, spec):
     assert made.log.read_text() == "ready\nin order\n"
 
 
-def test_cancel_ends_an_obstinate_job_after_the_close_timeout(jobs, spec):
+def test_cancel_ends_an_obstinate_job_after_some_seconds(jobs, spec, monkeypatch):
     made = spec(OBSTINATE)
     job = jobs.submit(made)
     until_ready(made)
     started = time.monotonic()
-    with dask.config.set({"workbench.close-timeout": "200 ms"}):
-        jobs.cancel(job)
+    monkeypatch.setattr(local, "_CLOSE", 0.2)
+    jobs.cancel(job)
     assert time.monotonic() - started >= 0.2
     assert not runs(jobs, job)
 

@@ -216,10 +216,11 @@ def test_an_emulation_without_its_controller_is_silent(emulation, spec):
         PBSLauncher().submit(spec)
 
 
-def test_a_submission_that_hangs_is_given_up_and_its_job_taken_back(pbs, spec):
+def test_a_submission_that_hangs_is_given_up_and_its_job_taken_back(pbs, spec, monkeypatch):
+    monkeypatch.setattr("workbench.launch.command.submit_timeout", lambda: 1.0)
     pbs.answer(f"{QSUB} job.sh", instead="echo 1.pbshead; exec sleep 60")
     pbs.answer("qdel 1.pbshead")
-    with dask.config.set({"workbench.submit-timeout": "1 s"}), pytest.raises(SchedulerTimeout, match="did not answer"):
+    with pytest.raises(SchedulerTimeout, match="did not answer"):
         PBSLauncher().submit(spec)
     assert pbs.calls[-1] == "qdel 1.pbshead"
 
@@ -256,7 +257,8 @@ def test_a_start_whose_submission_hangs_leaves_a_record_until_pbs_tells_of_its_j
     pbs.answer("qselect *", code=255, err="qselect: cannot connect to server pbshead (errno=111)\n")
     record = Record(name="training", ranks=2, scheduler="pbs", resources=Resources(walltime=3600))
     start = ClusterStarter(record, renamable=False)
-    with dask.config.set({"workbench.submit-timeout": "500 ms"}), pytest.raises(SchedulerTimeout) as silent:
+    monkeypatch.setattr("workbench.launch.command.submit_timeout", lambda: 0.5)
+    with pytest.raises(SchedulerTimeout) as silent:
         start.submit()
     with pytest.raises(SchedulerTimeout, match=r"could not be cancelled\. When the scheduler answers"):
         start.abandon(silent.value)

@@ -597,10 +597,11 @@ def test_a_submission_that_was_said_to_have_failed_leaves_no_job(tmp_path, answe
     assert (tmp_path / "cancelled").read_text() == "42\n"
 
 
-def test_a_submission_that_takes_too_long_leaves_no_job(tmp_path, answers):
+def test_a_submission_that_takes_too_long_leaves_no_job(tmp_path, answers, monkeypatch):
+    monkeypatch.setattr("workbench.launch.command.submit_timeout", lambda: 0.5)
     answers("sbatch", "echo 42; exec sleep 60")
     answers("scancel", f"echo $1 > {tmp_path}/cancelled")
-    with dask.config.set({"workbench.submit-timeout": "500 ms"}), pytest.raises(SchedulerTimeout):
+    with pytest.raises(SchedulerTimeout):
         Slurm.submit(spec_in(tmp_path))
     assert (tmp_path / "cancelled").read_text() == "42\n"
 
