@@ -94,7 +94,7 @@ def check() -> None:
             )
     for name, default in known.items():
         try:
-            _reader(name, default)(name)
+            _reader(default)(name)
         except InvalidRequest as error:
             where = f" The value is from {_origin(name)}."
             raise error.converted(InvalidRequest, error.message, hint=(*error.hint, where)) from None
@@ -123,10 +123,8 @@ def _check_sections() -> None:
                 )
 
 
-def _reader(name: str, default: Any) -> Callable[[str], Any]:
+def _reader(default: Any) -> Callable[[str], Any]:
     """Return the function that checks the values of a setting with this default."""
-    if name == "preload":
-        return modules
     kinds: dict[type, Callable[[str], Any]] = {bool: switch, int: whole, list: arguments}
     if isinstance(default, str) and any(map(str.isdigit, default)):
         return size if default.endswith("B") else seconds
@@ -207,26 +205,6 @@ def arguments(key: str) -> list[str]:
         allowed = "a list of texts with one argument per item, e.g. ['--verbose', '--report-bindings']"
         raise InvalidRequest(option=f"workbench.{key}", given=given, allowed=allowed)
     return list(given)
-
-
-def modules(key: str) -> tuple[str, ...]:
-    """Return the setting ``workbench.<key>``, the name of a module or several names.
-
-    Raises
-    ------
-    InvalidRequest
-        If the user has set it to something else.
-    """
-    given = get(key)
-    names = [given] if isinstance(given, str) else given
-    if not isinstance(names, list | tuple) or not all(isinstance(name, str) and _is_module(name) for name in names):
-        allowed = "the name of a module, or a list of names, e.g. [numpy, torch]"
-        raise InvalidRequest(option=f"workbench.{key}", given=given, allowed=allowed)
-    return tuple(names)
-
-
-def _is_module(name: str) -> bool:
-    return all(part.isidentifier() for part in name.split("."))
 
 
 def switch(key: str) -> bool:

@@ -105,7 +105,7 @@ export interface IField {
   name: string;
   label: string;
   help: string;
-  kind: 'number' | 'text' | 'flag' | 'list' | 'choice';
+  kind: 'number' | 'text' | 'list' | 'choice';
   choices: string[];
   /** Whether only batch schedulers can be asked for it. */
   batch_only: boolean;

@@ -16,7 +16,6 @@ test('a form is filled with the default scheduler and a rank for each core at fi
 
   assert.equal(values.scheduler, 'slurm');
   assert.equal(values.ranks, '8');
-  assert.equal(values.fault_tolerant, false);
 });
 
 test('what was remembered is filled in, but for the name and what is not there any more', () => {
@@ -26,7 +25,6 @@ test('what was remembered is filled in, but for the name and what is not there a
     name: 'mine',
     mpi: 'gone',
     protocol: 'tcp',
-    fault_tolerant: 'yes',
     kernel: 'python3',
     unknown: '1'
   });
@@ -36,7 +34,6 @@ test('what was remembered is filled in, but for the name and what is not there a
   assert.equal(values.name, '');
   assert.equal(values.mpi, '');
   assert.equal(values.protocol, 'tcp');
-  assert.equal(values.fault_tolerant, false);
   assert.equal(values.kernel, 'python3');
   assert.ok(!('unknown' in values));
 });
@@ -71,7 +68,7 @@ test('what nearly everybody asks for comes first, in its order', () => {
   );
   assert.deepEqual(
     more.map(field => field.name),
-    ['extra', 'mpi', 'fault_tolerant', 'protocol']
+    ['extra', 'mpi', 'protocol']
   );
 });
 
@@ -91,7 +88,7 @@ test('fields are in the groups of the help, and one group is the environment', (
   ]);
   assert.deepEqual(named(more), [
     ['scheduler', ['extra'], false],
-    ['environment of the ranks', ['mpi', 'fault_tolerant'], true],
+    ['environment of the ranks', ['mpi'], true],
     ['network', ['protocol'], false]
   ]);
 });
@@ -102,7 +99,6 @@ test('what is filled in becomes options of their kinds', () => {
     ranks: ' 16 ',
     walltime: '2h',
     extra: '--qos=high\n\n  --mail-type=END ',
-    fault_tolerant: true,
     kernel: 'python3',
     directory: 'work'
   };
@@ -112,7 +108,6 @@ test('what is filled in becomes options of their kinds', () => {
     ranks: 16,
     walltime: '2h',
     extra: ['--qos=high', '--mail-type=END'],
-    fault_tolerant: true,
     kernel: 'python3',
     directory: 'work'
   });

@@ -43,7 +43,8 @@ def _processes() -> list[int]:
 
 
 def _start(ranks: int = 2, timeout: float = DEADLINE) -> MPICluster:
-    return MPICluster(ranks, name=NAME, timeout=timeout, quiet=True)
+    with dask.config.set({"workbench.start-timeout": timeout}):
+        return MPICluster(ranks, name=NAME, quiet=True)
 
 
 def test_no_mpiexec() -> None:
@@ -126,7 +127,7 @@ def test_a_world_that_hangs_while_starting_meets_its_deadline(preload: Callable[
         said, seconds = str(caught.value), 2 * seconds
     assert "world 0 was not ready after" in said
     assert "1 of 2 ranks had registered, missing: 1" in said
-    assert "--timeout" in said
+    assert "workbench.start-timeout" in said
 
 
 def test_a_head_that_dies_before_it_speaks(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,14 +28,18 @@ from workbench.launch.mpiexec import has_ulfm
 
 
 @pytest.fixture(params=[True, False], ids=["forked", "by themselves"])
-def template(request: pytest.FixtureRequest) -> bool:
-    """Whether ranks are forked from a template, or import by themselves."""
-    return bool(request.param)
+def template(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Ranks are forked from a template, or import by themselves."""
+    import dask
+
+    with dask.config.set({"workbench.template": request.param}):
+        yield
 
 
 @pytest.mark.mpi_flavor
-def test_the_head_takes_everything_along_and_ranks_that_are_stuck_in_c_code(template: bool) -> None:
-    cluster = MPICluster(2, quiet=True, template=template)
+@pytest.mark.usefixtures("template")
+def test_the_head_takes_everything_along_and_ranks_that_are_stuck_in_c_code() -> None:
+    cluster = MPICluster(2, quiet=True)
     client = Client(cluster, set_as_default=False)
     processes, record = processes_of(cluster), cluster.record
     assert len(processes) >= 4, "head, mpiexec and two ranks"
@@ -63,10 +68,9 @@ def _is_in_c(pid: int) -> bool:
 
 
 @pytest.mark.mpi_flavor
-def test_after_a_killed_rank_the_others_go_on_and_after_a_killed_mpiexec_their_world_starts_again(
-    template: bool,
-) -> None:
-    with MPICluster(2, quiet=True, template=template, memory="400MiB") as cluster, Client(cluster) as client:
+@pytest.mark.usefixtures("template")
+def test_after_a_killed_rank_the_others_go_on_and_after_a_killed_mpiexec_their_world_starts_again() -> None:
+    with MPICluster(2, quiet=True, memory="400MiB") as cluster, Client(cluster) as client:
         _end_task_by_its_memory(cluster, client)
         victim = cluster.ranks[1]
         others = {rank["pid"] for rank in cluster.ranks} - {victim["pid"]}

@@ -8,6 +8,7 @@ import os
 import sys
 from pathlib import Path
 
+import dask
 import numpy as np
 import psutil
 import pytest
@@ -93,7 +94,8 @@ def test_ranks_are_forked_from_one_process_and_so_are_those_that_come_later(reme
 
 
 def test_without_the_template_each_rank_imports_by_itself(remembers):
-    cluster = actions.start(ranks=2, no_template=True, preload=["remembers"], quiet=True)
+    with dask.config.set({"workbench.template": False}):
+        cluster = actions.start(ranks=2, preload=["remembers"], quiet=True)
     with cluster, Client(cluster) as client:
         assert all(process == rank for process, rank, _ in client.run(imported).values())
         assert all(client.run(is_of_python).values())

@@ -40,7 +40,7 @@ def test_the_schema_of_the_documentation_is_up_to_date():
     "text",
     [
         Path(config.__file__).with_name("workbench.yaml").read_text(encoding="utf-8"),
-        "workbench: {idle-timeout: 90, scheduler: slurm, world: {restarts: 0}, preload: [torch], interface: ib0}",
+        "workbench: {idle-timeout: 90, scheduler: slurm, world: {restarts: 0}, mpi: {srun-args: [-v]}, interface: ib0}",
         "distributed: {worker: {memory: {target: 0.6}}}",
     ],
     ids=["defaults", "changes", "of Dask"],
@@ -57,7 +57,7 @@ def test_a_file_of_settings_is_valid(text):
         "workbench: {scheduler: lsf}",
         "workbench: {mpi: {launcher: prun}}",
         "workbench: {world: {restarts: often}}",
-        "workbench: {preload: torch}",
+        "workbench: {mpi: {srun-args: -v}}",
         "workbench: {mpi: {guard: 1}}",
     ],
 )

@@ -74,7 +74,7 @@ async def test_the_form_has_every_option_of_start_in_its_order(server):
     assert names[0] == "ranks"
     assert "--dry-run" not in names
     kinds = {field["name"]: field["kind"] for field in form["fields"]}
-    assert (kinds["ranks"], kinds["walltime"], kinds["fault_tolerant"]) == ("number", "text", "flag")
+    assert (kinds["ranks"], kinds["walltime"]) == ("number", "text")
     assert (kinds["extra"], kinds["preset"], kinds["mpi"]) == ("list", "choice", "choice")
     batch = {field["name"] for field in form["fields"] if field["batch_only"]}
     assert {"nodes", "queue", "preset"} <= batch
@@ -82,7 +82,7 @@ async def test_the_form_has_every_option_of_start_in_its_order(server):
     groups = {field["name"]: field["group"] for field in form["fields"]}
     assert form["groups"] == list(GROUPS)
     assert set(groups.values()) == set(GROUPS)
-    assert (groups["memory"], groups["no_template"]) == ("ranks and nodes", "environment of the ranks")
+    assert (groups["memory"], groups["preload"]) == ("ranks and nodes", "environment of the ranks")
     assert {"name": "local", "there": True, "batch": False} in form["schedulers"]
     assert form["default_scheduler"] == "local"
     assert form["cores"] >= 1
@@ -91,7 +91,7 @@ async def test_the_form_has_every_option_of_start_in_its_order(server):
 
 def test_what_is_filled_in_is_what_would_be_typed():
     filled = {
-        "ranks": 4, "name": "--json", "nodes": "2", "extra": ["--exclusive", "-h"], "fault_tolerant": True,
+        "ranks": 4, "name": "--json", "nodes": "2", "extra": ["--exclusive", "-h"],
         "queue": None, "account": "", "memory": "2GB", "preload": [],
     }  # fmt: skip
 
@@ -101,14 +101,14 @@ def test_what_is_filled_in_is_what_would_be_typed():
     assert errors == {}
     given = {name: value for name, value in typed.options.items() if value}
     assert given == {
-        "ranks": "4", "name": "--json", "nodes": "2", "extra": ["--exclusive", "-h"], "fault_tolerant": True,
+        "ranks": "4", "name": "--json", "nodes": "2", "extra": ["--exclusive", "-h"],
         "memory": "2GB",
     }  # fmt: skip
 
 
 @pytest.mark.parametrize("field", [Field.of(argument) for argument in arguments()], ids=lambda field: field.name)
 def test_each_option_can_be_filled_in_and_is_found_in_a_refusal(field):
-    value = {"flag": True, "list": ["a"], "number": 3}.get(field.kind, "a")
+    value = {"list": ["a"], "number": 3}.get(field.kind, "a")
 
     words, errors = to_argv({field.name: value})
 
@@ -117,7 +117,7 @@ def test_each_option_can_be_filled_in_and_is_found_in_a_refusal(field):
     assert vars_of(words)[field.name] in (value, str(value))
 
 
-@pytest.mark.parametrize("option", ["name", "ranks", "fault_tolerant"])
+@pytest.mark.parametrize("option", ["name", "ranks"])
 def test_an_empty_list_is_the_value_of_a_list_only(option):
     words, errors = to_argv({option: [], "extra": []})
 

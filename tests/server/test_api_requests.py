@@ -27,7 +27,6 @@ async def test_a_body_that_is_no_object_is_a_bad_request(server, path, body):
         ({"ranks": "-h"}, "ranks '-h'"),
         ({"ranks": True}, "ranks True"),
         ({"extra": "--qos=high"}, "a list of texts"),
-        ({"fault_tolerant": "yes"}, "true or false"),
         ({"name": {"a": 1}}, "a text on one line"),
         ({"queue": "a\0b"}, "a text on one line"),
         ({"account": "a\nb"}, "a text on one line"),

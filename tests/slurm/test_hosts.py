@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 
+import dask
 import numpy as np
 import pytest
 from distributed import Client
@@ -133,7 +134,8 @@ def test_a_node_that_dies_or_is_cut_off_ends_its_cluster_in_words_and_leaves_not
 
 @pytest.mark.parametrize("template", [True, False])
 def test_a_job_that_is_cancelled_from_outside_leaves_nothing_however_its_ranks_were_started(slurm, template):
-    started = MPICluster(2, nodes=2, scheduler="slurm", template=template, name="cancelled", quiet=True)
+    with dask.config.set({"workbench.template": template}):
+        started = MPICluster(2, nodes=2, scheduler="slurm", name="cancelled", quiet=True)
     with started as cluster:
         assert ("ranks are forked" in cluster.logs()) == template
         assert "starts without the template" not in cluster.logs()

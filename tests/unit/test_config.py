@@ -62,8 +62,6 @@ def test_the_defaults_and_every_form_of_a_name_pass_the_check():
         ("mpi.guard", "off", "workbench.mpi.guard 'off' is not valid. Choose true or false"),
         ("template", 2, "workbench.template 2 is not valid. Choose true or false"),
         ("metrics.enabled", [], "workbench.metrics.enabled [] is not valid. Choose true or false"),
-        ("preload", "numpy torch", "workbench.preload 'numpy torch' is not valid. Choose the name of a module, or a"),
-        ("preload", [1], "workbench.preload [1] is not valid. Choose the name of a module, or a list of names"),
         ("mpi.extra-args", "-v", "workbench.mpi.extra-args '-v' is not valid"),
         ("keep-logs", -1, "workbench.keep-logs -1 is not valid"),
         ("cells.output-limit", "much", "workbench.cells.output-limit 'much' is not valid"),
@@ -79,11 +77,10 @@ def test_a_name_or_a_value_that_is_not_valid_is_named_by_the_check(name, given, 
     assert words in str(error.value)
 
 
-def test_one_module_is_named_without_a_list_and_a_switch_may_be_a_number():
+def test_a_switch_may_be_a_number():
     switches = dict.fromkeys(["template", "cancel-hopeless", "mpi.guard", "metrics.enabled"])
-    with dask.config.set({"workbench.preload": "scipy.linalg", **{f"workbench.{name}": 0 for name in switches}}):
+    with dask.config.set({f"workbench.{name}": 0 for name in switches}):
         config.check()
-        assert config.modules("preload") == ("scipy.linalg",)
         assert [config.switch(name) for name in switches] == [False] * 4
     with dask.config.set({"workbench.mpi.guard": 1}):
         config.check()

@@ -2,8 +2,8 @@
 
 All arms start as many workers, one for each MPI rank, and end when ``Client.wait_for_workers`` returns. The
 reference gets the same variables as our own ``mpiexec``, among them those that let ranks share cores. A third arm is a
-cluster whose ranks import by themselves, as with ``--no-template``. Memory is the proportional share (PSS) of all
-processes of an arm together, the launcher's included, for each rank.
+cluster whose ranks import by themselves, as with the setting ``workbench.template: false``. Memory is the proportional
+share (PSS) of all processes of an arm together, the launcher's included, for each rank.
 """
 
 from __future__ import annotations
@@ -92,12 +92,17 @@ def summarize(rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 @contextmanager
 def _workbench(found: mpi_library.MPI, ranks: int, *, template: bool = True) -> Iterator[tuple[Client, int]]:
+    import dask
     from distributed import Client
 
     from workbench.cluster import MPICluster
 
-    options: Any = {"mpi": found.flavor, "timeout": _DEADLINE, "quiet": True, "template": template}
-    with MPICluster(ranks, **options) as cluster, Client(cluster) as client:
+    settings = {"workbench.start-timeout": _DEADLINE, "workbench.template": template}
+    with (
+        dask.config.set(settings),
+        MPICluster(ranks, mpi=found.flavor, quiet=True) as cluster,
+        Client(cluster) as client,
+    ):
         yield client, cluster.record.process.pid
 
 

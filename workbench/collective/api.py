@@ -93,7 +93,7 @@ def run_on_ranks(
     with a common rank). Each rank runs a call on a separate thread, so running tasks do not delay the call, and
     continue. If one rank fails, if you press Ctrl-C, or if this process dies, the call ends on all its ranks:
     immediately if a rank waits in MPI, soon in Python code. A wait in MPI inside C code ends only with ULFM (Open MPI
-    on one node, or ``--fault-tolerant``).
+    on one node).
 
     If no rank makes progress for ``workbench.spmd.watchdog``, a message shows the position of each rank.
 

@@ -20,7 +20,7 @@ from workbench.hints import Command
 from workbench.host import files
 from workbench.launch import command
 from workbench.launch.interface import UNKNOWN, JobStatus
-from workbench.launch.options import from_typed
+from workbench.launch.options import ClusterOptions
 from workbench.text import clock
 
 if TYPE_CHECKING:
@@ -233,9 +233,9 @@ def start(*, dry_run: bool = False, quiet: bool = False, **options: Any) -> MPIC
     quiet
         Show no progress.
     options
-        As of `from_typed`.
+        As of `workbench.launch.options.ClusterOptions`; None stands for a default.
     """
-    request = from_typed(options)
+    request = ClusterOptions(**{name: value for name, value in options.items() if value is not None})
     if dry_run:
         from workbench.deploy.start import preview
 

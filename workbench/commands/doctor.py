@@ -331,9 +331,7 @@ def template(hello: ProbeResult | None) -> CheckResult:
         )
     last = (hello.output.strip().splitlines() or ["no output"])[-1]
     detail = f"two ranks that were forked from one process did not become a world ({last})"
-    return CheckResult(
-        check, "failed", detail, "Set workbench.template to false, or start clusters with --no-template."
-    )
+    return CheckResult(check, "failed", detail, "Set workbench.template to false.")
 
 
 def _ranks(cluster: str | None) -> int | None:

@@ -202,7 +202,6 @@ def _spread(
         counts=counts,
         first=around.nodes[0] == allocation.nodes[0],
         root=os.geteuid() == 0,
-        fault_tolerant=record.fault_tolerant,
         interface=record.interface or config.get("interface"),
         session=str(shared_memory),
         agent=remote_shell(allocation.scheduler),
@@ -215,8 +214,8 @@ def _spread(
 
 def survives_a_lost_rank(record: Record, mpi: MPI, ranks: int, *, own_job: bool) -> bool:
     """Return, in the head, whether the other ranks of a world of this size continue when one dies."""
-    if not has_ulfm(mpi) or record.fault_tolerant:
-        return has_ulfm(mpi)
+    if not has_ulfm(mpi):
+        return False
     if own_job:
         return ranks <= (record.resources.ranks_per_node or 1)
     allocation = allocation_of(record)

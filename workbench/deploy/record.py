@@ -79,7 +79,7 @@ class Record(RecordOptions):
     """Folder on the nodes for spilled data, in which variables are expanded on the node; None: Dask's setting."""
     spread: bool = False
     """Whether head and ranks must be reachable from other hosts."""
-    template: bool = field(default=True, kw_only=True)
+    template: bool = True
     """Whether the ranks of a node are forked from one process that has imported their modules."""
     preload: tuple[str, ...] = field(default=(), kw_only=True)
     """Modules that ranks import before they are ready."""

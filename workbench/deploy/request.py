@@ -13,12 +13,12 @@ from workbench.deploy import registry
 from workbench.deploy.record import Record
 from workbench.errors import InvalidRequest
 from workbench.hints import Command, Option
-from workbench.launch import mpi_library, network, process_manager
+from workbench.launch import network, process_manager
 from workbench.launch.allocation import current_allocation
 from workbench.launch.interface import Launcher
 from workbench.launch.jobqueue import site
 from workbench.launch.launchers import choose, launcher, silent
-from workbench.launch.mpiexec import available_cores, has_ulfm
+from workbench.launch.mpiexec import available_cores
 from workbench.launch.options import ClusterOptions, RecordOptions, Resources, count, options
 
 # Bytes per rank. A larger value is a typing error.
@@ -40,11 +40,11 @@ def record_of(given: ClusterOptions) -> Record:
     InvalidRequest
         If an option is not valid.
     LaunchError
-        If the scheduler, or the MPI for `fault_tolerant`, is not found.
+        If the scheduler is not found.
     """
     values = given.checked()
     config.check()  # otherwise head and ranks would fail later, or ignore a name with a typing error
-    process_manager.check(fault_tolerant=values["fault_tolerant"])
+    process_manager.check()
     chosen = launcher(choose(given.scheduler))
     requested = Resources(**{each.name: values[each.name] for each in options(Resources)})
     size = _size(given.ranks, requested, chosen)
@@ -55,19 +55,16 @@ def record_of(given: ClusterOptions) -> Record:
         if absent := silent(given.scheduler, chosen.name):
             raise error.converted(type(error), f"{error.message} {absent}.") from error
         raise
-    if values["fault_tolerant"]:
-        _check_fault_tolerance(values["mpi"])
     settings = site(chosen.name, resources.preset) if chosen.batch else None
     spread = chosen.batch or is_spread(chosen.name)
     if not spread:
         network.address(given.interface)
-    ready_within = values["timeout"] or config.seconds("start-timeout")
+    ready_within = config.seconds("start-timeout")
     queued_within = config.seconds("queue-timeout") if chosen.batch else 0.0
     now = time.time()
     stored = {each.name: values[each.name] for each in options(RecordOptions)} | {
         "memory": memory,
         "interface": given.interface or (settings.interface if settings else None),
-        "template": _template(given.template),
         "preload": _modules(values["preload"]),
         "idle_timeout": values["idle_timeout"] or config.seconds("idle-timeout"),
     }
@@ -82,6 +79,8 @@ def record_of(given: ClusterOptions) -> Record:
         created=now,
         deadline=now + queued_within + ready_within,
         ready_within=ready_within,
+        # On other systems a process that has loaded system libraries cannot be forked.
+        template=config.switch("template") and sys.platform == "linux",
         message="submitted",
         **stored,
     )
@@ -95,20 +94,11 @@ def is_spread(scheduler: str) -> bool:
     return allocation is not None and allocation.leaves_this_host
 
 
-def _template(requested: bool | None) -> bool:
-    value = config.switch("template") if requested is None else requested
-    if not isinstance(value, bool):
-        raise InvalidRequest(option="workbench.template", given=value, allowed="true or false")
-    # On other systems a process that has loaded system libraries cannot be forked.
-    return value and sys.platform == "linux"
-
-
 def _modules(requested: Sequence[str]) -> tuple[str, ...]:
-    modules = [*config.modules("preload"), *requested]
-    for name in modules:
+    for name in requested:
         if not all(part.isidentifier() for part in name.split(".")):
             raise InvalidRequest(option="preload", given=name, allowed="the name of a module, e.g. torch")
-    return tuple(dict.fromkeys(modules))
+    return tuple(dict.fromkeys(requested))
 
 
 def _directory() -> str:
@@ -126,18 +116,6 @@ def _directory() -> str:
             hint="Rename the directory, or change to another directory with os.chdir(...).",
         ) from None
     return directory
-
-
-def _check_fault_tolerance(choice: str) -> None:
-    mpi = mpi_library.find(choice)
-    if not has_ulfm(mpi):
-        raise InvalidRequest(
-            f"--fault-tolerant is not possible: ranks of {mpi} cannot continue after the loss of a rank. Ranks of Open "
-            "MPI 5 or newer can, if it was built with fault tolerance.",
-            option="fault_tolerant",
-            given=True,
-            hint="Omit the option: then a lost world is started again in the same job.",
-        )
 
 
 def _size(ranks: Any, requested: Resources, chosen: Launcher) -> int:

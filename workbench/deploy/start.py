@@ -91,8 +91,6 @@ class ClusterStarter:
         """Return a note for the user about the start."""
         if self.attached:
             return ""
-        if self.record.fault_tolerant and self.record.spread:
-            return "with --fault-tolerant, messages between nodes use TCP, because ULFM supports no faster network"
         return allocation_hint(self._requested, self.record.scheduler)
 
     @command.insisting()

@@ -17,7 +17,7 @@ from workbench.errors import InvalidRequest, StartError, StartTimeout, Workbench
 from workbench.head.job_world import JobWorld
 from workbench.head.scheduler import HeadScheduler
 from workbench.head.world_process import WorldProcess
-from workbench.hints import Command, Option
+from workbench.hints import Command
 from workbench.host import debug_log, processes
 from workbench.launch.launchers import launcher
 from workbench.text import count, rank_and_process
@@ -238,7 +238,7 @@ class Worlds:
             raise StartTimeout(
                 f"world {world.index} was not ready after {self._record.ready_within:g} s; {registered}, missing: "
                 f"{missing}.",
-                hint=(f"See {world.log}, or allow more time with ", Option("timeout"), network or "."),
+                hint=f"See {world.log}, or increase the setting workbench.start-timeout{network or '.'}",
             )
         finally:
             exited.cancel()

@@ -16,7 +16,7 @@ from workbench.hints import Option
 from workbench.host import parent_death
 from workbench.launch.allocation import Allocation
 from workbench.launch.mpi_library import MPI
-from workbench.launch.mpiexec import OPENMPI_AS_ROOT, WorldCommand, has_ulfm, thread_variables, ulfm
+from workbench.launch.mpiexec import OPENMPI_AS_ROOT, WorldCommand, thread_variables
 
 # The process management interface of each MPI, by srun's name.
 _INTERFACES = {"openmpi": "pmix", "mpich": "pmi2", "intelmpi": "pmi2"}
@@ -47,8 +47,6 @@ class NodePlacement:
     """Whether the nodes are the first ones of the job."""
     root: bool = False
     """Whether the user is root."""
-    fault_tolerant: bool = False
-    """Whether the other ranks have to continue when one dies."""
     interface: str | None = None
     """Network interface for the ranks; None: the MPI's own choice."""
     session: str | None = None
@@ -287,9 +285,6 @@ def _openmpi(mpi: MPI, placement: NodePlacement) -> tuple[list[str], dict[str, s
     options += ["--wdir", placement.directory]
     environment: dict[str, str] = {}
     defaults: dict[str, str] = {}
-    if placement.fault_tolerant and has_ulfm(mpi):
-        more, environment = ulfm()
-        options += more
     if placement.oversubscribed:
         defaults["OMPI_MCA_mpi_yield_when_idle"] = "1"
     five = mpi.is_openmpi_5

@@ -27,9 +27,9 @@ GROUPS = {
     "scheduler": (
         "scheduler", "preset", "queue", "account", "walltime", "constraint", "reservation", "extra",
     ),
-    "environment of the ranks": ("mpi", "preload", "template", "fault_tolerant"),
+    "environment of the ranks": ("mpi", "preload"),
     "network": ("protocol", "interface", "ssh_tunnel"),
-    "time limits": ("timeout", "idle_timeout"),
+    "time limits": ("idle_timeout",),
 }  # fmt: skip
 """The groups in which help and pages show the options."""
 # A larger number is a typing error.
@@ -75,13 +75,6 @@ def texts(option: str, given: Any) -> tuple[str, ...]:
     return items
 
 
-def flag(option: str, given: Any) -> bool:
-    """Return True or False."""
-    if not isinstance(given, bool):
-        raise InvalidRequest(option=option, given=given, allowed="True or False")
-    return given
-
-
 def host(option: str, given: Any) -> str:
     """Return a host in the syntax of ``ssh``."""
     if not isinstance(given, str) or not given or given.startswith("-") or any(map(str.isspace, given)):
@@ -124,8 +117,6 @@ class ClusterOption:
     """All values; empty if they cannot be listed, or only on the machine that starts the cluster."""
     aliases: tuple[str, ...]
     """Other names on a command line."""
-    negative: bool
-    """Whether the command line has the opposite, ``--no-NAME``."""
     name: str = ""
     """Name of the field, for example ``ranks_per_node``."""
     kinds: tuple[str, ...] = ()
@@ -138,9 +129,7 @@ class ClusterOption:
     @property
     def typed(self) -> str:
         """Name on a command line, for example ``--ranks-per-node``, or ``ranks`` for a positional argument."""
-        if self.name == "ranks":
-            return self.name
-        return f"--{'no-' if self.negative else ''}{named(self.name)}"
+        return self.name if self.name == "ranks" else f"--{named(self.name)}"
 
     @property
     def many(self) -> bool:
@@ -161,7 +150,6 @@ def option(
     check: Check | None = None,
     choices: tuple[str, ...] = (),
     aliases: tuple[str, ...] = (),
-    negative: bool = False,
 ) -> _T:
     """Return the dataclass field of an option; the arguments are fields of `ClusterOption`.
 
@@ -174,7 +162,6 @@ def option(
         check=check or (one_of(choices) if choices else _later),
         choices=choices,
         aliases=aliases,
-        negative=negative,
     )
     option_field: Any = field(default=default, metadata={"option": declared})
     return option_field  # type: ignore[no-any-return]  # the dataclass replaces the field by its default
@@ -250,20 +237,10 @@ class RecordOptions:
     """Validated options that the record of a cluster keeps for the head and the ranks."""
 
     interface: str | None = option(None, "INTERFACE", "network interface of head and ranks")
-    fault_tolerant: bool = option(
-        False, None, "let the ranks of several nodes continue when one dies, over slower networks", check=flag,
-        doc="Let the ranks of several nodes continue when one dies. Open MPI then does not use its fastest networks. "
-        "On one node ranks always continue, without a cost.",
-    )  # fmt: skip
     preload: Sequence[str] = option(
         (), "MODULE", "module that ranks import before they are ready; may be repeated", check=texts,
         doc="Modules that every rank imports before it is ready, for example ``workbench.torch``, and the modules of "
         "the ``PRELOAD`` of a package, which its first uses need.",
-    )  # fmt: skip
-    template: bool | None = option(
-        None, None, "let each rank import its modules, without a fork from a process with the modules", negative=True,
-        doc="Fork the ranks of a node from one process that has imported their modules. Default: the setting "
-        "``workbench.template``, which is true.",
     )  # fmt: skip
     threads: int = option(
         1, "T", "threads per rank; default: 1", check=count,
@@ -294,12 +271,6 @@ class ClusterOptions(RecordOptions, JobOptions, _IdentityOptions):
     """All options of a start, as given."""
 
     walltime: str | None = None
-    timeout: float | str | None = option(
-        None, "S", "seconds until all ranks must be ready", check=config.time_span,
-        doc='Seconds, or a time span such as ``"2 minutes"``, from the start of the job until all ranks must be '
-        "ready. Default: ``workbench.start-timeout``. Before, a job may wait in its queue for "
-        "``workbench.queue-timeout``.",
-    )  # fmt: skip
     ssh_tunnel: str | None = option(
         None, "HOST", "host, in the syntax of ssh, through which the head is reached", check=host,
         doc="Host, in the syntax of ``ssh``, through which the head is reached.",
@@ -343,12 +314,3 @@ def options(of: type = ClusterOptions) -> tuple[ClusterOption, ...]:
 
 def _kinds(annotation: str) -> tuple[str, ...]:
     return tuple(kind for kind in annotation.split(" | ") if kind != "None")
-
-
-def from_typed(given: dict[str, Any]) -> ClusterOptions:
-    """Return the options of a command line, with names such as ``no_template``; None stands for a default."""
-    values = {name: value for name, value in given.items() if value is not None}
-    for each in options():
-        if each.negative and values.pop(f"no_{each.name}", False):
-            values[each.name] = False
-    return ClusterOptions(**values)

@@ -23,25 +23,17 @@ from workbench.launch.multinode import NodePlacement, interface_of, mpiexec_comm
 MANAGERS = config.CHOICES["mpi.launcher"]
 
 
-def check(*, fault_tolerant: bool) -> str:
+def check() -> str:
     """Return the setting ``workbench.mpi.launcher``: the program that starts ranks on several nodes.
 
     Raises
     ------
     InvalidRequest
-        If the value is not valid, or if ranks of that program cannot be fault tolerant.
+        If the value is not valid.
     """
     manager = config.get("mpi.launcher")
     if manager not in MANAGERS:
         raise InvalidRequest(option="workbench.mpi.launcher", given=manager, allowed=MANAGERS)
-    if fault_tolerant and manager == "srun":
-        raise InvalidRequest(
-            "--fault-tolerant is not possible with the setting workbench.mpi.launcher 'srun': srun ends all ranks when "
-            "one fails.",
-            option="fault_tolerant",
-            given=True,
-            hint="Set workbench.mpi.launcher to auto or mpiexec.",
-        )
     return str(manager)
 
 
@@ -61,9 +53,9 @@ def spread_command(mpi: MPI, placement: NodePlacement, command: Sequence[str]) -
     InvalidRequest
         If ``workbench.mpi.launcher`` is a program that cannot start these ranks.
     """
-    manager = check(fault_tolerant=placement.fault_tolerant)
+    manager = check()
     interface, srun = None, shutil.which("srun")
-    by_srun = manager == "srun" or (manager == "auto" and mpi.flavor != "openmpi" and not placement.fault_tolerant)
+    by_srun = manager == "srun" or (manager == "auto" and mpi.flavor != "openmpi")
     if by_srun and srun and placement.around.scheduler == "slurm":
         interface = interface_of(mpi, srun_mpi_types())
     if manager == "srun" and interface is None:

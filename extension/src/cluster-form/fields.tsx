@@ -94,7 +94,7 @@ function OptionInput({
   const value = model.values[name];
   const text = {
     ...control,
-    value: String(value ?? ''),
+    value: value ?? '',
     onChange: (
       event: React.ChangeEvent<HTMLInputElement | HTMLSelectElement | HTMLTextAreaElement>
     ) => {
@@ -102,17 +102,6 @@ function OptionInput({
     }
   };
   switch (kind) {
-    case 'flag':
-      return (
-        <input
-          {...control}
-          type="checkbox"
-          checked={value === true}
-          onChange={event => {
-            model.set(name, event.target.checked);
-          }}
-        />
-      );
     case 'choice':
       return (
         <select {...text} disabled={choices.length === 0}>

@@ -87,7 +87,7 @@ export class FormModel implements IDisposable {
 
   /** The selected kernel, if the server does not list it; empty: the server does. */
   get unlistedKernel(): string {
-    const name = String(this._values[KERNEL] ?? '');
+    const name = this._values[KERNEL] ?? '';
     return this._kernels?.every(kernel => kernel.name !== name) ? name : '';
   }
 
@@ -162,7 +162,7 @@ export class FormModel implements IDisposable {
   }
 
   /** Set a value. */
-  set(name: string, value: string | boolean): void {
+  set(name: string, value: string): void {
     if (this._form && !this._isStarting) {
       this._values = { ...this._values, [name]: value };
       this.checks.invoke(startOptions(this._form, this._values));

@@ -1,7 +1,7 @@
 import type { IField, IFormDescription, Options } from '../contract';
 
 /** The values by the names of fields; items of lists are lines. */
-export type Values = Readonly<Record<string, string | boolean>>;
+export type Values = Readonly<Record<string, string>>;
 
 /** Fields beside those of the server. */
 export const KERNEL = 'kernel';
@@ -68,15 +68,15 @@ export function visibleFields(
 export function initialValues(form: IFormDescription, remembered: unknown): Values {
   const old = typeof remembered === 'object' ? { ...remembered } : {};
   const known = new Map<string, unknown>(Object.entries(old));
-  const values: Record<string, string | boolean> = {};
+  const values: Record<string, string> = {};
   for (const { name, kind, choices } of form.fields) {
     // batch schedulers want a number of ranks; that of cores is one that every other start has
-    const otherwise = kind === 'flag' ? false : name === RANKS ? String(form.cores) : '';
+    const otherwise = name === RANKS ? String(form.cores) : '';
     const value = known.get(name);
     // a name is given once
-    const isPossible = typeof value === typeof otherwise && name !== NAME;
+    const isPossible = typeof value === 'string' && name !== NAME;
     const isChoice = kind !== 'choice' || choices.includes(String(value));
-    values[name] = isPossible && isChoice ? (value as string | boolean) : otherwise;
+    values[name] = isPossible && isChoice ? value : otherwise;
   }
   for (const name of [KERNEL, DIRECTORY]) {
     const value = known.get(name);
@@ -100,7 +100,7 @@ export function startOptions(form: IFormDescription, values: Values): Options {
     }
   }
   for (const name of [KERNEL, DIRECTORY]) {
-    const value = String(values[name] ?? '').trim();
+    const value = (values[name] ?? '').trim();
     if (value !== '') {
       options[name] = value;
     }
@@ -108,10 +108,7 @@ export function startOptions(form: IFormDescription, values: Values): Options {
   return options;
 }
 
-function optionValue({ kind }: IField, value: string | boolean | undefined): Options[string] {
-  if (typeof value !== 'string') {
-    return value ? true : null;
-  }
+function optionValue({ kind }: IField, value = ''): Options[string] {
   const text = value.trim();
   if (text === '') {
     return null;

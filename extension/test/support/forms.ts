@@ -41,8 +41,7 @@ export function form(): IFormDescription {
       field('walltime', 'text', 'scheduler', true),
       field('extra', 'list', 'scheduler', true),
       field('mpi', 'choice', 'environment of the ranks', false, ['openmpi', 'mpich']),
-      field('protocol', 'choice', 'network', false, ['mpi', 'tcp']),
-      field('fault_tolerant', 'flag', 'environment of the ranks')
+      field('protocol', 'choice', 'network', false, ['mpi', 'tcp'])
     ]
   };
 }

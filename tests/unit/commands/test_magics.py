@@ -44,7 +44,6 @@ def _own_registry(monkeypatch, tmp_path):
             r"^scheduler 'locl' is not valid. Did you mean 'local'\? \(allowed: auto, local, here, slur.*\)\.$",
         ),
         ("start 2 --protocol udp", r"^protocol 'udp' is not valid\. "),
-        ("start 2 --timeout soon", r"^timeout 'soon' is not valid. Choose a time above zero"),
         ("start 2 --idle-timeout -1", r"^idle-timeout '-1' is not valid. Choose a time above zero"),
         ("start 2 --name 'a b'", r"^name 'a b' is not valid. Choose 1 to 40 letters, digits"),
         ("stat", r"^%mpicluster stat: no such subcommand. Did you mean 'status'\?"),

@@ -102,18 +102,10 @@ def test_open_mpi_chooses_its_network_by_itself_on_several_nodes():
 
 
 def test_open_mpi_opens_nothing_for_networks_that_the_nodes_do_not_have():
-    for fault_tolerant in (False, True):
-        command = mpiexec_command(OPENMPI, changed(fabric=False, fault_tolerant=fault_tolerant), ["x"])
-        assert command.defaults["OMPI_MCA_btl"] == "^ofi"
-        assert command.variables({"OMPI_MCA_btl": "self,tcp"})["OMPI_MCA_btl"] == "self,tcp"
+    command = mpiexec_command(OPENMPI, changed(fabric=False), ["x"])
+    assert command.defaults["OMPI_MCA_btl"] == "^ofi"
+    assert command.variables({"OMPI_MCA_btl": "self,tcp"})["OMPI_MCA_btl"] == "self,tcp"
     assert "OMPI_MCA_btl" not in mpiexec_command(MPICH, changed(fabric=False), ["x"]).defaults
-
-
-def test_only_ranks_that_have_to_survive_each_other_get_ulfm():
-    assert "--with-ft" not in mpiexec_command(OPENMPI, SPREAD, ["x"]).argv
-    tolerant = mpiexec_command(OPENMPI, changed(fault_tolerant=True), ["x"])
-    assert tolerant.argv[tolerant.argv.index("--with-ft") + 1] == "ulfm"
-    assert tolerant.environment["PRTE_MCA_state_base_error_non_zero_exit"] == "0"
 
 
 @pytest.mark.parametrize(
@@ -305,13 +297,6 @@ def test_mpiexec_does_where_srun_does_not_speak_the_interface(monkeypatch):
         pytest.raises(InvalidRequest, match="srun supports none, pmix"),
     ):
         spread_command(MPICH, SPREAD, ["x"])
-
-
-@pytest.mark.usefixtures("slurm")
-def test_mpiexec_starts_what_has_to_survive_and_srun_is_refused_for_it():
-    assert spread_command(OPENMPI, changed(fault_tolerant=True), ["x"]).argv[0] == "/mpi/bin/mpiexec"
-    with dask.config.set({"workbench.mpi.launcher": "srun"}), pytest.raises(InvalidRequest, match="srun ends all"):
-        spread_command(OPENMPI, changed(fault_tolerant=True), ["x"])
 
 
 @pytest.mark.usefixtures("slurm")

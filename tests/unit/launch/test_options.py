@@ -16,7 +16,7 @@ from workbench.deploy.record import Record
 from workbench.deploy.request import request
 from workbench.errors import InvalidRequest
 from workbench.hints import TERMINAL
-from workbench.launch.options import ClusterOptions, JobOptions, RecordOptions, Resources, from_typed, options
+from workbench.launch.options import JobOptions, RecordOptions, Resources, options
 
 OF_THE_OBJECT = ["asynchronous", "loop", "quiet"]
 NAMES = [option.name for option in options()]
@@ -59,7 +59,6 @@ def test_the_docstring_has_every_option_with_its_type_in_the_order_of_the_signat
             {"nmae": "a"},
             r"^MPICluster\.__init__\(\) got an unexpected keyword argument 'nmae'\. Did you mean 'name'\?$",
         ),
-        ({"no_template": True}, r"unexpected keyword argument 'no_template'\. Did you mean 'template'\?$"),
         ({"dry_run": True}, r"unexpected keyword argument 'dry_run'$"),
         ({"_job": None}, r"^MPICluster\.__init__\(\) got an unexpected keyword argument '_job'"),
     ],
@@ -73,8 +72,6 @@ def test_the_subcommand_has_every_option_and_each_alone_is_given_as_it_was_typed
     typed = [argument.name for argument in subcommands(TERMINAL)["start"].arguments]
 
     assert typed == [*(option.typed for option in options()), "--dry-run"]
-    assert from_typed({"ranks": "4", "name": None, "no_template": False}) == ClusterOptions("4")
-    assert from_typed({"no_template": True}) == ClusterOptions(template=False)
 
 
 def test_the_record_and_the_resources_have_the_options_that_are_theirs():

@@ -40,7 +40,7 @@ class Field:
     help: str
     """Help text of one line."""
     kind: str
-    """``number``, ``text``, ``flag``, ``list`` or ``choice``."""
+    """``number``, ``text``, ``list`` or ``choice``."""
     batch_only: bool
     """Whether the option needs a batch scheduler."""
     group: str
@@ -68,10 +68,6 @@ class Field:
         """
         if value in (None, "") or (value == [] and self.kind == "list"):
             return []
-        if self.kind == "flag":
-            if not isinstance(value, bool):
-                raise self._refusal(value, "true or false")
-            return [self.option] if value else []
         if self.kind == "list":
             if not isinstance(value, list) or not all(isinstance(item, str) and item.isprintable() for item in value):
                 raise self._refusal(value, "a list of texts, each on one line")
@@ -95,8 +91,6 @@ def arguments() -> list[Argument]:
 
 
 def _kind(argument: Argument) -> str:
-    if argument.metavar is None:
-        return "flag"
     if argument.many:
         return "list"
     if argument.values is not tuple:
