@@ -186,8 +186,8 @@ def _spread(
     record: Record, ranks: int, allocation: Allocation, *, before: int, shared_memory: Path, guard: str | None
 ) -> NodePlacement:
     counts, around = even_counts(ranks, len(allocation.nodes)), allocation
-    # The slots of a job count its ranks, except in Torque, and each rank has its cores and memory there. An existing
-    # allocation may have more slots, of which each node is filled in turn, and its slots may be single cores.
+    # The slots of a job count its ranks, and each rank has its cores and memory there. An existing allocation may have
+    # more slots, of which each node is filled in turn, and its slots may be single cores.
     left = unused(allocation, before)
     if record.scheduler == "here":
         cores = tuple(slots // record.threads for slots in allocation.slots)

@@ -166,9 +166,6 @@ def _is_job_of(record: Record, status: JobStatus) -> bool:
     """Return whether the job is certainly one of the cluster's."""
     if record.id[:8] in status.label:
         return True
-    # Torque's short names have fewer digits of the id if the numbers of world and start are long.
-    if (mark := re.search(r"-([0-9a-f]{5,7})-\d+-\d+$", status.label)) and record.id.startswith(mark[1]):
-        return True
     # Some sites remove the comment or the name; names in an earlier version of PBS begin with a letter.
     if status.label and not re.fullmatch(rf"w?{re.escape(record.name)}|(job|world-\d+-\d+)\.sh", status.label):
         return False

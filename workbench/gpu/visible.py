@@ -50,15 +50,11 @@ def of_node(environment: Mapping[str, str], numbers: Iterable[str] = ()) -> dict
     Parameters
     ----------
     environment
-        The variables of the process. Slurm, and OpenPBS with its hook for control groups, set `CUDA`; Torque lists
-        GPUs in a file, ``PBS_GPUFILE``.
+        The variables of the process. Slurm, and OpenPBS with its hook for control groups, set `CUDA`.
     numbers
         The GPUs of the host, for a process without these variables.
     """
     devices = {name: _listed(environment[name]) for name in _VARIABLES if name in environment}
-    path = environment.get("PBS_GPUFILE")
-    if not devices and path and (found := _in_file(Path(path), socket.gethostname())) is not None:
-        devices = {CUDA: found}
     return devices or {CUDA: list(numbers)}
 
 
@@ -146,13 +142,3 @@ def check(environment: Mapping[str, str], node_ranks: int) -> None:
 
 def _listed(value: str) -> list[str]:
     return [device for each in value.split(",") if (device := each.strip()) and device != _NONE]
-
-
-def _in_file(path: Path, host: str) -> list[str] | None:
-    """Return the numbers in Torque's file, with a line ``HOST-gpuNUMBER`` for each GPU of the job; None without it."""
-    try:
-        lines = path.read_text(encoding="utf-8").split()
-    except OSError:
-        return None  # the first node of the job has the file
-    found = (re.fullmatch(r"(.+)-gpu(\d+)", line) for line in lines)
-    return [each[2] for each in found if each and each[1].partition(".")[0] == host.partition(".")[0]]

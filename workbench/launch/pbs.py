@@ -1,4 +1,4 @@
-"""Jobs of PBS: OpenPBS and PBS Pro, Torque, and Slurm's emulation of their commands."""
+"""Jobs of OpenPBS and PBS Pro, and of Slurm's emulation of their commands."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 from workbench.errors import JobRejected, LaunchError, SchedulerTimeout, did_you_mean
+from workbench.hints import Option
 from workbench.launch import pbs_parse, slurm, slurm_parse
 from workbench.launch.batch import BatchLauncher, Submission
 from workbench.launch.command import Answer, ask
@@ -32,7 +33,6 @@ from workbench.text import count
 # Options of qstat, the best first: not every PBS supports JSON, or keeps jobs that have ended.
 _QSTAT_OPTIONS = {
     Flavor.PRO: (("-x", "-f", "-F", "json"), ("-x", "-f"), ("-f",)),
-    Flavor.TORQUE: (("-f",),),
     Flavor.EMULATION: (("-f",),),
 }
 # The last options that each `qstat` has answered, which are tried first.
@@ -105,10 +105,9 @@ class PBSLauncher(BatchLauncher):
 
     def find(self, identity: str, name: str) -> str | None:
         """Return the id of the job that has an identity in its name, or None if no such job exists."""
-        flavor = _flavor()
-        if flavor is Flavor.EMULATION:
+        if _flavor() is Flavor.EMULATION:
             return None  # no job continues if its qsub is killed
-        answer = ask(["qselect", "-N", job_name(name, identity, flavor)])
+        answer = ask(["qselect", "-N", job_name(name, identity)])
         if answer.code != _OK:
             raise SchedulerTimeout(f"PBS does not answer ({answer.describe}).", hint="Try again.")
         return self.receipt(answer.out)
@@ -147,19 +146,22 @@ def _flavor() -> Flavor:
     Raises
     ------
     LaunchError
-        If this host has no PBS, or if PBS is not set up.
+        If this host has no PBS or Torque, or if PBS is not set up.
     """
     return _flavor_of(shutil.which("qstat"))
 
 
 @lru_cache(maxsize=4)
-def _flavor_of(_: str | None) -> Flavor:
+def _flavor_of(path: str | None) -> Flavor:
     answer = ask(["qstat", "--version"])
     text = answer.out + answer.err
     if "Unknown option: version" in text:
         return Flavor.EMULATION
     if re.search(r"^version: ", text, re.IGNORECASE | re.MULTILINE):
-        return Flavor.TORQUE
+        raise LaunchError(
+            f"{path} belongs to Torque, which is not supported. Supported: Slurm, OpenPBS and PBS Pro.",
+            hint=("Use ", Option("scheduler"), " here in an allocation, or local."),
+        )
     if answer.code != _OK:
         raise SchedulerTimeout(
             f"PBS does not answer: qstat --version printed {answer.describe!r}.",

@@ -1,4 +1,4 @@
-"""Parsers for the output of PBS's commands: OpenPBS and PBS Pro, Torque, and Slurm's emulation of them.
+"""Parsers for the output of the commands of OpenPBS and PBS Pro, and of Slurm's emulation of them.
 
 No function raises: lines that cannot be read are omitted, and an unknown state is `JobState.UNKNOWN`.
 """
@@ -21,9 +21,8 @@ _ATTRIBUTE = re.compile(r"    ([A-Za-z][\w.]*) = (.*)", re.ASCII)
 # In Slurm's emulation an attribute begins with a tabulator.
 _EMULATED = re.compile(r"\t([A-Za-z][\w.]*) = (.*)", re.ASCII)
 _LOST = (re.compile(r"Unknown Job Id(?: Error)? (\S+)"), re.compile(r"(?<!\S)(\S+) Job has finished"))
-# Exit codes of PBS itself for an exceeded walltime, by the attribute's name in PBS and in Torque.
-_WALLTIME = {"Exit_status": -29, "exit_status": -11}
-_TERMINATED = 256 + 15
+# Exit codes of PBS itself for an exceeded walltime, and of a job that was terminated.
+_WALLTIME, _TERMINATED = -29, 256 + 15
 _QUEUED = ("Q", "T", "H", "W")
 _STARTED = {
     "R": (JobState.RUNNING, ""),
@@ -127,11 +126,11 @@ def _status(attributes: Mapping[str, str]) -> JobStatus:
     if letter in _QUEUED:
         return _queued(letter, attributes)
     emulated = "emulated" in attributes
-    start = _time(attributes.get("mtime") if emulated else attributes.get("stime") or attributes.get("start_time"))
+    start = _time(attributes.get("mtime" if emulated else "stime"))
     nodes = ",".join(dict.fromkeys(re.findall(r"(?:^|\+)([^/+]+)", attributes.get("exec_host", ""))))
     if letter in _OVER:
         state, reason = _end(attributes)
-        times = ("ctime",) if emulated else ("obittime", "comp_time", "mtime")
+        times = ("ctime",) if emulated else ("obittime", "mtime")
         ended = next((attributes[name] for name in times if name in attributes), None)
         return JobStatus(state, reason, start, _time(ended), nodes, unknown_to_scheduler=state is JobState.UNKNOWN)
     if letter not in _STARTED:
@@ -164,19 +163,16 @@ def _queued(letter: str, attributes: Mapping[str, str]) -> JobStatus:
 def _end(attributes: Mapping[str, str]) -> tuple[JobState, str]:
     """Return the final state and the reason of a job that has ended; UNKNOWN where PBS does not report it."""
     comment = attributes.get("comment", "")
-    name = "Exit_status" if "Exit_status" in attributes else "exit_status"
     try:
-        code = int(attributes[name])
+        code = int(attributes["Exit_status"])
     except (KeyError, ValueError):
         code = None
-    if code == _WALLTIME[name] or "exceeded resource walltime" in comment:
+    if code == _WALLTIME or "exceeded resource walltime" in comment:
         return JobState.TIMEOUT, "its walltime has ended"
     if code == _TERMINATED or attributes.get("substate") == "91" or re.search(r"\bterminated\b", comment):
         return JobState.CANCELLED, "cancelled"
     if code is not None:
-        # Torque's codes from -10 on have other meanings.
-        reason = f"exit code {code}" if name == "exit_status" and code <= -10 else signal_or_code(code)
-        return (JobState.FAILED, reason) if code else (JobState.DONE, "")
+        return (JobState.FAILED, signal_or_code(code)) if code else (JobState.DONE, "")
     if attributes["job_state"] == "C":
         return JobState.UNKNOWN, "has ended, but its scheduler does not report how"
     if attributes.get("Hold_Types", "n") != "n":

@@ -27,6 +27,7 @@ GEOMETRY = frozenset(
 )
 OURS = GEOMETRY | {"-N", "-j", "-o", "-e", "-r", "-S"}
 _NAME = re.compile(r"[^A-Za-z0-9_.+-]")
+_LONGEST_NAME = 230
 
 
 class Flavor(enum.Enum):
@@ -34,7 +35,6 @@ class Flavor(enum.Enum):
 
     PRO = "PBS"
     """OpenPBS and PBS Pro."""
-    TORQUE = "Torque"
     EMULATION = "Slurm's emulation of PBS"
 
 
@@ -86,26 +86,22 @@ def parts(text: str) -> list[str]:
     return found
 
 
-def job_name(name: str, identity: str, flavor: Flavor) -> str:
+def job_name(name: str, identity: str) -> str:
     """Return the name of a job: `name` with characters that PBS accepts, and the identity of the job.
 
     Examples
     --------
-    >>> job_name("1 long/name", "0123456789:job", Flavor.PRO)
+    >>> job_name("1 long/name", "0123456789:job")
     'w1_long_name-01234567'
-    >>> job_name("training", "0123456789:world-1-2", Flavor.TORQUE)
-    'tr-01234567-1-2'
-    >>> job_name("training", "0123456789:world-12-10", Flavor.TORQUE)
-    't-0123456-12-10'
+    >>> job_name("training", "0123456789:world-1-2")
+    'training-01234567-1-2'
     """
-    longest = 15 if flavor is Flavor.TORQUE else 230
     cluster, _, stem = identity.partition(":")
-    place = stem.removeprefix("job").removeprefix("world")
-    # One letter of the name remains at least: the first character has to be one.
-    mark = f"-{cluster[: min(8, longest - 2 - len(place))]}{place}" if identity else ""
+    mark = f"-{cluster[:8]}{stem.removeprefix('job').removeprefix('world')}" if identity else ""
     legal = _NAME.sub("_", name)
+    # The first character has to be a letter.
     legal = legal if legal[:1].isalpha() else f"w{legal}"
-    return legal[: longest - len(mark)] + mark
+    return legal[: _LONGEST_NAME - len(mark)] + mark
 
 
 def skipped(skip: Iterable[str]) -> set[str]:
@@ -126,10 +122,6 @@ def requests(spec: JobSpec, flavor: Flavor, node_memory: int | None) -> list[str
     """
     request = spec.resources
     shares = _shares(spec.ranks, request.nodes, request.ranks_per_node)
-    if flavor is Flavor.TORQUE:
-        parts = [f"{nodes}:ppn={ranks * spec.threads}{_torque_ends(spec, ranks)}" for nodes, ranks in shares]
-        total = spec.memory * spec.ranks if spec.memory else (node_memory or 0) * sum(nodes for nodes, _ in shares)
-        return [f"nodes={'+'.join(parts)}", *([f"mem={_megabytes(total)}"] if total else [])]
     if flavor is Flavor.EMULATION:
         # The emulation reads only one type of chunk.
         shares = [(sum(nodes for nodes, _ in shares), max(ranks for _, ranks in shares))]
@@ -170,7 +162,7 @@ def script_text(spec: JobSpec, site: Site, flavor: Flavor) -> str:
     ):
         if "\n" in str(value):
             raise InvalidRequest(f"{str(value)!r} has more than one line. PBS needs names and paths on one line.")
-    always = (f"-N {job_name(spec.name, spec.identity, flavor)}", "-S /bin/bash", *output_directives(flavor))
+    always = (f"-N {job_name(spec.name, spec.identity)}", "-S /bin/bash", *output_directives(flavor))
     lines = [f"#PBS {line}" for line in always if not directives(line) & skipped(site.skip)]
     # An advance reservation of PBS is a queue.
     queue = request.reservation.partition(".")[0] if request.reservation else request.queue
@@ -211,11 +203,6 @@ def _shares(ranks: int, nodes: int | None, per_node: int | None) -> list[tuple[i
         return [(ranks, 1)]
     counts = requested_counts(ranks, nodes, per_node or -(-ranks // nodes))
     return [(len(list(group)), size) for size, group in itertools.groupby(counts)]
-
-
-def _torque_ends(spec: JobSpec, ranks: int) -> str:
-    gpus = f":gpus={spec.resources.gpus_per_rank * ranks}" if spec.resources.gpus_per_rank else ""
-    return gpus + (f":{spec.resources.constraint}" if spec.resources.constraint else "")
 
 
 def _megabytes(number: int) -> str:
@@ -355,7 +342,7 @@ def _why_left_out(line: str) -> str:
 
 
 def _on_one_node(resources: Resources, flavor: Flavor) -> Resources:
-    # In Torque and the emulation a chunk is a complete node, so the default has to be one node.
+    # In the emulation a chunk is a complete node, so the default has to be one node.
     has_geometry = flavor is Flavor.PRO or resources.nodes is not None or resources.ranks_per_node is not None
     return resources if has_geometry else replace(resources, nodes=1)
 

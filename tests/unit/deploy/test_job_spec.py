@@ -49,7 +49,7 @@ def test_each_node_gets_the_ranks_for_which_it_has_cores_and_memory(tmp_path, sc
 
 
 def test_slots_that_do_not_count_the_ranks_of_a_job_do_not_place_them(tmp_path):
-    # Torque counts cores: a rank has two here.
+    # A job with more cores than ranks: a rank has two here.
     assert hosts(tmp_path, "pbs", 4, (4, 4), threads=2) == {"-n": "4", "-ppn": "2"}
     # Slurm does not report its tasks per node in each case.
     assert hosts(tmp_path, "slurm", 4, (0, 0)) == {"-n": "4", "-ppn": "2"}

@@ -15,8 +15,7 @@ from workbench.deploy.stop import stop
 from workbench.errors import ClusterExists, ClusterNotFound, LaunchError, SchedulerTimeout, from_fields
 from workbench.host.processes import ProcessId
 from workbench.launch import command, slurm
-from workbench.launch.interface import JobState, JobStatus
-from workbench.launch.pbs_script import Flavor, job_name
+from workbench.launch.interface import JobState
 from workbench.launch.slurm_parse import SEPARATOR
 
 ELSEWHERE = ProcessId(host="n17", machine="0" * 32, boot="x", namespace="pid:[1]", pid=4242, started=1.0)
@@ -127,16 +126,6 @@ def test_a_job_of_the_cluster_is_cancelled_by_comment_or_where_the_site_changes_
         system.queue("RUNNING", "training", comment)
         jobs.cancel(record)
     assert system.called.count("scancel") == 3
-
-
-def test_the_short_name_of_a_job_of_torque_belongs_to_the_cluster_whose_id_begins_with_its_digits(system):
-    record = training(system=A)
-    name = job_name("training", f"{record.id}:world-12-10", Flavor.TORQUE)
-    of_another = name.replace(record.id[:7], "f000000" if record.id[0] != "f" else "0000000")
-
-    assert len(name) == 15
-    assert jobs.of(record, JobStatus(JobState.RUNNING, label=name)).state is JobState.RUNNING
-    assert jobs.of(record, JobStatus(JobState.RUNNING, label=of_another)).state is JobState.UNKNOWN
 
 
 def test_a_running_job_of_an_earlier_version_is_believed_and_cancelled(system):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import socket
-
 import pytest
 
 from workbench.errors import LaunchError
@@ -58,16 +56,10 @@ def test_a_share_that_srun_gave_to_its_task_stays_and_mpiexec_gives_none():
         of_rank({**bound, **openmpi(1)}, 1)
 
 
-def test_pbs_names_them_in_a_variable_or_a_file(tmp_path):
-    host = socket.gethostname().partition(".")[0]
-    gpus = tmp_path / "gpus"
-    gpus.write_text(f"{host}-gpu3\n{host}.example.org-gpu1\nother-gpu0\n")
+def test_pbs_names_them_in_a_variable():
     rank = {"PBS_JOBID": "7", "OMPI_COMM_WORLD_LOCAL_RANK": "1"}
 
     assert of_rank({**rank, "CUDA_VISIBLE_DEVICES": "GPU-a,GPU-b"}, 1) == {"CUDA_VISIBLE_DEVICES": "GPU-b"}
-    assert of_rank({**rank, "PBS_GPUFILE": str(gpus)}, 1) == {"CUDA_VISIBLE_DEVICES": "1"}
-    # The file is on the first node alone: on others the numbers of the node count.
-    assert of_node({"PBS_GPUFILE": "/nowhere"}, ["0"]) == {"CUDA_VISIBLE_DEVICES": ["0"]}
 
 
 def test_without_a_scheduler_the_gpus_of_the_host_are_divided(tmp_path):

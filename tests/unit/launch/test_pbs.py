@@ -93,12 +93,6 @@ def emulation(pbs):
 
 
 @pytest.fixture
-def torque(pbs):
-    pbs.answer("qstat --version", err="Version: 6.1.2\nCommit: 661e092552de43a785c15d39a3634a541d86898e\n")
-    return pbs
-
-
-@pytest.fixture
 def spec(tmp_path):
     folder = tmp_path / "a folder"
     folder.mkdir()
@@ -539,10 +533,14 @@ def test_nodes_and_ranks_per_node_follow_from_each_other(pbs):
     assert (settle(10).nodes, settle(10).ranks_per_node) == (None, None)
 
 
-def test_where_a_chunk_is_a_node_a_job_is_on_one_if_nothing_is_said(torque):
+def test_where_a_chunk_is_a_node_a_job_is_on_one_if_nothing_is_said(emulation):
     assert (settle(10).nodes, settle(10).ranks_per_node) == (1, 10)
-    with pytest.raises(InvalidRequest, match="--reservation"):
-        settle(reservation="R7")
+
+
+def test_torque_is_refused_by_its_name(pbs):
+    pbs.answer("qstat --version", err="Version: 6.1.2\nCommit: 661e092552de43a785c15d39a3634a541d86898e\n")
+    with pytest.raises(LaunchError, match=r"/qstat belongs to Torque, which is not supported\. Supported: Slurm, Open"):
+        settle(10)
 
 
 @pytest.mark.parametrize(

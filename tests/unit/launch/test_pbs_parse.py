@@ -1,4 +1,4 @@
-"""What is made of the answers of PBS: those recorded of an OpenPBS, Torque's, the emulation's, and garbage."""
+"""What is made of the answers of PBS: those recorded of an OpenPBS, the emulation's, and garbage."""
 
 from __future__ import annotations
 
@@ -116,20 +116,6 @@ Job Id:\t14
 \tResource_List.nodect = 2
 
 """
-TORQUE = """\
-Job Id: 179.host
-    Job_Name = STDIN
-    job_state = C
-    exec_host = node1/0+node1/1+node2/0
-    mtime = Fri Aug 29 14:55:55 2008
-    Variable_List = PBS_O_HOME=/home/user,PBS_O_LOGNAME=user,
-\tTRICK=one
-    job_state = R
-    start_time = Fri Aug 29 14:50:55 2008
-    comp_time = Fri Aug 29 14:55:55 2008
-    exit_status = {code}
-
-"""
 
 
 def seconds(text: str) -> float:
@@ -222,27 +208,12 @@ def test_times_of_the_emulation_are_where_it_puts_them():
     assert pbs_parse.statuses(EMULATED.format(state="C"))["14"].end == seconds("Sat Nov 21 19:28:30 2026")
 
 
-@pytest.mark.parametrize(
-    ("code", "state"),
-    [("0", JobState.DONE), ("1", JobState.FAILED), ("-11", JobState.TIMEOUT), ("271", JobState.CANCELLED)],
-)
-def test_exit_codes_of_torque_are_understood_and_its_environment_is_not_believed(code, state):
-    status = pbs_parse.statuses(TORQUE.format(code=code))["179.host"]
-    assert status.state is state
-    assert (status.start, status.end) == (seconds("Fri Aug 29 14:50:55 2008"), seconds("Fri Aug 29 14:55:55 2008"))
-    assert status.nodes == "node1,node2"
-
-
 @pytest.mark.parametrize("code", [*range(-1, -29, -1), -30])
 def test_exit_codes_of_pbs_itself_are_told_in_words(code):
     jobs = {"1.x": {"job_state": "F", "Exit_status": code}}
     status = pbs_parse.statuses(json.dumps({"Jobs": jobs}))["1.x"]
     assert status.state is JobState.FAILED
     assert re.fullmatch(r"[A-Za-z ,]+", status.reason)
-
-
-def test_exit_codes_of_torque_that_mean_other_things_are_told_as_numbers():
-    assert pbs_parse.statuses(TORQUE.format(code="-20"))["179.host"].reason == "exit code -20"
 
 
 @pytest.mark.parametrize(

@@ -66,21 +66,6 @@ def test_memory_of_the_site_is_that_of_a_node():
     assert "mem" not in requests(spec(), Flavor.PRO, 10**9)[0]
 
 
-@pytest.mark.parametrize(
-    ("job", "asked"),
-    [
-        (spec(threads=2, nodes=2, ranks_per_node=2), ["nodes=2:ppn=4"]),
-        (spec(ranks=10, nodes=3, ranks_per_node=4), ["nodes=2:ppn=4+1:ppn=2"]),
-        (
-            spec(memory=MIB, nodes=2, ranks_per_node=2, gpus_per_rank=1, constraint="bigmem"),
-            ["nodes=2:ppn=2:gpus=2:bigmem", "mem=4mb"],
-        ),
-    ],
-)
-def test_torque_is_asked_in_its_own_words(job, asked):
-    assert requests(job, Flavor.TORQUE, None) == asked
-
-
 def test_the_emulation_is_asked_for_chunks_of_one_kind():
     assert requests(spec(ranks=10, nodes=3, ranks_per_node=4, constraint="bigmem"), Flavor.EMULATION, None) == [
         "select=3:ncpus=4:mpiprocs=4:ompthreads=1",
@@ -109,9 +94,8 @@ def test_the_script_says_what_is_asked_for():
     assert lines.index("module load mpi") > lines.index("exec >>/data/user1/head.log 2>&1 </dev/null")
 
 
-@pytest.mark.parametrize("flavor", [Flavor.TORQUE, Flavor.EMULATION])
-def test_the_output_of_others_than_pbs_itself_names_no_host(flavor):
-    assert "#PBS -o /dev/null" in script_text(spec(), site("pbs"), flavor).splitlines()
+def test_the_output_of_the_emulation_names_no_host():
+    assert "#PBS -o /dev/null" in script_text(spec(), site("pbs"), Flavor.EMULATION).splitlines()
 
 
 def test_a_reservation_is_a_queue():
@@ -133,18 +117,17 @@ def test_the_geometry_cannot_be_skipped():
 
 
 @pytest.mark.parametrize(
-    ("name", "flavor", "legal"),
+    ("name", "legal"),
     [
-        ("mpi", Flavor.PRO, "mpi-01234567"),
-        ("7 a/b", Flavor.PRO, "w7_a_b-01234567"),
-        ("", Flavor.PRO, "w-01234567"),
-        ("é", Flavor.PRO, "w_-01234567"),
-        ("a" * 300, Flavor.PRO, "a" * 221 + "-01234567"),
-        ("a" * 300, Flavor.TORQUE, "a" * 6 + "-01234567"),
+        ("mpi", "mpi-01234567"),
+        ("7 a/b", "w7_a_b-01234567"),
+        ("", "w-01234567"),
+        ("é", "w_-01234567"),
+        ("a" * 300, "a" * 221 + "-01234567"),
     ],
 )
-def test_the_name_of_a_job_is_a_legal_one(name, flavor, legal):
-    assert job_name(name, "0123456789abcdef:job", flavor) == legal
+def test_the_name_of_a_job_is_a_legal_one(name, legal):
+    assert job_name(name, "0123456789abcdef:job") == legal
 
 
 @pytest.mark.parametrize(
