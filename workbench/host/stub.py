@@ -143,13 +143,11 @@ def surroundings() -> dict[str, Any]:
         "interpreter": sys.executable,
         "control group": _read("/proc/self/cgroup"),
         "namespaces": spaces,
-        "root folder": _link("/proc/self/root"),
         "user": (os.getresuid(), os.getresgid(), sorted(os.getgroups())),
         "privileges": status,
         "security label": _read("/proc/self/attr/current"),
         "memory policy": policy,
         "scheduling policy": os.sched_getscheduler(0),
-        "OOM score": _read("/proc/self/oom_score_adj"),
         "variables that are read at the start": {
             name: value for name, value in os.environb.items() if name.startswith(_READ_AT_START) and name != _LIBRARIES
         },

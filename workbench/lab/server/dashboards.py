@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import importlib.util
 import itertools
-import math
 import os
 import sys
 import time
@@ -46,8 +45,8 @@ IDLE = 300.0
 _LOOK, _START, _TRY, _END = 5.0, 60.0, 0.05, 5.0
 # Seconds to read a file, which may be on a file server.
 _GLANCE = 5.0
-# Seconds for which the error of a failed start is repeated instead of a new start, and lines of the log in an error.
-_REMEMBERED, _TAIL = 10.0, 15
+# Lines of the log in an error.
+_TAIL = 15
 # The folder with Python's packages.
 _packages = DeadlineReader(lambda: sys.prefix)
 
@@ -78,8 +77,6 @@ class DashboardProcesses:
     def __init__(self, idle: float = IDLE) -> None:
         self._idle = idle
         self._panels: dict[str, asyncio.Task[_Panel]] = {}
-        # id of a cluster -> (time, message) of its last failed start
-        self._failed: dict[str, tuple[float, str]] = {}
         self._numbers = itertools.count()
         self._closing = asyncio.Event()
         self._watching: asyncio.Task[None] | None = None
@@ -99,8 +96,7 @@ class DashboardProcesses:
         LaunchError
             If Panel is not installed.
         StartError
-            If the dashboard ends at once or does not answer in time, or if a start failed a few seconds ago, or if this
-            server stops.
+            If the dashboard ends at once or does not answer in time, or if this server stops.
         """
         if self._closing.is_set():
             raise StartError("this server is stopping. Reload this page after the next start of the server.")
@@ -108,9 +104,6 @@ class DashboardProcesses:
             self._watching = asyncio.create_task(self._watch())
         starting = before = self._panels.get(record.id)
         if starting is None or _has_ended(starting):
-            failed, message = self._failed.get(record.id, (-math.inf, ""))
-            if time.monotonic() - failed < _REMEMBERED:
-                raise StartError(message)
             starting = self._panels[record.id] = asyncio.create_task(self._start(record, prefix))
             await _clear(before)
         # Shielded: one client disconnecting must not cancel the start for the others.
@@ -170,9 +163,9 @@ class DashboardProcesses:
             await run_to_end(_end(panel))
             raise
         await _end(panel)
-        message = f"the dashboard of cluster {record.name!r} {failure}: {await records.read(_log_summary, log, begin)}"
-        self._failed[record.id] = time.monotonic(), message
-        raise kind(message)
+        raise kind(
+            f"the dashboard of cluster {record.name!r} {failure}: {await records.read(_log_summary, log, begin)}"
+        )
 
     async def _watch(self) -> None:
         while not await self._is_closing(min(_LOOK, self._idle)):
@@ -277,7 +270,7 @@ def _log_summary(log: Path, begin: int) -> str:
     """Return the last line of a log from an offset on, instructions, and the end of the log."""
     text = printable(log.read_bytes()[begin:].decode(errors="replace"))
     lines = [line.rstrip() for line in text.split("\n") if line.strip()][-_TAIL:] or ["no output"]
-    summary = f"{lines[-1].strip()}. Its log is {log}. Reload this page in {_REMEMBERED:.0f} s to try again."
+    summary = f"{lines[-1].strip()}. Its log is {log}. Reload this page to try again."
     return "\n".join([summary, "", *lines]) if len(lines) > 1 else summary
 
 
