@@ -1,4 +1,4 @@
-"""Who dies when whom is killed: each row of the table of the architecture, with real processes and SIGKILL."""
+"""Who dies when whom is killed: rows of the table of the page Reliability, with real processes and SIGKILL."""
 
 from __future__ import annotations
 

@@ -172,6 +172,10 @@ def test_a_package_is_entered_by_the_doors_that_its_docstring_names():
             named[path.parent.name] = set(re.findall(r"`(\w+)`", text.partition("Doors: ")[2].partition("\n\n")[0]))
     assert entered == {package: doors for package, doors in named.items() if doors}
 
+    page = (PACKAGE.parent / "docs" / "architecture.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `(\w+)/` \|.*\| (`\w+`(?:, `\w+`)*) \|$", page, re.MULTILINE)
+    assert {package: set(re.findall(r"\w+", doors)) for package, doors in rows} == entered, "the table of the page"
+
 
 BASE = {"cancellation", "config", "errors", "hints", "session", "text"}
 

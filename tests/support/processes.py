@@ -14,7 +14,7 @@ from workbench import MPICluster
 
 __all__ = ["DEADLINE", "GONE_WITHIN", "gone", "kill", "launcher_of", "line_of", "processes_of", "until"]
 
-# What a killed or ended cluster has to be gone in: the architecture promises 10 s where nothing else runs.
+# What a killed or ended cluster has to be gone in: docs/explanation/reliability.md promises 10 s on an idle machine.
 GONE_WITHIN = DEADLINE
 
 

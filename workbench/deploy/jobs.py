@@ -1,4 +1,10 @@
-"""The jobs of a cluster, from its receipts, its record and its scheduler."""
+"""The jobs of a cluster, from its receipts, its record and its scheduler.
+
+A receipt (``job.job``, ``world-1-1.job``) is a file beside the record, to which the command of the scheduler itself
+writes the id of a job, in a separate session: the id is known also if the submitting process is killed. The command
+locks the receipt until it ends, so a pending id is visible. A job that was accepted without an id is found by its
+comment or its name, which has the id of the cluster.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""Command lines and answers of schedulers without secrets."""
+"""The log at level debug: processes, command lines and answers of schedulers, requests to the head, without secrets.
+
+Code that starts a process calls `started` and `ended`. Without the variable nothing is formatted, no handler of a
+request is wrapped, and no process imports `logging` for this log. The standard error of a process of Jupyter's server
+is the answer of that process, so the process inherits an open file for its log.
+"""
 
 from __future__ import annotations
 

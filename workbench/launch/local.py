@@ -1,4 +1,8 @@
-"""Jobs on this host, each a process in a separate session: jobs outlive the kernel that started them."""
+"""Jobs on this host, each a process in a separate session: jobs outlive the kernel that started them.
+
+A shell starts the job in the background and exits. So the job gets no signal of the kernel's terminal, and no zombie of
+it remains in the kernel.
+"""
 
 from __future__ import annotations
 

@@ -112,6 +112,7 @@ _Options = tuple[list[str], dict[str, str], dict[str, str]]
 
 
 def _openmpi(mpi: MPI, geometry: Geometry) -> _Options:
+    # Not bound to cores, because the ranks of several clusters would be bound to the same ones.
     options = ["-n", str(geometry.ranks), "--bind-to", "none"]
     environment: dict[str, str] = {}
     # On one host shared memory is enough; it opens no port and skips the search for networks at the start.

@@ -1,7 +1,8 @@
 """The command line that starts an MPI world on several nodes of an allocation; pure functions.
 
 Either the scheduler starts the ranks (``srun``), which needs a process management interface that both scheduler and MPI
-support, or the MPI's own ``mpiexec`` starts them, with daemons on the nodes.
+support, or the MPI's own ``mpiexec`` starts them, with daemons on the nodes. Ranks are placed on nodes in order, so
+neighbors share a node.
 """
 
 from __future__ import annotations

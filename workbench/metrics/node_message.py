@@ -1,4 +1,8 @@
-"""The message of a node to the head: the columns of its arrays."""
+"""The message of a node to the head: the columns of its arrays.
+
+Messages have totals, not differences: a message that is lost or repeated changes nothing, and a rank that begins to
+send for its node needs no state of its predecessor.
+"""
 
 from __future__ import annotations
 

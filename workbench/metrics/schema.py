@@ -12,7 +12,8 @@ KEPT = 600.0
 """Seconds of samples that the head keeps."""
 
 BY_NODE = 64
-"""In worlds with more ranks than this, traffic is counted between nodes, not between ranks."""
+"""In worlds with more ranks than this, traffic is counted between nodes, not between ranks, and each rank sends fewer
+samples of operations: the work of the head must grow with the ranks, not with their pairs."""
 
 
 @dataclass(frozen=True)

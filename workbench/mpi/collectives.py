@@ -18,7 +18,8 @@ from workbench.mpi.same_buffers import UNTIL, compare, compare_first_use
 from workbench.mpi.shared_reduction import Allreduce, ReduceScatter, create, on_one_node, reduce_in_parts
 from workbench.mpi.traffic import reduce_scatter
 
-# Bytes. With this size the agreement costs some percent of the operation, as much as the non-blocking counterpart.
+# Bytes from which all ranks agree on a blocking call, because non-blocking counterparts of Open MPI are slower. With
+# this size the agreement costs some percent of the operation, as much as the non-blocking counterpart.
 LARGE = 4 << 20
 LARGE_ON_NODE = 256 << 10
 """The same for the reductions of `_WORKS` between ranks of one node, which make no blocking call."""
