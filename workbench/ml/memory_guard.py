@@ -5,45 +5,24 @@ from __future__ import annotations
 import bisect
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from dask.utils import format_bytes
 from distributed import system
 
 from workbench.errors import InvalidRequest
+from workbench.ml.algebra.memory_limits import UNASKED, Limit
 from workbench.ml.algebra.sums import COUNTED
 from workbench.ml.engine.dask_parts import group_size
 from workbench.ml.engine.select import chosen, serves_calls
 from workbench.placement import pinning, sources
-from workbench.session.current import current_client
+from workbench.session.current_client import current_client
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from workbench.ml.data import Data
     from workbench.placement.pinning import Rank
-
-
-@dataclass(frozen=True)
-class Limit:
-    """The memory limit of a process that computes with the matrices of a fit."""
-
-    nbytes: float = math.inf
-    """Infinite if the limit was not needed."""
-    whose: str = ""
-    """Name of the process, for messages."""
-
-    def over(self, nbytes: int) -> str:
-        """Return why matrices of this size exceed the limit; empty if they do not."""
-        if nbytes <= self.nbytes:
-            return ""
-        limit = format_bytes(int(self.nbytes))
-        return f"{format_bytes(nbytes)} for matrices, and the memory limit of {self.whose} is {limit}"
-
-
-UNASKED = Limit()
-"""The limit of a fit without large matrices."""
 
 _Needs = Callable[[int], int]
 

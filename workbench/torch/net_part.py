@@ -15,7 +15,7 @@ import torch
 
 from workbench.errors import InvalidRequest
 from workbench.ml.engine.parts import weighed
-from workbench.ml.scores import classes_of, classes_of_both, codes_of
+from workbench.ml.labels import classes_of, classes_of_both, codes_of
 from workbench.torch.context import distributed
 from workbench.torch.epochs import Alone, Plan, Record, require_tensor, run, state
 

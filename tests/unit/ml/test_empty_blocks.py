@@ -23,8 +23,8 @@ from workbench.ml import (
 )
 from workbench.ml.algebra.sums import join_triangles
 from workbench.ml.engine.parts import LocalParts
+from workbench.ml.labels import classes_of_both
 from workbench.ml.linear.part import LinearPart
-from workbench.ml.scores import classes_of_both
 from workbench.placement import pinning, sources
 
 ROWS = 60

@@ -9,9 +9,10 @@ import numpy as np
 import pandas as pd
 import pytest
 import sklearn
+from sklearn import preprocessing
 
 from workbench import blocks, place
-from workbench.ml import KMeans, LinearRegression, Recipe, Scale, StandardScaler
+from workbench.ml import KMeans, LinearRegression, Recipe, StandardScaler
 from workbench.placement import sources
 from workbench.placement.sources import materialize, optimized
 
@@ -76,7 +77,9 @@ def test_estimators_fit_and_apply_some_columns(client, folder):
     )
 
 
-@pytest.mark.parametrize("model", [StandardScaler(), Recipe([(Scale(), ["a", "c"])])], ids=["scaler", "recipe"])
+@pytest.mark.parametrize(
+    "model", [StandardScaler(), Recipe([(preprocessing.StandardScaler(), ["a", "c"])])], ids=["scaler", "recipe"]
+)
 @pytest.mark.parametrize("output", ["default", "pandas"])
 def test_transformed_rows_of_some_columns_are_complete_and_keep_their_index(client, folder, model, output):
     X, here = dd.read_parquet(folder)[["a", "c"]], WHOLE[["a", "c"]]

@@ -11,6 +11,7 @@ import pytest
 import sklearn.utils
 from dask import bag
 from dask.blockwise import Blockwise
+from sklearn import preprocessing
 
 from workbench import place
 from workbench.errors import InvalidRequest, PlacementError
@@ -21,7 +22,6 @@ from workbench.ml import (
     LogisticRegression,
     NearestNeighbors,
     Recipe,
-    Scale,
     StandardScaler,
     frames,
 )
@@ -70,7 +70,7 @@ def test_nothing_of_a_table_is_computed_before_it_is_asked_for(client, method):
 
 
 def test_a_recipe_computes_nothing_of_a_table_before_it_is_asked_for(client):
-    recipe = Recipe([(Scale(), FEATURES)]).fit(TABLE)
+    recipe = Recipe([(preprocessing.StandardScaler(), FEATURES)]).fit(TABLE)
     found = recipe.transform(lazy_table())
 
     assert read == []
@@ -202,7 +202,9 @@ def test_clients_of_lazy_data_are_found_without_their_graphs(client, monkeypatch
 
 @pytest.mark.parametrize("X", [dask.delayed(X), bag.from_sequence(X)], ids=lambda value: type(value).__name__)
 @pytest.mark.parametrize(
-    "model", [KMeans(), NearestNeighbors(), Recipe([(Scale(), [0])])], ids=lambda value: type(value).__name__
+    "model",
+    [KMeans(), NearestNeighbors(), Recipe([(preprocessing.StandardScaler(), [0])])],
+    ids=lambda value: type(value).__name__,
 )
 def test_collections_that_are_neither_arrays_nor_tables_are_refused(X, model):
     with pytest.raises(TypeError, match=r"X is a dask\.\w+, whose rows are not known\. Pass a Dask array or dataframe"):

@@ -13,10 +13,9 @@ from torch import nn
 
 from benchmarks.deep_nets import resnet, transformer
 from workbench.errors import InvalidRequest
-from workbench.torch.pipelines import cutting
 from workbench.torch.pipelines.costs import Cost, measured
 from workbench.torch.pipelines.layers import Layers, initialize, mode, release
-from workbench.torch.pipelines.plan import Layout, Plan
+from workbench.torch.pipelines.plan import Layout, Plan, cut, in_flight
 
 
 def cost(seconds=1.0, saved=10, held=8, **changes):
@@ -61,9 +60,9 @@ def test_no_other_cuts_have_a_smaller_largest_share(seed, schedule):
     forbidden = {3, 6}
 
     def kept(stage):
-        return cutting.in_flight(schedule, stage, 3, 4)
+        return in_flight(schedule, stage, 3, 4)
 
-    found = cutting.cut(costs, 3, kept, 4, forbidden)
+    found = cut(costs, 3, kept, 4, forbidden)
 
     others = [(0, a, b) for a, b in itertools.combinations(set(range(1, 9)) - forbidden, 2)]
     assert largest(costs, found, kept, 4) == pytest.approx(min(largest(costs, cuts, kept, 4) for cuts in others))

@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import eigh, qr, svd
 
+from workbench.ml.algebra.memory_limits import UNASKED, Limit
 from workbench.ml.algebra.row_slices import refuse_overflow, upper
 from workbench.ml.algebra.sums import COUNTED, about_mean, join_triangles
 from workbench.ml.engine.parts import Parts, Passes
-from workbench.ml.memory_guard import UNASKED, Limit
 
 _Array = NDArray[np.float64]
 

@@ -20,10 +20,10 @@ from workbench.ml.algebra.equations import (
     solver,
     units_of,
 )
+from workbench.ml.algebra.memory_limits import UNASKED, Limit
 from workbench.ml.algebra.row_slices import upper
 from workbench.ml.algebra.sums import about_mean, join_triangles
 from workbench.ml.engine.parts import Parts, Passes, weighed
-from workbench.ml.memory_guard import UNASKED, Limit
 
 _Array = NDArray[np.float64]
 

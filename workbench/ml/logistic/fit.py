@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 
 from workbench.errors import InvalidRequest
 from workbench.ml.algebra.equations import solver
+from workbench.ml.algebra.memory_limits import UNASKED, Limit
 from workbench.ml.algebra.newton import newton
 from workbench.ml.algebra.row_slices import upper
 from workbench.ml.engine.parts import Parts, weighed
-from workbench.ml.memory_guard import UNASKED, Limit
-from workbench.ml.scores import classes_of_both
+from workbench.ml.labels import classes_of_both
 
 if TYPE_CHECKING:
     from scipy.optimize import OptimizeResult

@@ -13,7 +13,7 @@ from scipy.special import log_softmax
 
 from workbench.ml.algebra.row_slices import Products
 from workbench.ml.checks import FindsNonFinite, checked
-from workbench.ml.scores import classes_of, codes_of
+from workbench.ml.labels import classes_of, codes_of
 
 _Array = NDArray[Any]
 

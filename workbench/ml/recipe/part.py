@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from workbench.ml.checks import Checks, weights
 from workbench.ml.engine.parts import Parts, Passes, weighed
+from workbench.ml.labels import classes_of, classes_of_both, codes_of
 from workbench.ml.recipe.statistics import Amounts, Groups, Sample, Spread, Statistics, join
-from workbench.ml.scores import classes_of, classes_of_both, codes_of
 from workbench.text import count
 
 _Array = NDArray[Any]

@@ -9,7 +9,8 @@ from typing import Any
 import torch
 from torch.nn import functional as F  # noqa: N812  (its name in PyTorch's documents)
 
-from workbench.torch.spatial.layout import AXIS, Kernel, Plan, adaptive
+from workbench.torch.spatial.exchange import AXIS
+from workbench.torch.spatial.layout import Kernel, Plan, adaptive
 from workbench.torch.spatial.strip import CannotSplitError, Strip, rule
 from workbench.torch.spatial.sums import stacked, total
 from workbench.torch.spatial.windowed import Convolution, Recomputed, windowed

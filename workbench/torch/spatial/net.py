@@ -9,7 +9,8 @@ import torch
 
 from workbench.errors import InvalidRequest
 from workbench.torch.buffers import array, flat, write
-from workbench.torch.spatial.layout import AXIS, bounds
+from workbench.torch.spatial.exchange import AXIS
+from workbench.torch.spatial.layout import bounds
 from workbench.torch.spatial.strip import Net, Strip
 from workbench.torch.spatial.sums import averaged
 from workbench.torch.spatial.windowed import redivided

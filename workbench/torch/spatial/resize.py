@@ -10,7 +10,8 @@ from typing import Any
 import torch
 
 from workbench.torch.spatial.convolution import applied, numbers, of_images
-from workbench.torch.spatial.layout import AXIS, Part, Plan, Window
+from workbench.torch.spatial.exchange import AXIS
+from workbench.torch.spatial.layout import Part, Plan, Window
 from workbench.torch.spatial.strip import CannotSplitError, Strip, rule
 from workbench.torch.spatial.windowed import Rows, redivided
 

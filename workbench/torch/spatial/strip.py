@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from workbench.errors import InvalidRequest
-from workbench.torch.spatial.layout import AXIS, bounds
+from workbench.torch.spatial.exchange import AXIS
+from workbench.torch.spatial.layout import bounds
 from workbench.torch.spatial.windowed import whole
 
 if TYPE_CHECKING:

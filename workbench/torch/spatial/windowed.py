@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.autograd.function import once_differentiable
 
-from workbench.torch.spatial.layout import Exchange, Part, Plan, Window, bounds
+from workbench.torch.spatial.exchange import Exchange
+from workbench.torch.spatial.layout import Part, Plan, Window, bounds
 
 if TYPE_CHECKING:
     from mpi4py import MPI
