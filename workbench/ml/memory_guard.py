@@ -16,7 +16,7 @@ from workbench.ml.algebra.sums import COUNTED
 from workbench.ml.engine.dask_parts import group_size
 from workbench.ml.engine.select import chosen, serves_calls
 from workbench.placement import pinning, sources
-from workbench.session.current_client import current_client
+from workbench.session.current import current_client
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
