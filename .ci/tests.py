@@ -21,12 +21,15 @@ from pathlib import Path
 _PYTEST = tomllib.loads(Path(__file__).parents[1].joinpath("pyproject.toml").read_text())["tool"]["pytest"]
 # A second `-m` takes the place of the one in pyproject.toml.
 EVERY_DAY = _PYTEST["ini_options"]["addopts"][-1]
-# What runs in an environment, and the folders that have such tests: the others need not be collected.
+# What runs in an environment, and the paths that have such tests: what the others import need not be loaded.
+FLAVORED = [str(file) for file in Path("tests/cluster").glob("test_*.py") if "mpi_flavor" in file.read_text()]
 RUNS = {
     ".venv": ([], ["tests"]),
-    ".venv-mpich": (["-m", f"mpi_flavor and {EVERY_DAY}"], ["tests/mpi", "tests/cluster"]),
+    ".venv-mpich": (["-m", f"mpi_flavor and {EVERY_DAY}"], ["tests/mpi", *sorted(FLAVORED)]),
 }
 SLOWEST = 10
+# Kept after the run: the seconds of each test of each environment, the slowest first.
+TIMES = Path("build/times.json")
 # The status of a pytest that has found nothing to run: what was named has no tests for the other MPI.
 NO_TESTS = 5
 # Ends with its parent, however that ends.
@@ -67,6 +70,7 @@ def main() -> int:
     seconds: Counter[tuple[str, str]] = Counter()
     broken = []
     began = time.monotonic()
+    TIMES.parent.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory() as folder, beside(given.busy):
         times = Path(folder, "times.json")
         for round_ in range(1, given.rounds + 1):
@@ -80,7 +84,8 @@ def main() -> int:
                     broken.append(f"round {round_} in {environment}: pytest ended with status {status}")
     if outcomes["skipped"] and "WORKBENCH_REQUIRE_SLURM" in os.environ:
         broken.append(f"{outcomes['skipped']} tests were skipped, here where all have to run; -ra above says why")
-    print(f"\nthe {SLOWEST} slowest tests, seconds in all:")
+    TIMES.write_text(json.dumps([[round(taken, 1), *test] for test, taken in seconds.most_common()], indent=0))
+    print(f"\nthe {SLOWEST} slowest tests, seconds in all; {TIMES} has all of them:")
     for (environment, test), taken in seconds.most_common(SLOWEST):
         print(f"{taken:7.1f} {environment} {test}")
     print(*broken, sep="\n", end="\n" if broken else "")
