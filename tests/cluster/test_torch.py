@@ -22,7 +22,8 @@ from workbench import place, run_on_ranks, spmd
 from workbench.errors import InvalidRequest
 from workbench.torch import fit, predict
 
-pytestmark = pytest.mark.mpi_flavor
+# What the libraries of MPI can do differently: collectives, messages, groups, and the end of a call that is inside MPI.
+ON_EVERY_MPI = pytest.mark.mpi_flavor
 
 # Of the failures and interrupts of trainings; and seconds within which all ranks are back from one: two in
 # `make test-long`, where nothing else runs.
@@ -40,6 +41,7 @@ def works(client):
     return run_on_ranks(total, client=client, timeout=DEADLINE) == [6] * 4
 
 
+@ON_EVERY_MPI
 @SIZES
 @pytest.mark.parametrize("dtype", torched.DTYPES)
 def test_every_collective_of_torch_does_what_numpy_does(client4, size, dtype, device):
@@ -53,6 +55,7 @@ def test_large_tensors_of_a_gpu_are_reduced_by_pieces(client4):
     on_parts(client4, 4, torched.large, device="cuda")
 
 
+@ON_EVERY_MPI
 @SIZES
 def test_messages_objects_groups_and_coalesced_calls_work(client4, size, device):
     versions = on_parts(client4, size, torched.others, device=device)
@@ -67,11 +70,13 @@ def test_losses_of_data_parallel_training_are_those_of_one_process(client4, size
         assert one[-1] < one[0] / 2
 
 
+@ON_EVERY_MPI
 def test_two_models_train_in_one_step_in_groups_of_their_own(client4):
     for many, one in run_on_ranks(torched.two_models, client=client4):
         np.testing.assert_allclose(many, one, atol=1e-12, rtol=0)
 
 
+@ON_EVERY_MPI
 def test_a_training_listens_at_no_port(client4):
     for before, within in run_on_ranks(torched.listening, client=client4):
         assert before == within
@@ -140,6 +145,7 @@ def test_what_cannot_be_is_refused_in_words_on_all_ranks(client4, what, said):
     assert works(client4)
 
 
+@ON_EVERY_MPI
 def test_collectives_of_tensors_that_do_not_fit_are_refused(client4):
     for rank, said in enumerate(run_on_ranks(torched.unfitting, client=client4)):
         ends = {
@@ -162,20 +168,24 @@ def test_collectives_of_tensors_that_do_not_fit_are_refused(client4):
         assert {name: words[-len(ends[name]) :] for name, words in said.items()} == ends
 
 
+@ON_EVERY_MPI
 def test_an_exchange_may_have_its_input_as_output(client4):
     assert run_on_ranks(torched.to_itself, client=client4) == [
         [rank, 10 + rank, 20 + rank, 30 + rank] for rank in range(4)
     ]
 
 
+@ON_EVERY_MPI
 def test_a_program_may_destroy_its_groups(client4):
     assert run_on_ranks(torched.destroyed, client=client4) == [[4.0**6] * 2] * 4
 
 
+@ON_EVERY_MPI
 def test_a_message_may_be_sent_without_a_wait(client4):
     assert run_on_ranks(torched.unawaited, client=client4) == [[7.0]] * 4
 
 
+@ON_EVERY_MPI
 def test_a_mean_of_short_numbers_is_taken_before_it_is_rounded(client4):
     assert run_on_ranks(torched.large_mean, client=client4) == [[60_000.0] * 3] * 4
 
@@ -195,6 +205,7 @@ def test_a_module_without_weights_predicts(client4):
     assert predict(torch.nn.Softmax(1), X, client=client4).compute().tolist() == [[0.5, 0.5]] * 8
 
 
+@ON_EVERY_MPI
 def test_a_message_of_torch_has_a_timeout(client4):
     said = run_on_ranks(torched.slow_message, client=client4)[0][0]
     assert "a message of torch.distributed did not arrive" in said
@@ -207,6 +218,7 @@ def trains(client):
     return True
 
 
+@ON_EVERY_MPI
 def test_a_rank_that_raises_in_backward_ends_the_training_and_the_next_trains_50_times_of_50(
     client4, tmp_path, record_property
 ):
@@ -222,6 +234,7 @@ def test_a_rank_that_raises_in_backward_ends_the_training_and_the_next_trains_50
     assert slowest < BACK_WITHIN
 
 
+@ON_EVERY_MPI
 @pytest.mark.parametrize(
     ("function", "args"),
     [(torched.train_until, ("raises", None)), (torched.set_up_late, (2,)), (torched.set_up_for_ever, ())],

@@ -46,7 +46,6 @@ def of_odd_ranks(comm, X, y):
     return (X, y) if comm.rank % 2 else (X[:0], y[:0])
 
 
-@pytest.mark.mpi_flavor
 def test_ranks_without_rows_take_part_in_a_training(client4):
     X, numbers = torched.blobs()
     rows, labels = of_odd_ranks(*place(X, NAMES[numbers], client=client4))
@@ -66,7 +65,6 @@ def test_fewer_rows_than_ranks_are_refused_with_their_number(client4):
         NeuralNetRegressor(double, validation=None).fit(rows, labels)
 
 
-@pytest.mark.mpi_flavor
 @pytest.mark.parametrize("weighted", [False, True])
 def test_a_classifier_on_ranks_is_that_of_one_process(client4, weighted, device):
     X, numbers = torched.blobs()
@@ -160,7 +158,6 @@ def resumed_on(comm, ranks, path, epochs):
     return train(part, torched.net(), plan, X, y)[1]
 
 
-@pytest.mark.mpi_flavor
 def test_a_fit_of_four_ranks_goes_on_with_two_and_then_with_one(client4, tmp_path):
     X, y = place(*torched.blobs(), client=client4)
     path = str(tmp_path / "run.pt")

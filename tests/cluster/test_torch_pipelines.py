@@ -115,8 +115,7 @@ def trains(client):
     return losses[0] == pytest.approx(losses[1], abs=1e-12)
 
 
-@pytest.mark.mpi_flavor
-@pytest.mark.parametrize("schedule", ["1f1b", "bidirectional"])
+@pytest.mark.parametrize("schedule", [pytest.param("1f1b", marks=pytest.mark.mpi_flavor), "bidirectional"])
 def test_a_stage_that_raises_in_backward_ends_the_training_and_the_next_call_trains(client4, tmp_path, schedule):
     with pytest.raises(ValueError, match="a bad layer") as caught:
         run_on_ranks(
@@ -127,7 +126,6 @@ def test_a_stage_that_raises_in_backward_ends_the_training_and_the_next_call_tra
     assert trains(client4)
 
 
-@pytest.mark.mpi_flavor
 def test_what_the_loss_raises_comes_as_it_is(client4):
     with pytest.raises(ZeroDivisionError, match="a bad loss") as caught:
         run_on_ranks(pipelined.raises_forward, client=client4, timeout=2 * DEADLINE)

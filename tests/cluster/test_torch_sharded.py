@@ -15,8 +15,7 @@ from workbench.errors import InvalidRequest
 from workbench.torch import load_sharded
 
 
-@pytest.mark.mpi_flavor
-@pytest.mark.parametrize("way", ["fsdp", "tp", "both"])
+@pytest.mark.parametrize("way", ["fsdp", "tp", pytest.param("both", marks=pytest.mark.mpi_flavor)])
 def test_a_divided_model_has_the_losses_of_ddp_and_a_quarter_of_its_bytes_on_each_rank(client4, way, device):
     def trained(way):
         options = {"device": device, "client": client4, "timeout": 4 * DEADLINE}
@@ -43,7 +42,6 @@ def test_a_weight_that_layers_share_is_divided_and_remains_one(client4):
         assert change > 0.05  # of both uses, by the first step of Adam
 
 
-@pytest.mark.mpi_flavor
 @pytest.mark.parametrize(("way", "ways"), [("fsdp", ("fsdp", "fsdp")), ("both", ("tp", "ddp"))], ids=["fsdp", "both"])
 def test_weights_divided_among_four_ranks_are_loaded_by_two_by_one_and_here(client4, tmp_path, way, ways, device):
     def trained(ranks, how, folder, steps):
@@ -60,7 +58,6 @@ def test_weights_divided_among_four_ranks_are_loaded_by_two_by_one_and_here(clie
         torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-5)
 
 
-@pytest.mark.mpi_flavor
 def test_a_rank_that_cannot_write_ends_the_save_on_all_ranks_and_the_former_checkpoint_is_loaded(client4, tmp_path):
     def trained(fails=None):
         function = partial(divided.continued, fails=fails)

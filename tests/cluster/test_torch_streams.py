@@ -38,7 +38,7 @@ def streams(parquet):
     return functools.partial(stream, parquet[COLUMNS], parquet["label"])
 
 
-@pytest.mark.parametrize("window", [1, pytest.param(5, marks=pytest.mark.mpi_flavor), 16])
+@pytest.mark.parametrize("window", [1, 5, 16])
 def test_losses_of_a_frame_in_parquet_are_those_of_rows_in_memory(client4, streams, window):
     X, y = place(*torched.blobs(), client=client4)
     options = {"epochs": 2, "size": 24, "shuffle": None}
@@ -87,7 +87,6 @@ def test_every_row_of_a_stream_is_in_a_batch_of_each_epoch(client4, shuffle, win
     assert (epochs[0] == epochs[1]) == (shuffle is None)
 
 
-@pytest.mark.mpi_flavor
 def test_an_error_in_a_chunk_ends_the_call_with_the_chunk_and_the_next_call_works(client4):
     X = da.arange(64, chunks=8).map_blocks(streamed.failing, 51, meta=NUMBERS)
     with pytest.raises(ValueError, match="row 51 is bad") as caught:
@@ -116,7 +115,6 @@ def waiting(ranks):
     return {(rank, "the computing of chunks") for rank in range(ranks)}
 
 
-@pytest.mark.mpi_flavor
 def test_chunks_wait_for_a_task_that_runs_and_overtake_tasks_that_wait(client4, tmp_path):
     running, queued = tmp_path / "running", tmp_path / "queued"
     workers = client4.scheduler_info(n_workers=-1)["workers"]
@@ -136,7 +134,6 @@ def test_chunks_wait_for_a_task_that_runs_and_overtake_tasks_that_wait(client4, 
     client4.gather([*first, *later])
 
 
-@pytest.mark.mpi_flavor
 def test_a_cell_reads_a_stream_and_may_leave_it(client4):
     code = "from support import streamed\nstreamed.first_rows(comm, lazy, 8)"
     result = cells.run(code, {"lazy": stream(da.arange(64, chunks=8))}, client=client4, values=True)
