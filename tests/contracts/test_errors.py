@@ -6,11 +6,11 @@ import ast
 from pathlib import Path
 
 import pytest
+from support.sources import trees
 
 from workbench import errors, hints
 
 ROOT = Path(__file__).parents[2]
-FILES = sorted((ROOT / "workbench").rglob("*.py"))
 OURS = {name for name, kind in vars(errors).items() if isinstance(kind, type) and issubclass(kind, Exception)}
 # What takes a text apart, or looks for something in it.
 READS = {"endswith", "find", "index", "partition", "removeprefix", "removesuffix", "rpartition", "rsplit", "split"} | {
@@ -62,7 +62,7 @@ def test_a_line_that_reads_an_error_is_found(line):
 
 
 def test_no_code_reads_the_words_of_an_error():
-    found = [(path.relative_to(ROOT), line) for path in FILES for line in _read(ast.parse(path.read_text("utf-8")))]
+    found = [(path.relative_to(ROOT), line) for path, tree in trees().items() for line in _read(tree)]
 
     assert found == []
 

@@ -17,8 +17,8 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from support.patience import DEADLINE
+from support.sources import PACKAGE, trees
 
-PACKAGE = Path(__file__).parents[2] / "workbench"
 # Packages that only the command and users import.
 WINGS = {"bench", "lab", "ml", "torch", "tune"}
 
@@ -65,8 +65,7 @@ def imports(tree: ast.AST, *, in_function: bool = False) -> list[tuple[str, bool
 @pytest.fixture(scope="module")
 def imported() -> list[tuple[Path, str, bool, int]]:
     """Return every import of the package: the module, and what `imports` returns of it."""
-    paths = PACKAGE.rglob("*.py")
-    return [(path, *found) for path in paths for found in imports(ast.parse(path.read_text(encoding="utf-8")))]
+    return [(path, *found) for path, tree in trees().items() for found in imports(tree)]
 
 
 def is_in(path: Path, places: tuple[str, ...]) -> bool:
@@ -90,8 +89,8 @@ def test_lazy_collections_are_persisted_in_one_place():
     """Dask's ``persist`` returns dataframes with partitions that were not computed."""
     found = {
         path.relative_to(PACKAGE).as_posix()
-        for path in PACKAGE.rglob("*.py")
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        for path, tree in trees().items()
+        for node in ast.walk(tree)
         if (isinstance(node, ast.Attribute) and node.attr == "persist" and ast.unparse(node.value) != "sources")
         or (isinstance(node, ast.alias) and node.name == "persist")
     }
@@ -100,8 +99,8 @@ def test_lazy_collections_are_persisted_in_one_place():
 
 def test_no_interpreter_that_the_package_starts_searches_modules_in_the_folder_of_the_user_first():
     lines = {}
-    for path in PACKAGE.rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
+    for path, tree in trees().items():
+        for node in ast.walk(tree):
             if isinstance(node, ast.List | ast.Tuple):
                 for program, option in itertools.pairwise(map(ast.unparse, [*node.elts, ast.Constant("none")])):
                     if program in {"sys.executable", "self.python"}:
@@ -271,9 +270,9 @@ def cleanups(tree):
 def test_no_second_cancellation_skips_what_a_finally_awaits():
     found = [
         f"{path.relative_to(PACKAGE)}:{node.lineno}: {ast.unparse(node)}"
-        for path in PACKAGE.rglob("*.py")
+        for path, tree in trees().items()
         if path.name != "cancellation.py"
-        for statement in cleanups(ast.parse(path.read_text()))
+        for statement in cleanups(tree)
         for node in ast.walk(statement)
         if isinstance(node, ast.AsyncWith | ast.AsyncFor)
         or (isinstance(node, ast.Await) and not ast.unparse(node).startswith("await run_to_end("))

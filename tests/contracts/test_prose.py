@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support.sources import trees
 
 from benchmarks import BENCHES as OF_DEVELOPERS
 from workbench.bench import BENCHES
@@ -19,9 +20,6 @@ from workbench.metrics import schema
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("**/*.md"))]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
-# Packages of workbench/ and folders of extension/src, whose messages are checked too.
-PACKAGES = sorted(file.parent.name for file in (ROOT / "workbench").glob("*/__init__.py"))
-FOLDERS = sorted(folder.name for folder in (ROOT / "extension" / "src").iterdir() if folder.is_dir())
 TRANSLATED = re.compile(r"trans\.(?:__|_n)\(\s*(['\"`])(.*?)(?<!\\)\1", re.DOTALL)
 # Mean words of a sentence, at most.
 MEAN = 16
@@ -85,9 +83,9 @@ def sentences(text: str) -> list[str]:
     return [sentence for sentence in found if len(sentence.split()) > 2]
 
 
-def messages(file: Path) -> Iterator[str]:
+def messages(tree: ast.Module) -> Iterator[str]:
     """Yield what users read of a module: the texts of `raise` and of `help=`."""
-    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+    for node in ast.walk(tree):
         parts: list[ast.AST] = [node] if isinstance(node, ast.Raise) else []
         parts += [word.value for word in getattr(node, "keywords", []) if word.arg in {"help", "hint"}]
         for part in parts:
@@ -102,12 +100,11 @@ def hits(text: str) -> list[str]:
     return [better for pattern, better in BANNED.items() if re.search(pattern, plain, re.IGNORECASE)]
 
 
-@pytest.mark.parametrize("package", PACKAGES)
-def test_messages_of_a_package_have_no_banned_phrase(package):
-    files = sorted((ROOT / "workbench").glob(f"{package}/**/*.py"))
-    found = {f"{file.name}: {text}": hits(text) for file in files for text in messages(file) if hits(text)}
+def test_messages_have_no_banned_phrase():
+    found = {
+        f"{file}: {text}": better for file, tree in trees().items() for text in messages(tree) if (better := hits(text))
+    }
 
-    assert files, f"{package} is a package"
     assert found == {}
 
 
@@ -126,31 +123,28 @@ def test_what_generated_pages_show_has_no_banned_phrase():
     assert {text: hits(text) for text in of_tables() if hits(text)} == {}
 
 
-@pytest.mark.parametrize("folder", FOLDERS)
-def test_translated_texts_of_a_folder_have_no_banned_phrase(folder):
-    files = sorted((ROOT / "extension" / "src" / folder).glob("*.ts*"))
+def test_translated_texts_have_no_banned_phrase():
+    files = sorted((ROOT / "extension" / "src").glob("*/**/*.ts*"))
     texts = [text for file in files for _, text in TRANSLATED.findall(file.read_text(encoding="utf-8"))]
 
-    assert files, f"{folder} is a folder"
+    assert texts
     assert {text: hits(text) for text in texts if hits(text)} == {}
 
 
-@pytest.mark.parametrize("page", [*PAGES, *NOTEBOOKS], ids=lambda page: str(page.relative_to(ROOT)))
-def test_a_page_has_no_banned_phrase(page):
-    text = prose(page)
+def test_pages_have_no_banned_phrase():
     found = [
-        f"{page.name}: {line.strip()!r}: write {better}"
+        f"{page.relative_to(ROOT)}: {line.strip()!r}: write {better}"
+        for page in (*PAGES, *NOTEBOOKS)
+        for line in prose(page).splitlines()
         for pattern, better in BANNED.items()
-        for line in text.splitlines()
         if re.search(pattern, line, re.IGNORECASE)
     ]
 
     assert found == []
 
 
-@pytest.mark.parametrize("page", [*PAGES, *NOTEBOOKS], ids=lambda page: str(page.relative_to(ROOT)))
-def test_a_table_has_a_header_row(page):
-    assert HEADLESS.findall(written(page)) == []
+def test_tables_have_a_header_row():
+    assert [str(page.relative_to(ROOT)) for page in (*PAGES, *NOTEBOOKS) if HEADLESS.search(written(page))] == []
 
 
 @pytest.mark.parametrize("name", ["README.md", "docs/guide.md"])

@@ -13,10 +13,11 @@ from typing import Any
 
 import pytest
 
-# The tests of each of these folders stay in one process: they share a Slurm, the worlds of one size, a JupyterLab.
-TOGETHER = ("slurm", "mpi", "browser")
+# The tests of each of these folders stay in one process: they share a Slurm, the worlds of one size, a JupyterLab, the
+# syntax trees of the package.
+TOGETHER = ("slurm", "mpi", "browser", "contracts")
 # How the paths below `tests` begin of what takes longest, in the order to start: then the processes end together.
-LONGEST = (*TOGETHER, "cluster/test_torch", "cluster")
+LONGEST = ("slurm", "mpi", "browser", "cluster/test_torch", "cluster")
 _SEED = "WORKBENCH_TEST_SEED"
 
 
