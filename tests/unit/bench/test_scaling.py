@@ -44,11 +44,6 @@ def test_what_the_cores_allow_is_the_best_that_ranks_without_a_core_of_their_own
     assert [scaling.best("weak", ranks, 4) for ranks in (1, 2, 4, 8)] == [1, 1, 1, 2]
 
 
-def test_only_numbers_of_ranks_that_share_cores_are_marked():
-    assert [scaling.note(ranks, 2) for ranks in (1, 2, 4)] == ["", "", "2 cores: 4 ranks share them"]
-    assert scaling.note(2, 1) == "1 core: 2 ranks share it"
-
-
 def test_scaling_sums_up_where_each_rank_has_a_core_and_the_most_memory_over_what_is_stated():
     summary = scaling.summarize(list(rows()), 3)
 

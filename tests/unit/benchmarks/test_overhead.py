@@ -12,7 +12,6 @@ import workbench.ml
 from benchmarks import overhead
 from workbench.bench import arms, measuring
 from workbench.bench.bare_fits import Order
-from workbench.bench.report import Report
 from workbench.errors import InvalidRequest, WorkbenchError
 from workbench.launch.mpi_library import MPI
 
@@ -100,16 +99,6 @@ def test_results_that_differ_by_more_than_rounding_end_the_bench():
         WorkbenchError, match=r"logistic by dask came to another result than the first fit, apart by 0\.5"
     ):
         arms.require_same(order, "dask", 9, expected + 0.5, expected)
-
-
-def test_a_report_of_the_overhead_is_drawn_with_a_name_and_a_unit_on_every_axis(tmp_path):
-    drawn = overhead.plot(Report("overhead", {"cores": 2}, list(rows()), overhead.summarize(list(rows()))))
-
-    drawn.savefig(tmp_path / "overhead.png")
-    assert len(drawn.axes) == 4
-    for panel in drawn.axes:
-        assert panel.get_xlabel()
-        assert panel.get_ylabel()
 
 
 def test_names_of_ml_are_loaded_when_they_are_used_and_others_are_refused():

@@ -14,7 +14,6 @@ from benchmarks import contests, peers
 from benchmarks.contests import DAAL, DASK, DASK_ML, HEAT, OURS, UNSCALED, Contest
 from benchmarks.peer_data import DATA
 from workbench.bench import measuring
-from workbench.bench.report import Report
 from workbench.errors import WorkbenchError
 from workbench.launch.mpi_library import MPI
 
@@ -110,11 +109,3 @@ def test_processes_that_are_halted_go_on_afterwards():
         child.communicate(os.linesep.encode())
 
     assert child.returncode == 0
-
-
-def test_a_report_of_the_peers_is_drawn_with_a_name_and_a_unit_on_every_axis(tmp_path):
-    drawn = peers.plot(Report("peers", {"cores": 2}, ALL, peers.summarize(ALL)))
-
-    drawn.savefig(tmp_path / "peers.png")
-    assert len(drawn.axes) == 6
-    assert all(panel.get_xlabel() and panel.get_ylabel() for panel in drawn.axes)

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import matplotlib as mpl
 import psutil
 import pytest
 from support.processes import until
@@ -8,7 +7,6 @@ from support.processes import until
 from benchmarks import training
 from benchmarks.nets import BATCHES, GLOO, LOADER, OURS
 from benchmarks.parameter_server import SERVER
-from workbench.bench.report import Report
 from workbench.errors import WorkbenchError
 
 TIMES = {
@@ -42,15 +40,6 @@ def test_training_sums_up_the_ratios_of_each_round_and_of_the_lowest_times():
         assert summary[f"mlp_workbench{ending}_lowest_ms"] == 10.0
     assert (summary["mlp_vs_gloo_target"], summary["mlp_vs_server_target"]) == (1.15, 1.8)
     assert not any(name.startswith("small") for name in summary)
-
-
-def test_training_draws_a_panel_for_each_comparison(tmp_path):
-    measured = rows(0, 2)
-    drawn = training.plot(Report("training", {"ranks": 2}, measured, training.summarize(measured)))
-
-    drawn.savefig(tmp_path / "bench.png")
-    assert len(drawn.axes) == 2 * 4
-    assert drawn.axes[4].get_title(loc=mpl.rcParams["axes.titlelocation"]) == "mlp, busy: gloo / workbench = 1.50"
 
 
 @pytest.mark.parametrize("other", [1.1, float("nan")])
