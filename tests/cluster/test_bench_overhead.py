@@ -30,6 +30,7 @@ def _run(*words):
     return overhead.run(parser.parse_args(words))
 
 
+@pytest.mark.long
 def test_overhead_fits_both_models_on_both_engines_and_in_bare_mpi():
     report = _run("--rounds=1", "--starts=1", "--iterations=2", "--iteration-ms=1")
 

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import argparse
 
+import pytest
+
 from benchmarks import contests, peers
 
 
+@pytest.mark.long
 def test_the_decomposition_of_dask_comes_to_the_same_error_and_takes_turns_with_ours(monkeypatch):
     monkeypatch.setattr(peers, "find_spec", {}.get)
     parser = argparse.ArgumentParser()

@@ -90,7 +90,8 @@ def test_a_bare_cluster_that_cannot_start_shows_why_and_leaves_nothing(started_h
     assert started_here() == []
 
 
-@pytest.mark.parametrize("number", [pytest.param(signal.SIGINT, marks=pytest.mark.long), signal.SIGTERM])
+@pytest.mark.long
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_ctrl_c_and_sigterm_end_everything_that_apps_has_started(number):
     words = [sys.executable, "-m", "benchmarks", "apps", "--plain-only"]
     with subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True) as command:
@@ -119,6 +120,7 @@ def test_collectives_measures_all_operations_for_both_kinds_of_data_prints_json_
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.long
 def test_collectives_measures_other_kinds_of_buffers():
     report = _run(collectives, "--sizes=8,512KiB", "--seconds=0.01", "--buffers=torch")
 
@@ -153,7 +155,14 @@ def test_collectives_measures_torch_against_mpi():
     assert report.summary["all_reduce_large_ratio"] > 0
 
 
-@pytest.mark.parametrize("kind", ["bytes", "memoryview", "torch", pytest.param("cuda", marks=pytest.mark.gpu)])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        *(pytest.param(kind, marks=pytest.mark.long) for kind in ("bytes", "memoryview")),
+        "torch",
+        pytest.param("cuda", marks=pytest.mark.gpu),
+    ],
+)
 def test_transport_measures_other_kinds_of_buffers(kind):
     report = _run(transport, "--sizes=64,2MiB", "--rounds=1", f"--buffers={kind}")
 
