@@ -30,7 +30,7 @@ def data(classes, rows=600, features=7, seed=3):
 
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
-@accepted_by_scikit_learn(LogisticRegression(), LogisticRegression(solver="newton-cg"))
+@accepted_by_scikit_learn(LogisticRegression())
 def test_scikit_learn_accepts_it(estimator, check):
     check(estimator)
 
