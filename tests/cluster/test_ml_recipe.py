@@ -51,7 +51,7 @@ def arrays():
     return da.from_array(FLIGHTS.to_numpy(dtype=object), chunks=(300, 2)), da.from_array(LATE.to_numpy(), chunks=300)
 
 
-@pytest.mark.parametrize("engine", [pytest.param("mpi", marks=pytest.mark.mpi_flavor), "dask"])
+@pytest.mark.parametrize("engine", ["mpi", "dask"])
 @pytest.mark.parametrize(
     "given",
     [

@@ -139,7 +139,6 @@ def works(client):
     return run_on_ranks(total, client=client, timeout=DEADLINE) == [6] * 4
 
 
-@pytest.mark.mpi_flavor
 def test_a_rank_that_raises_in_backward_ends_the_training_and_the_next_call_works(client4, tmp_path):
     with pytest.raises(ValueError, match="a bad gradient") as caught:
         run_on_ranks(stripped.train_until, "raises", 2, str(tmp_path / "step"), client=client4, timeout=2 * DEADLINE)
