@@ -158,8 +158,8 @@ def test_collectives_measures_torch_against_mpi():
 @pytest.mark.parametrize(
     "kind",
     [
-        *(pytest.param(kind, marks=pytest.mark.long) for kind in ("bytes", "memoryview")),
-        "torch",
+        "bytes",
+        *(pytest.param(kind, marks=pytest.mark.long) for kind in ("memoryview", "torch")),
         pytest.param("cuda", marks=pytest.mark.gpu),
     ],
 )
