@@ -84,7 +84,8 @@ def main() -> int:
                     broken.append(f"round {round_} in {environment}: pytest ended with status {status}")
     if outcomes["skipped"] and "WORKBENCH_REQUIRE_SLURM" in os.environ:
         broken.append(f"{outcomes['skipped']} tests were skipped, here where all have to run; -ra above says why")
-    TIMES.write_text(json.dumps([[round(taken, 1), *test] for test, taken in seconds.most_common()], indent=0))
+    lines = [json.dumps([round(taken, 1), *test]) for test, taken in seconds.most_common()]
+    TIMES.write_text("[" + ",\n".join(lines) + "]\n")
     print(f"\nthe {SLOWEST} slowest tests, seconds in all; {TIMES} has all of them:")
     for (environment, test), taken in seconds.most_common(SLOWEST):
         print(f"{taken:7.1f} {environment} {test}")
