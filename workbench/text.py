@@ -1,4 +1,4 @@
-"""Texts of times, counts, exit codes and tables, and the arguments of a line that a user types."""
+"""Texts of times, counts and tables, the words of a typed line, and foreign text made safe to show."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from jupyter_server.serverapp import ServerApp
 from tornado.web import RequestHandler
 from traitlets.config import Config
 
-from workbench.lab.server import blocking_files, dashboards
+from workbench.lab.server import dashboards, survey
 
 
 class Forbids(Authorizer):
@@ -41,7 +41,7 @@ def main(base, token, module, folder, given):
     faulthandler.enable()
     dashboards.MODULE = module
     patience, settings = json.loads(given)
-    blocking_files._PATIENCE = patience or blocking_files._PATIENCE
+    survey._PATIENCE = patience or survey._PATIENCE
     config = Config()
     config.ServerApp.authorizer_class = Forbids
     config.ServerApp.base_url = base

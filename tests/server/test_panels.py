@@ -15,10 +15,10 @@ import pytest
 from server.running import panels_of
 from support.processes import DEADLINE, gone, kill, line_of, until
 
-from workbench import dashboard
 from workbench.deploy import registry
 from workbench.errors import LaunchError, StartError, StartTimeout
 from workbench.host import node_dirs
+from workbench.lab import dashboard
 from workbench.lab.server import dashboards
 from workbench.lab.server.dashboards import DashboardProcesses
 

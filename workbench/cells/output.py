@@ -1,4 +1,4 @@
-"""The output of a cell that ran on many ranks, as a notebook shows it: equal outputs of several ranks once."""
+"""The output and the result of a cell that ran on many ranks: equal outputs of several ranks once."""
 
 from __future__ import annotations
 

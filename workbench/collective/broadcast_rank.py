@@ -1,4 +1,8 @@
-"""A broadcast on a rank: receive the upload, prepare, join the ``MPI_Bcast``, keep the object."""
+"""A broadcast on a rank: receive the upload, prepare, join the ``MPI_Bcast``, keep the object.
+
+Each piece is an ``Ibcast`` that is tested with a cancel flag: a blocking call would never return when a rank that
+takes part does not answer.
+"""
 
 from __future__ import annotations
 

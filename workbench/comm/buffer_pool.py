@@ -1,4 +1,4 @@
-"""Aligned memory for large messages, which is reused when nothing references it.
+"""Aligned memory for large messages, reused when nothing references it: the one pool of this process.
 
 Fresh memory costs one page fault per page, which halves the speed of a transfer. So a message leases a slab, and the
 slab returns to the pool when the last array, view or frame on the slab is deleted.
@@ -8,6 +8,8 @@ ctypes array, so every view of the memory holds the lease. The token is an array
 The garbage collector does not track arrays, so only the reference count ends a token. If the collector tracked the
 token, it would call the weak reference when it detects a cycle, and a ``__del__`` in that cycle could still resurrect
 the memory.
+
+The timer runs only while the pool holds memory, so an idle process does not poll.
 """
 
 from __future__ import annotations

@@ -1,8 +1,12 @@
-"""Listeners that limit the time, the files and the number of connections without the cluster's certificate.
+"""Listeners that limit connections without the cluster's certificate, and the connector of ``tls://``.
 
 Any user of the node can connect to a port. A connection of distributed's own listener waits for the TLS handshake
 without a deadline, until the process has no files left for clients with the key, and each failure is logged. Each
 handshake takes time of the process, so other users of the host get few of them.
+
+For a peer that ends before the handshake Tornado raises ValueError, which distributed takes for a malformed address: a
+client stops trying to reach its scheduler, logs a traceback, and raises the error once more when the client is closed.
+`RetryingTLSConnector` reports a lost connection instead.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""World and rank of this process, for the transport."""
+"""World and rank of this process, for the transport, and its messages per peer."""
 
 from __future__ import annotations
 

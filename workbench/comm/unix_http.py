@@ -1,7 +1,9 @@
-"""Dask's HTTP servers on Unix sockets.
+"""Dask's HTTP servers on Unix sockets, and the bridge to them through a Dask connection.
 
 Each Dask scheduler and worker binds an HTTP port, also with ``dashboard=False``, which serves logs and task names
 without authentication. On a shared node every user could read them, so the port becomes a socket file of mode 0600.
+
+The connection uses the TLS of the scheduler, so the bridge needs no port, and requires the cluster's certificate.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The jobs of a cluster and the command lines of its worlds, from its record."""
+"""The jobs of a cluster, the command lines of its worlds and their Dask settings, from its record."""
 
 from __future__ import annotations
 

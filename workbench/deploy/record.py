@@ -1,4 +1,4 @@
-"""The record of a cluster, a value that is written to disk and sent to clients."""
+"""The record of a cluster, a value that is written to disk and sent to clients, and the lease of its folder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether MPI can send from the memory of a GPU, as the library reports: a wrong attempt would end the process."""
+"""The GPUs of this process and of a world, and whether MPI can send from their memory."""
 
 from __future__ import annotations
 

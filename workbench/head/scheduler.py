@@ -1,4 +1,4 @@
-"""The Dask scheduler of the head."""
+"""The Dask scheduler of the head, and the log of requests that change the cluster."""
 
 from __future__ import annotations
 

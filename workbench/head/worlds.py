@@ -1,4 +1,4 @@
-"""Starts, watches, restarts, adds and removes the MPI worlds of a cluster."""
+"""Starts, watches, restarts, adds and removes the MPI worlds of a cluster, one change at a time."""
 
 from __future__ import annotations
 

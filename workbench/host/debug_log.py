@@ -1,4 +1,4 @@
-"""The log at level debug: processes, command lines and answers of schedulers, requests to the head, without secrets.
+"""The log at level debug: commands of schedulers, processes and requests to the head, without secrets.
 
 Code that starts a process calls `started` and `ended`. Without the variable nothing is formatted, no handler of a
 request is wrapped, and no process imports `logging` for this log. The standard error of a process of Jupyter's server

@@ -1,4 +1,4 @@
-"""Log files on a disk that may be full: what does not fit is lost, and the process goes on."""
+"""Log files on a disk that may be full, and the output of this process since a moment."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The launchers by name, and the default launcher."""
+"""The launchers by name, the default launcher, and the poller of all jobs of this process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Parsers for the output of squeue, sacct, sinfo and sbatch; pure functions."""
+"""Parsers for the output of squeue, sacct, sinfo and sbatch, and Slurm's reasons in words; pure functions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""The thread that samples this rank twice per second, also while the rank is in MPI or in a long task."""
+"""The thread that samples this rank twice per second, and the clock of the head.
+
+The method is that of Cristian (Probabilistic clock synchronization, Distributed Computing 3, 1989): the answer with the
+shortest round trip is the most accurate one; its error is at most half of the round trip.
+"""
 
 from __future__ import annotations
 

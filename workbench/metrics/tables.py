@@ -1,4 +1,4 @@
-"""Metrics in the text format of OpenMetrics 1.0 (openmetrics.io), which Prometheus and others read."""
+"""Metrics as tidy frames, a row for each observation, and in the text format of OpenMetrics 1.0 (openmetrics.io)."""
 
 from __future__ import annotations
 

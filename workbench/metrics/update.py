@@ -1,4 +1,4 @@
-"""The answer of the head to a request for metrics: all that is new since the last request, and the state now."""
+"""The answer of the head to a request for metrics: what is new, the state now, and the cost of each call and cell."""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""The head's state of the ranks of one world: the last samples, and totals."""
+"""The head's state of the ranks of one world: the last samples, totals, and the times that ranks waited.
+
+The wait time of a rank lasts from its entry to the last entry of a rank, or to its own exit if that is earlier: a rank
+may leave before the last rank enters, like the root of a broadcast. The measurement itself delays no rank. The
+times of nodes are corrected to the clock of the head; see `workbench.metrics.sampler`.
+"""
 
 from __future__ import annotations
 

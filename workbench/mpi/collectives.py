@@ -1,4 +1,10 @@
-"""Cancelable collective operations on buffers."""
+"""Cancelable collective operations on buffers, also on large ones, for which the blocking call is faster.
+
+The non-blocking counterpart of a large operation is some percent slower, and does not use the hardware of some
+networks. But a blocking call with different arguments on the ranks may never return. So the ranks compare the
+signatures of the call. If all are equal, with arrays that mpi4py and MPI accept, they make the call, and otherwise post
+the counterpart. An Allreduce between ranks of one node is made by `shared_reduction`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,10 @@
-"""The place of this process in its MPI world, if it is a rank."""
+"""The place of this process in its MPI world, the threads of a rank that run calls and cells, and the abort.
+
+The *SPMD thread* runs SPMD calls. It initializes MPI, so it may call MPI at any thread level;
+with MPI_THREAD_FUNNELED or SERIALIZED no other thread may. Because it is a separate thread, an SPMD call does
+not wait for a free task slot of the Dask worker, and cannot deadlock with tasks. The *main thread*
+waits for the end of the worker, and becomes the IPython engine for the first cell.
+"""
 
 from __future__ import annotations
 

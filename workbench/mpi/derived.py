@@ -1,4 +1,4 @@
-"""Communicators derived from the communicator of a call, which frees them."""
+"""Communicators derived from that of a call, `Spawn`, and the buffer of buffered sends: what ends with a call."""
 
 # ruff: noqa: N802  (the names are mpi4py's)
 from __future__ import annotations

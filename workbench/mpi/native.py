@@ -1,4 +1,4 @@
-"""Passes blocks and the communicator of a rank to C and C++ code, with `ctypes`.
+"""Compiles C and C++ code with the MPI of this process, and passes blocks and the communicator to it (`ctypes`).
 
 ::
 
@@ -15,6 +15,10 @@
 
 C code uses the memory of the block itself, without a copy. MPI calls in C code cannot be canceled, unlike calls of the
 communicator in Python.
+
+``mpicc`` or ``mpicxx`` is searched beside the MPI library, then on the path, and its ``mpi.h`` must be of the same
+MPI, because handles of different MPIs are not compatible. Libraries are kept in a private folder. Their names contain a
+hash of all inputs, so each library is compiled one time.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Cancelable reductions of pickled objects, in pairs of ranks and with as many rounds as in mpi4py."""
+"""Cancelable collective operations and reductions on pickled objects."""
 
 # ruff: noqa: D102  (names and documentation are mpi4py's)
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Allreduce between ranks of one node through memory that they share.
+"""Allreduce between ranks of one node: by parts, and through memory that the ranks share.
 
 Each rank copies its array into slots of the shared memory, piece by piece, and reduces the pieces of all ranks from
 there. Between few ranks each rank reduces whole pieces, so that a reduction has one wait; between more ranks each one
@@ -8,6 +8,11 @@ Architectures: Optimized Shared Memory Collectives*, 2008).
 A wait sleeps on a futex of the rank that is late, so that the kernel wakes the rank at once, also beside other programs
 that keep the cores busy. Counters and data are ordered by x86-64, which makes the stores of a core visible in their
 order; other processors may not, so `create` returns None there.
+
+Reduce-scatter and allgather move the fewest bytes (R. Rabenseifner, *Optimization of Collective Reduction
+Operations*, 2004, section 3). Both are non-blocking operations here, so the wait is cancelable, and leaves the core to
+other programs. Within a node they are as fast as the blocking Allreduce of the MPI library. Between nodes the library
+knows the network.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Tasks that run on one rank and nowhere else.
+"""Tasks that run on one rank and nowhere else, and the wait for their results.
 
 Notes
 -----

@@ -1,4 +1,4 @@
-"""One block per rank that stays on its rank.
+"""One block per rank that stays on its rank, and the reduction of the results of all ranks in one order.
 
 `place` converts a collection into one block per rank (or per node), `blocks` returns the futures of the blocks, and
 `map_blocks` calls a function on each block, on the rank of the block.

@@ -1,4 +1,4 @@
-"""Pure functions on the rows of a rank: cut and join NumPy arrays and pandas frames, contiguous and aligned.
+"""Pure functions on the rows of a rank: cut and join arrays, frames and CSR matrices, contiguous and aligned.
 
 Each call loads this module on the ranks, so the functions for frames load pandas.
 """

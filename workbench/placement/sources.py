@@ -1,4 +1,11 @@
-"""Sources of placed collections: `inspect_collection`, then `persist`, then `build_blocks`."""
+"""Sources of placed collections: `inspect_collection`, then `persist`, then `build_blocks`.
+
+Notes
+-----
+Dask reads several small Parquet files in one task if only some columns are used. Its ``persist`` returns the dataframe
+with the partitions of before this optimization, some of which have no value (dask#12488). No other module calls
+``persist``.
+"""
 
 from __future__ import annotations
 

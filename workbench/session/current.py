@@ -1,4 +1,4 @@
-"""The IPython of this process, usually the kernel of a notebook, if one exists."""
+"""The Dask client, the Dask worker and the notebook that this process has at present."""
 
 from __future__ import annotations
 

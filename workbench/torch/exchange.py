@@ -1,4 +1,4 @@
-"""Which rows a rank has in each batch, and the exchange that brings them there."""
+"""Which rows a rank has in each batch, of placed blocks or of a stream, and the exchange that brings them there."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The process group of torch.distributed on a communicator of MPI."""
+"""The process group of torch.distributed on a communicator of MPI, and the operations that are under way."""
 
 from __future__ import annotations
 

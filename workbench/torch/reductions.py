@@ -1,4 +1,4 @@
-"""Reductions of tensors over the ranks, of every type of elements.
+"""Reductions of tensors over the ranks, of every type of elements, and by pieces for memory of a GPU.
 
 MPI reduces the numbers that NumPy has. Of bfloat16, float16 and the real types of 8 bits MPI knows nothing, and an
 operation of our own would abort the world when it fails: there each rank gets the same part of every tensor as bytes,

@@ -1,4 +1,8 @@
-"""Checkpoints of models that are divided among ranks, which any number of ranks loads."""
+"""Checkpoints of models that are divided among ranks, which any number of ranks loads, and their manifest.
+
+A checkpoint is a folder with ``manifest.json`` and an inner folder, which the manifest names. The replacement of the
+manifest makes another inner folder the current one, in one step.
+"""
 
 from __future__ import annotations
 

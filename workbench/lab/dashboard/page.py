@@ -1,4 +1,4 @@
-"""The base of all pages."""
+"""The base of all pages, and Dask's dashboard in a page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The session of one browser: a page, its controls, and the view."""
+"""The session of one browser: a page, its controls, the view, and what the browser has received."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Colors and font of the dashboard, light and dark, and the assets that use them."""
+"""Colors and font of the dashboard, light and dark, the colors of a heat map, and the assets that use them."""
 
 from __future__ import annotations
 

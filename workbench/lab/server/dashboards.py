@@ -1,4 +1,7 @@
-"""The processes of the dashboards: one per cluster, started for the first viewer, ended after the last one."""
+"""The pages of clusters, and the processes of dashboards: one per cluster, from the first viewer to the last.
+
+Sockets come from the registry alone; no part of a request is ever used as a path, a host or a port.
+"""
 
 from __future__ import annotations
 

@@ -20,6 +20,8 @@ from workbench.cancellation import run_to_end
 from workbench.errors import LaunchError
 from workbench.host import debug_log
 
+logger = logging.getLogger("WorkbenchExtension")
+"""Has the name of the extension's class, so that Jupyter sets the handlers, format and level of the server's log."""
 # Seconds between two polls for the end of a process, and for the end of a killed process.
 _LOOK, _KILLED = 0.05, 10.0
 # Exit codes of `env` if it could not run the program.
@@ -232,7 +234,3 @@ class BackgroundTasks:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
-
-
-logger = logging.getLogger("WorkbenchExtension")
-"""Has the name of the extension's class, so that Jupyter sets the handlers, format and level of the server's log."""

@@ -1,4 +1,4 @@
-"""Snapshots of the registry for browsers; a scan reads only the records that have changed."""
+"""Snapshots of the registry for browsers, also if its file server hangs; a scan reads what has changed."""
 
 from __future__ import annotations
 

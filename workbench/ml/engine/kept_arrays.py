@@ -1,4 +1,4 @@
-"""Arrays that the parts of a fit leave on their ranks, as placed Dask arrays.
+"""Arrays that the parts of a fit leave on their ranks, as placed Dask arrays, and a model applied to blocks.
 
 A part leaves arrays in its process, and a pinned Dask task per block takes them over. They stay on the rank for as long
 as the placed array exists, even if the block of the rows is released.

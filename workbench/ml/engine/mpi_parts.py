@@ -1,8 +1,10 @@
-"""The parts of a model's data on the ranks of an MPI communicator, one each.
+"""The parts of a model's data on the ranks of an MPI communicator, and the function of a rank in a fit.
 
 Rank 0 runs the algorithm: it broadcasts each request to the other ranks and reduces the results of the parts. These are
 the two halves of an ``MPI_Allreduce``, and rank 0 alone decides about the next step. If each rank decided, different
 processors might round differently, and ranks would wait for ever for a rank that ends one iteration earlier.
+
+Ranks load this module and the modules of a task, and load scikit-learn and pandas only where an algorithm needs them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Progress of a fit, from the process of its algorithm to the process that waits for the fit, and to dashboards."""
+"""Progress of a fit: from the process of its algorithm to dashboards, to lines of output and to the user's callback."""
 
 from __future__ import annotations
 

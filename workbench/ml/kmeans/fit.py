@@ -1,4 +1,4 @@
-"""Fit of K-means on parts: the best of several runs."""
+"""Fit of K-means on parts: first centers, Lloyd's iterations, and the best of several runs."""
 
 from __future__ import annotations
 

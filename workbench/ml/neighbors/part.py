@@ -1,4 +1,4 @@
-"""The computations of a nearest-neighbor search on one block."""
+"""The computations of a nearest-neighbor search on one block, and distances of queries and rows."""
 
 from __future__ import annotations
 

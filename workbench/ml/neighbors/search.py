@@ -1,4 +1,8 @@
-"""The two searches, for the nearest rows and for all rows within a radius, and the join of results of several parts."""
+"""The two searches, for the nearest rows and within a radius: on parts, in a ring of ranks, and as a graph.
+
+Some queries of each rank visit all ranks in turn, with their result so far. All ranks search at the same time, each for
+the queries that visit it. So the memory and the messages of a rank do not depend on the number of ranks.
+"""
 
 from __future__ import annotations
 

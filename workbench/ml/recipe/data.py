@@ -1,4 +1,4 @@
-"""The data of a recipe: in this process, lazy, or on ranks."""
+"""The data of a recipe, in this process, lazy, or on ranks, and the folds of its rows."""
 
 from __future__ import annotations
 

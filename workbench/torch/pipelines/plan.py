@@ -1,4 +1,4 @@
-"""The plan of a pipeline: its stages, where they run, and what each of their ranks holds."""
+"""The plan of a pipeline: where layers are cut into stages, where these run, and what each of their ranks holds."""
 
 from __future__ import annotations
 

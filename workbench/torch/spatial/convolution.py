@@ -1,4 +1,4 @@
-"""Rules of convolutions."""
+"""Rules of convolutions and poolings."""
 
 # ruff: noqa: D103, PLR0917  (the functions and their arguments are those of PyTorch)
 from __future__ import annotations
