@@ -21,21 +21,21 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "workbench"
 WINGS = {"lab", "ml", "tune", "torch", "bench"}
-# Measure: limit and target.
+# Measure: limit and target. A walk varies by a few files: a thread may begin its work before or after the request.
 LIMITS = {
-    "lines of the core": (0, 31000),
-    "lines in all": (0, 54000),
-    "modules of the core": (0, 165),
-    "modules in all": (0, 330),
-    "doors above four, in all packages": (0, 0),
-    "names that wings take from the core": (0, 40),
-    "private attributes that tests read": (0, 60),
-    "sentences that tests match": (0, 200),
-    "files of a start": (0, 70),
-    "files of a call": (0, 32),
-    "files of a cell": (0, 32),
-    "files of a number": (0, 22),
-    "files of a stop": (0, 45),
+    "lines of the core": (40000, 31000),
+    "lines in all": (67700, 54000),
+    "modules of the core": (196, 165),
+    "modules in all": (364, 330),
+    "doors above four, in all packages": (61, 0),
+    "names that wings take from the core": (150, 40),
+    "private attributes that tests read": (488, 60),
+    "sentences that tests match": (776, 200),
+    "files of a start": (106, 70),
+    "files of a call": (47, 32),
+    "files of a cell": (47, 32),
+    "files of a number": (39, 22),
+    "files of a stop": (71, 45),
 }
 # Threads that sample all the time, and are part of no request.
 SAMPLING = {"metrics/sampler.py", "metrics/node_reporter.py", "metrics/shared_slots.py", "metrics/activity.py"}
