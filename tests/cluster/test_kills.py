@@ -28,12 +28,12 @@ from workbench.launch.mpiexec import has_ulfm
 
 
 @pytest.fixture(params=[True, False], ids=["forked", "by themselves"])
-def template(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Ranks are forked from a template, or import by themselves."""
+def template(request: pytest.FixtureRequest) -> Iterator[bool]:
+    """Whether ranks are forked from a template, or import by themselves."""
     import dask
 
     with dask.config.set({"workbench.template": request.param}):
-        yield
+        yield request.param
 
 
 @pytest.mark.mpi_flavor
@@ -68,8 +68,9 @@ def _is_in_c(pid: int) -> bool:
 
 
 @pytest.mark.mpi_flavor
-@pytest.mark.usefixtures("template")
-def test_after_a_killed_rank_the_others_go_on_and_after_a_killed_mpiexec_their_world_starts_again() -> None:
+def test_after_a_killed_rank_the_others_go_on_and_after_a_killed_mpiexec_their_world_starts_again(
+    template: bool,
+) -> None:
     with MPICluster(2, quiet=True, memory="400MiB") as cluster, Client(cluster) as client:
         _end_task_by_its_memory(cluster, client)
         victim = cluster.ranks[1]

@@ -17,7 +17,6 @@ ON_RANKS = {
         "mpi.native",
         "placement.layout",
         "placement.place",
-        "placement.reduce",
         "torch.averaging",
         "torch.context",
         "torch.estimators",

@@ -9,6 +9,12 @@ import torch
 
 from workbench.errors import InvalidRequest
 from workbench.torch.buffers import array, flat, write
+from workbench.torch.spatial import (  # noqa: F401  (modules with rules)
+    convolution,
+    elementwise,
+    normalization,
+    resize,
+)
 from workbench.torch.spatial.exchange import AXIS
 from workbench.torch.spatial.layout import bounds
 from workbench.torch.spatial.strip import Net, Strip
