@@ -24,7 +24,7 @@ WINGS = {"lab", "ml", "tune", "torch", "bench"}
 # Measure: limit and target. A walk varies by a few files: a thread may begin its work before or after the request.
 LIMITS = {
     "lines of the core": (40000, 31000),
-    "lines in all": (67700, 54000),
+    "lines in all": (67750, 54000),
     "modules of the core": (196, 165),
     "modules in all": (364, 330),
     "doors above four, in all packages": (61, 0),
