@@ -40,8 +40,9 @@ if TYPE_CHECKING:
 _FURTHER = 4
 # Seconds for a rank to report where it is; and for ranks that have not returned.
 _WHERE, _WHERE_STUCK = 2.0, 0.3
-# Seconds for the ranks to return from an import, which they do not interrupt; see `workbench.collective.rank_call`.
-_IMPORT = 5.0
+# Seconds for the ranks to return from an import and from an operation of a `Communicator`, which end by themselves, but
+# late on a busy machine; see `workbench.collective.rank_call`.
+_RETURN = 5.0
 # Seconds for the scheduler to notice a loss that MPI has reported.
 _LOSS = 30.0
 
@@ -247,10 +248,13 @@ class CollectiveCall:
         """Block further calls until all ranks have returned."""
         members = {rank: self._members.ranks[rank] for rank in outcomes.running}
         places = await whereabouts(self._scheduler, self._world.index, members, _WHERE_STUCK)
-        # Ranks that have left the call are about to answer, and an import leaves the call at its end.
-        importing = {rank for rank, place in places.items() if place and place.get("importing")}
-        if leaving := [outcomes.futures[rank] for rank, place in places.items() if place is None or rank in importing]:
-            await asyncio.wait(leaving, timeout=_IMPORT if importing else self.grace)
+        # Ranks that have left the call are about to answer.
+        left = {rank for rank, place in places.items() if place is None}
+        returning = {
+            rank for rank, place in places.items() if place and (place.get("importing") or place.get("operation"))
+        }
+        if leaving := [outcomes.futures[rank] for rank in left | returning]:
+            await asyncio.wait(leaving, timeout=_RETURN if returning else self.grace)
         if stuck := outcomes.running:
             places = {rank: places.get(rank) for rank in stuck}
             reason = f"{positions.describe(places)}, and cannot be interrupted"

@@ -49,19 +49,24 @@ class Broken:
         return await self._call._break_off(self._outcomes)
 
 
-async def test_a_call_is_over_when_its_ranks_have_returned_from_their_imports():
-    call = Broken(ERROR, {"importing": True})
+@pytest.mark.parametrize("where", [{"importing": True}, {"operation": "Barrier"}])
+async def test_a_call_is_over_when_its_ranks_have_returned_from_what_ends_by_itself(where):
+    call = Broken(ERROR, where)
     asyncio.get_running_loop().call_later(0.1, call.rank1.set_result, {"ended": "rank 0 failed"})
 
     assert (await call.end())["others"] == ""
     assert call.world.broken == {}
 
 
-async def test_a_rank_that_does_not_return_from_an_import_is_named(monkeypatch):
-    monkeypatch.setattr(head, "_IMPORT", 0.0)
-    call = Broken(ERROR, {"importing": True})
+@pytest.mark.parametrize(
+    ("where", "words"),
+    [({"importing": True}, "importing a module at f.py:3, and"), ({"operation": "Barrier"}, "in Barrier for 0 s, and")],
+)
+async def test_a_rank_that_does_not_return_is_named(monkeypatch, where, words):
+    monkeypatch.setattr(head, "_RETURN", 0.0)
+    call = Broken(ERROR, where)
 
-    assert "But rank 1 is importing a module at f.py:3, and" in (await call.end())["others"]
+    assert f"But rank 1 is {words}" in (await call.end())["others"]
     assert list(call.world.broken) == [1]
 
 
