@@ -40,8 +40,7 @@ if TYPE_CHECKING:
 _FURTHER = 4
 # Seconds for a rank to report where it is; and for ranks that have not returned.
 _WHERE, _WHERE_STUCK = 2.0, 0.3
-# Seconds for the ranks to return from an import and from an operation of a `Communicator`, which end by themselves, but
-# late on a busy machine; see `workbench.collective.rank_call`.
+# Seconds for ranks whose code ends by itself to return, also on a busy machine; see `workbench.collective.rank_call`.
 _RETURN = 5.0
 # Seconds for the scheduler to notice a loss that MPI has reported.
 _LOSS = 30.0
@@ -248,13 +247,14 @@ class CollectiveCall:
         """Block further calls until all ranks have returned."""
         members = {rank: self._members.ranks[rank] for rank in outcomes.running}
         places = await whereabouts(self._scheduler, self._world.index, members, _WHERE_STUCK)
-        # Ranks that have left the call are about to answer.
-        left = {rank for rank, place in places.items() if place is None}
-        returning = {
-            rank for rank, place in places.items() if place and (place.get("importing") or place.get("operation"))
-        }
-        if leaving := [outcomes.futures[rank] for rank in left | returning]:
-            await asyncio.wait(leaving, timeout=_RETURN if returning else self.grace)
+        # Ranks that have left the call are about to answer; an import and an operation of a `Communicator` end soon.
+        returning = [
+            outcomes.futures[rank]
+            for rank, place in places.items()
+            if place is None or place.get("importing") or place.get("operation")
+        ]
+        if returning:
+            await asyncio.wait(returning, timeout=_RETURN)
         if stuck := outcomes.running:
             places = {rank: places.get(rank) for rank in stuck}
             reason = f"{positions.describe(places)}, and cannot be interrupted"

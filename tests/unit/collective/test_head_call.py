@@ -29,7 +29,7 @@ def _impatient(monkeypatch):
 class Broken:
     """A call on two ranks of three, in which rank 0 has failed with `error`; `where` is the position of rank 1."""
 
-    def __init__(self, error: dict[str, Any], where: dict[str, Any]) -> None:
+    def __init__(self, error: dict[str, Any], where: dict[str, Any] | None) -> None:
         self.world, self._where = ready_world(ranks=3), where
         rank0, self.rank1 = [asyncio.get_running_loop().create_future() for _ in range(2)]
         rank0.set_result({"error": error})
@@ -42,14 +42,15 @@ class Broken:
         self._call._serial = 1
 
     async def where(self, *, tasks: bool) -> dict[str, Any]:
-        return {"answer": {"seconds": 0.0, "operation": None, "place": "f.py:3"} | self._where}
+        position = {"seconds": 0.0, "operation": None, "place": "f.py:3"}
+        return {"answer": None if self._where is None else position | self._where}
 
     async def end(self) -> Any:
         assert not await self._outcomes.wait()
         return await self._call._break_off(self._outcomes)
 
 
-@pytest.mark.parametrize("where", [{"importing": True}, {"operation": "Barrier"}])
+@pytest.mark.parametrize("where", [{"importing": True}, {"operation": "Barrier"}, None])
 async def test_a_call_is_over_when_its_ranks_have_returned_from_what_ends_by_itself(where):
     call = Broken(ERROR, where)
     asyncio.get_running_loop().call_later(0.1, call.rank1.set_result, {"ended": "rank 0 failed"})
@@ -60,7 +61,11 @@ async def test_a_call_is_over_when_its_ranks_have_returned_from_what_ends_by_its
 
 @pytest.mark.parametrize(
     ("where", "words"),
-    [({"importing": True}, "importing a module at f.py:3, and"), ({"operation": "Barrier"}, "in Barrier for 0 s, and")],
+    [
+        ({"importing": True}, "importing a module at f.py:3, and"),
+        ({"operation": "Barrier"}, "in Barrier for 0 s, and"),
+        (None, "idle, and"),
+    ],
 )
 async def test_a_rank_that_does_not_return_is_named(monkeypatch, where, words):
     monkeypatch.setattr(head, "_RETURN", 0.0)
