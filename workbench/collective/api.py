@@ -22,6 +22,8 @@ from workbench.mpi.context import is_in_call
 if TYPE_CHECKING:
     from distributed import Client
 
+    from workbench.collective.channel import OnEvent
+
 
 def run_on_ranks(
     fn: Callable[..., Any],
@@ -32,6 +34,7 @@ def run_on_ranks(
     ranks: Sequence[int] | None = None,
     timeout: float | str | None = None,
     limit: float | str | None = None,
+    on_event: OnEvent | None = None,
     **kwargs: Any,
 ) -> Any:
     """Call ``fn(comm, *args, **kwargs)`` on all ranks at the same time, and return the results.
@@ -63,6 +66,10 @@ def run_on_ranks(
     limit : int or str, optional
         Bytes, or a size such as ``"2 GiB"``: the maximum total size of the results that are sent to this process.
         Default: ``workbench.spmd.result-limit``.
+    on_event : callable, optional
+        Receives each `workbench.extension.Event` that the function sends with `workbench.extension.send` or
+        `workbench.extension.ask`, in the thread that called `run_on_ranks`. An error of `on_event` ends the call on all
+        ranks.
 
     Returns
     -------
@@ -106,7 +113,7 @@ def run_on_ranks(
     array([3., 4.])
     """
     options = {"client": client, "result": result, "world": world, "ranks": ranks, "timeout": timeout, "limit": limit}
-    return _call(fn, args, kwargs, **options).result()
+    return _call(fn, args, kwargs, **options, on_event=on_event).result()
 
 
 class SpmdFunction:
@@ -130,8 +137,18 @@ class SpmdFunction:
         """Return a method of an object; each rank gets a copy of the object."""
         return self if instance is None else SpmdFunction(MethodType(self._fn, instance), self._options)
 
-    def submit(self, *args: Any, **kwargs: Any) -> Future[Any]:
+    def submit(self, *args: Any, on_event: OnEvent | None = None, **kwargs: Any) -> Future[Any]:
         """Call the function on all ranks without a wait. ``cancel()`` of the future ends the call on all ranks.
+
+        Parameters
+        ----------
+        *args, **kwargs : object
+            Arguments of the function.
+        on_event : callable, optional
+            Receives each `workbench.extension.Event` that the function sends with `workbench.extension.send` or
+            `workbench.extension.ask`, in the thread of the future's callbacks. All events are handled before the future
+            has its result. An error of `on_event` ends the call on all ranks, and is the error of the future. Default:
+            that of `spmd`.
 
         Returns
         -------
@@ -140,15 +157,16 @@ class SpmdFunction:
             at the same time. Callbacks of the future run in a separate thread, in their order, and can make calls; at
             its end a program waits for the callbacks of calls that have ended.
         """
-        return _call(self, args, kwargs, **self._options).start()
+        options = self._options if on_event is None else {**self._options, "on_event": on_event}
+        return _call(self, args, kwargs, **options).start()
 
     def __reduce__(self) -> str | tuple[Any, ...]:
         # Like functions: by name if the ranks can import the name.
         name: str = self._fn.__qualname__
         if self.__module__ != "__main__" and _find(self.__module__, name) is self:
             return name
-        # On a rank the function is called with a communicator. A client cannot be pickled.
-        return SpmdFunction, (self._fn, {**self._options, "client": None})
+        # On a rank the function is called with a communicator. A client cannot be pickled, nor many an `on_event`.
+        return SpmdFunction, (self._fn, {**self._options, "client": None, "on_event": None})
 
 
 @overload
@@ -162,6 +180,8 @@ def spmd(
     ranks: Sequence[int] | None = None,
     timeout: float | str | None = None,
     limit: float | str | None = None,
+    name: str | None = None,
+    on_event: OnEvent | None = None,
 ) -> Callable[[Callable[..., Any]], SpmdFunction]: ...
 def spmd(
     fn: Callable[..., Any] | None = None,
@@ -173,6 +193,8 @@ def spmd(
     ranks: Sequence[int] | None = None,
     timeout: float | str | None = None,
     limit: float | str | None = None,
+    name: str | None = None,
+    on_event: OnEvent | None = None,
 ) -> SpmdFunction | Callable[[Callable[..., Any]], SpmdFunction]:
     """Decorate a function that runs on all ranks at the same time, with an MPI communicator as first argument.
 
@@ -180,8 +202,10 @@ def spmd(
     ----------
     fn : callable, optional
         The function. Without the function, `spmd` returns a decorator with the options.
-    client, result, world, ranks, timeout, limit : optional
+    client, result, world, ranks, timeout, limit, on_event : optional
         See `run_on_ranks`.
+    name : str, optional
+        Name of the calls in messages and on the dashboard. Default: the name of the function.
 
     Returns
     -------
@@ -197,7 +221,16 @@ def spmd(
     >>> mean(workbench.place(np.arange(8.0).reshape(4, 2)))
     array([3., 4.])
     """
-    options = {"client": client, "result": result, "world": world, "ranks": ranks, "timeout": timeout, "limit": limit}
+    options = {
+        "client": client,
+        "result": result,
+        "world": world,
+        "ranks": ranks,
+        "timeout": timeout,
+        "limit": limit,
+        "name": name,
+        "on_event": on_event,
+    }
     if fn is None:
         return lambda fn: SpmdFunction(fn, options)
     return SpmdFunction(fn, options)

@@ -17,7 +17,7 @@ from concurrent.futures import CancelledError, Future
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
-from workbench.collective import broadcast, protocol, serialize
+from workbench.collective import broadcast, channel, protocol, serialize
 from workbench.collective.operation import DisjointLock
 from workbench.collective.positions import StallDetector, label, labeled
 from workbench.collective.protocol import Answer
@@ -122,9 +122,10 @@ class _CallFuture(Future[Any]):
 
     def add_done_callback(self, fn: Callable[[Future[Any]], object]) -> None:
         # A reference from the callback to this object would be a cycle, and would keep the result.
-        super().add_done_callback(functools.partial(_CallFuture._call_later, fn=fn))
+        super().add_done_callback(functools.partial(_CallFuture.call_later, fn=fn))
 
-    def _call_later(self, fn: Callable[[Future[Any]], object]) -> None:
+    def call_later(self, fn: Callable[[Future[Any]], object]) -> None:
+        """Call a function in the thread of the callbacks, after the functions before."""
         with self._callbacks_lock:
             self._callbacks.append(fn)
             if self._callbacks_run:
@@ -164,6 +165,8 @@ class PendingCall:
         self._head = ClientHead(request.client, request.name)
         self._loop: asyncio.AbstractEventLoop = request.client.loop.asyncio_loop  # type: ignore[union-attr]
         self._started = self._sent = self._waits = False
+        # The error of `on_event`, which ends the call.
+        self._failure: BaseException | None = None
         self._news: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
         news = self._news  # a reference to this object would be a cycle, and would keep the broadcast arguments
         self.future.add_brief_callback(lambda _: news.put(None))
@@ -189,24 +192,47 @@ class PendingCall:
         task.add_done_callback(self._end)
 
     def _end(self, task: asyncio.Task[Any]) -> None:
-        error = None if task.cancelled() else task.exception()
         if task.cancelled():
             self.future.cancel()
-        if not self.future.set_running_or_notify_cancel():
-            return
-        if error is not None:
-            self.future.set_exception(error)
-        else:
-            self.future.set_result(task.result())
+        if self._request.on_event is None or self._waits:
+            self._set_outcome(task, self.future)
+        else:  # after the events
+            self.future.call_later(functools.partial(self._set_outcome, task))
 
-    def tell(self, news: Callable[[], object]) -> None:
-        """Have the thread that waits for the result call `news`. Thread-safe."""
-        self._news.put(news)
+    def _set_outcome(self, task: asyncio.Task[Any], future: Future[Any]) -> None:
+        if not future.set_running_or_notify_cancel():
+            return
+        error = task.exception()
+        if self._failure is not None:
+            if error is not None:
+                self._failure.add_note(str(error))
+            future.set_exception(self._failure)
+        elif error is not None:
+            future.set_exception(error)
+        else:
+            future.set_result(task.result())
+
+    def _deliver(self, handle: Callable[[], object]) -> None:
+        """Have the thread that waits for the result, or else the thread of the callbacks, handle an event."""
+        if self._waits:
+            self._news.put(handle)
+        else:
+            self.future.call_later(functools.partial(self._handle, handle))
+
+    def _handle(self, handle: Callable[[], object], future: Future[Any]) -> None:
+        if self._failure is not None or future.done():
+            return
+        try:
+            handle()
+        except BaseException as error:  # noqa: BLE001  (the error of the future)
+            self._failure = error
+            if not self._loop.is_closed():
+                self._loop.call_soon_threadsafe(self._cancel)
 
     def result(self) -> Any:
-        """Wait for the result, and return the result; call the functions of `tell` meanwhile.
+        """Wait for the result, and return the result; handle the events meanwhile.
 
-        Ctrl-C and an error of such a function end the call on all ranks.
+        Ctrl-C and an error of `on_event` end the call on all ranks.
         """
         self._waits = True
         try:
@@ -265,7 +291,9 @@ class PendingCall:
             left = await self._computed()
             watching = asyncio.ensure_future(self._watch())
             try:
-                answer = await self._send(left)
+                with channel.Listener(self._request, self._deliver) as listener:
+                    answer = await self._send(left)
+                    await listener.wait(answer.get("events", 0))
             except asyncio.CancelledError:
                 self._cancel()
                 raise

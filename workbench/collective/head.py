@@ -134,7 +134,7 @@ class CollectiveCall:
                 answer = await self._finish([future.result() for future in outcomes.futures.values()])
             else:
                 answer = await self._break_off(outcomes)
-            return {**answer, **_printed(outcomes)}
+            return {**answer, **_events_and_output(outcomes)}
         finally:
             drop_copies(self._scheduler, self._written(), f"spmd-{self._call}")
 
@@ -295,15 +295,19 @@ def keys_by_rank(name: str, keys: Sequence[Sequence[Key]], ranks: Iterable[int])
     return dict(zip(ranks, keys if len(keys) == len(ranks) else [keys[0]] * len(ranks), strict=True))
 
 
-def _printed(outcomes: Outcomes[protocol.Outcome]) -> protocol.Answer:
-    """Return the output of the ranks for the client."""
+def _events_and_output(outcomes: Outcomes[protocol.Outcome]) -> protocol.Answer:
+    """Return the number of the events and the output of the ranks for the client."""
     ended = {
         rank: future.result()
         for rank, future in outcomes.futures.items()
         if rank in outcomes.order and not future.exception()
     }
-    printed = [(rank, *outcome["printed"]) for rank, outcome in ended.items() if "printed" in outcome]
-    return {"printed": printed} if printed else {}
+    answer: protocol.Answer = {}
+    if printed := [(rank, *outcome["printed"]) for rank, outcome in ended.items() if "printed" in outcome]:
+        answer["printed"] = printed
+    if events := sum(outcome.get("events", 0) for outcome in ended.values()):
+        answer["events"] = events
+    return answer
 
 
 def _gone(keys: Sequence[Key], name: str) -> str:
@@ -365,7 +369,11 @@ class SpmdCalls:
             protocol.RUNNING: self.running,
             protocol.WHERE: self.where,
         }
-        self.stream_handlers: dict[str, Callable[..., None]] = {protocol.CANCEL: self.cancel}
+        self.stream_handlers: dict[str, Callable[..., None]] = {
+            protocol.CANCEL: self.cancel,
+            protocol.EVENT: self.event,
+            protocol.ANSWER: self.answer,
+        }
 
     async def call(self, **request: Unpack[protocol.Call]) -> protocol.Answer:
         """Run a call on all its ranks, and return the answer to the client."""
@@ -451,6 +459,16 @@ class SpmdCalls:
         else:
             # This request uses another connection than the call, and may arrive earlier.
             self._cancelled.add(call)
+
+    def event(self, worker: str, **event: Unpack[protocol.Event]) -> None:
+        """Forward an event of a rank to the client of the call, as an event of Dask that no other client receives."""
+        message = {"op": "event", "topic": protocol.EVENT, "event": (worker, event)}
+        self._scheduler.client_send(event["listener"], message)
+
+    def answer(self, client: str, **answer: Unpack[protocol.Answered]) -> None:
+        """Forward an answer to the rank that waits; a rank that was lost gets none."""
+        if answer["address"] in self._scheduler.stream_comms:
+            self._scheduler.worker_send(answer["address"], {"op": protocol.ANSWER, **answer})
 
     async def running(self, call: str, patience: float) -> dict[str, tuple[str, dict[int, Any]]]:
         """Return by identity the name of each call that has its turn, and the positions of the ranks of `call`.

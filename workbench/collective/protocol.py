@@ -27,6 +27,12 @@ GO = "workbench_spmd_go"
 SETTLE = "workbench_spmd_settle"
 KEEP = "workbench_spmd_keep"
 END = "workbench_spmd_end"
+# Of the head, for ranks, and of a client, for the head.
+EVENT = "workbench_spmd_event"
+# Of the head, for clients, and of a rank, for the head.
+ANSWER = "workbench_spmd_answer"
+LARGE = 1 << 20
+"""Bytes of a plain argument above which a broadcast sends the object; most bytes of an event, and of an answer."""
 
 # Of the head, for clients and for the rank that has taken an upload.
 BROADCAST = "workbench_broadcast"
@@ -63,6 +69,8 @@ class Work(TypedDict):
     """Parcel of the function, its arguments and the function that makes blocks; None: the last value is the parcel."""
     compares: bool
     """Whether the ranks compare the buffers of each collective operation."""
+    listener: str | None
+    """Identity of the client that receives the events; None if none does."""
 
 
 class Wanted(TypedDict):
@@ -122,6 +130,30 @@ class End(Id):
     """Reason, for people."""
 
 
+class Event(Id):
+    """`EVENT`: a value for the function `on_event` of a call. The head forwards the message and the address."""
+
+    listener: str
+    """Identity of the client that receives the event."""
+    rank: int
+    """Number of the rank in the communicator of the call."""
+    question: int | None
+    """Number of a question, for the answer; None for an event without an answer."""
+    contents: bytes
+    """Parcel of the value."""
+
+
+class Answered(Id):
+    """`ANSWER`: the answer to a question. The head forwards the message to the rank."""
+
+    address: str
+    """Address of the rank."""
+    question: int
+    """Number of the question."""
+    contents: bytes
+    """Parcel of the value."""
+
+
 class Error(TypedDict):
     """An error of a rank for the client; see `workbench.collective.serialize.pack_error`."""
 
@@ -161,6 +193,8 @@ class Outcome(TypedDict, total=False):
     messages: int
     """Balance of messages and collective operations; the sum over all ranks is a multiple of `KEYS` + 1 if each message
     was received, and all ranks have made as many collective operations."""
+    events: int
+    """Number of the events that the rank has sent; missing without events."""
     printed: tuple[str, int]
     """Output of the function, and bytes of output above the limit; missing without output."""
     kept: list[tuple[Key, int]]
@@ -181,6 +215,8 @@ class Answer(TypedDict, total=False):
     """The rank that failed."""
     others: str
     """Sentence about the other ranks."""
+    events: int
+    """Number of the events of all ranks that have ended; missing without events."""
     printed: list[tuple[int, str, int]]
     """Output of each rank that has any, as in `Outcome`, with the number of the rank."""
     world: int

@@ -72,7 +72,7 @@ class SpmdCalls:
                 protocol.KEEP: self.keep,
             }
         )
-        worker.stream_handlers[protocol.END] = self.end
+        worker.stream_handlers |= {protocol.END: self.end, protocol.ANSWER: self.answer}
 
     async def reserve(self, **request: Unpack[protocol.Reserve]) -> protocol.Ready:
         """Prepare a call."""
@@ -83,7 +83,7 @@ class SpmdCalls:
             raise CollectiveFailed("the call was cancelled.")
         work = request["work"]
         call = self._calls[id] = SpmdCall(id, work["name"], request["serial"], tuple(request["ranks"]))
-        call.watch.compares = work["compares"]
+        call.watch.compares, call.channel.listener = work["compares"], work["listener"]
         call.taken = {key: take(data, key) for key in keys}
         values = [call.taken[key] for key in keys]
         answer = await asyncio.wrap_future(self._context.spmd_thread.submit(call.unpack, work["contents"], values))
@@ -139,6 +139,11 @@ class SpmdCalls:
             if not call.running:
                 del self._calls[id]
                 call.take_made()
+
+    def answer(self, **answer: Unpack[protocol.Answered]) -> None:
+        """Pass an answer to the call that waits for it; the call may have ended."""
+        if call := self._calls.get(answer["call"]):
+            call.channel.take(answer["question"], answer["contents"])
 
     def where(self) -> dict[str, Any] | None:
         """Return the position of this rank in a call; None outside a call."""

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, ParamSpec, TypeVar, cast
 
-from workbench.collective import process_state, protocol, serialize
+from workbench.collective import channel, process_state, protocol, serialize
 from workbench.host.output import Written
 from workbench.metrics.call_stack import is_importing
 from workbench.mpi.call_state import RETURNED, CallCancelled, CallState
@@ -123,6 +123,7 @@ class SpmdCall(RankState):
 
     def __init__(self, id: str, name: str, serial: int, ranks: tuple[int, ...]) -> None:  # noqa: A002
         super().__init__(id, name, CallState())
+        self.channel = channel.Channel(id, self.watch)
         self.made: list[tuple[BlockMeta, Any]] = []
         """Blocks that the rank keeps if the call succeeds on all ranks."""
         # Whether the function has returned a value that can be sent or kept.
@@ -154,6 +155,8 @@ class SpmdCall(RankState):
         """Call the function, and return the outcome with the output of the function; arguments as of `_run`."""
         written = Written()
         outcome = process_state.restored(self._run, *args)
+        if self.channel.sent:
+            outcome["events"] = self.channel.sent
         if any(printed := written.take(_PRINTED // len(self._ranks))):
             outcome["printed"] = printed
         return outcome
@@ -177,6 +180,7 @@ class SpmdCall(RankState):
             try:
                 outcome = self._attend(self._call, communicators, self._ranks.index(rank), wanted)
             finally:
+                channel.leave()
                 comm_world.leave()
                 self._end_threads()
                 self._release()
@@ -192,6 +196,7 @@ class SpmdCall(RankState):
             shared = communicators.get(self._serial, self._ranks, self.watch.check)
         self._comm = comm = Communicator(shared, self.watch, _key(self.id))
         comm_world.enter(comm)
+        channel.enter(self.channel, number)
         self.watch.check()
         try:
             with without_copies():

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from workbench import config
 from workbench.collective import serialize
-from workbench.collective.protocol import Call, Work
+from workbench.collective.protocol import LARGE, Call, Work
 from workbench.collective.serialize import Placeholder
 from workbench.errors import InvalidRequest, did_you_mean
 from workbench.placement import from_results, inside, layout, pinning, rows, sources
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
 RESULTS = ("ranks", "root", "blocks")
 """Values of the option `result`."""
-LARGE = 1 << 20
-"""Bytes of a plain argument, or of the function with the other arguments, above which a broadcast sends the object."""
 # Bytes above which a function is refused, since it uses a large object by mistake.
 _TOO_LARGE = 1 << 30
 
@@ -51,6 +49,8 @@ class Request:
     """Futures to compute before the call, and to keep until the end of the call."""
     large: dict[int, Any]
     """Objects to broadcast before the call, by the number of the slot in `keys`."""
+    on_event: Callable[[Any], object] | None
+    """Receives the events of the call."""
 
     @property
     def call(self) -> str:
@@ -80,8 +80,9 @@ def request(
     timeout: float | str | None,
     ranks: Sequence[int] | None = None,
     name: str | None = None,
+    on_event: Callable[[Any], object] | None = None,
 ) -> Request:
-    """Return the request for a call; parameters as of `workbench.run_on_ranks`, and the name in messages.
+    """Return the request for a call; parameters as of `workbench.run_on_ranks`.
 
     Raises
     ------
@@ -131,7 +132,12 @@ def request(
         ) from error
     if contents is None:
         raise InvalidRequest(_too_large(function, name, nbytes))
-    work: Work = {"name": name, "contents": contents, "compares": config.switch("spmd.check-buffers")}
+    work: Work = {
+        "name": name,
+        "contents": contents,
+        "compares": config.switch("spmd.check-buffers"),
+        "listener": None if on_event is None else client.id,
+    }
     if nbytes > LARGE:
         large[len(columns)] = contents
         work["contents"] = None
@@ -157,6 +163,7 @@ def request(
         patience=config.seconds("spmd.watchdog"),
         needs=[future for column in columns for future in dict.fromkeys(column) if future],
         large=large,
+        on_event=on_event,
     )
 
 

@@ -23,6 +23,16 @@ _last = ""
 def current_client(client: Client | None = None) -> Client:
     """Return `client`, or the current one.
 
+    Parameters
+    ----------
+    client : distributed.Client, optional
+        A synchronous client that is connected. Default: the current client of Dask.
+
+    Returns
+    -------
+    distributed.Client
+        The client.
+
     Raises
     ------
     PlacementError

@@ -34,7 +34,7 @@ class Failing(PendingCall):
 
 def made(kind=Call):
     client = SimpleNamespace(loop=SimpleNamespace(asyncio_loop=asyncio.get_running_loop()))
-    return kind(SimpleNamespace(client=client, name="f"))
+    return kind(SimpleNamespace(client=client, name="f", on_event=None))
 
 
 async def test_the_future_of_a_call_does_not_keep_the_call_and_its_arguments():
