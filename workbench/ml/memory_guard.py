@@ -11,12 +11,12 @@ from dask.utils import format_bytes
 from distributed import system
 
 from workbench.errors import InvalidRequest
+from workbench.extension import current_client
 from workbench.ml.algebra.memory_limits import UNASKED, Limit
 from workbench.ml.algebra.sums import COUNTED
 from workbench.ml.engine.dask_parts import group_size
 from workbench.ml.engine.select import chosen, serves_calls
 from workbench.placement import pinning, sources
-from workbench.session.current import current_client
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -13,10 +13,10 @@ from dask.base import compute, is_dask_collection
 from distributed import Future
 
 from workbench.errors import PlacementError
+from workbench.extension import current_client
 from workbench.ml.frames import array_of, plain
 from workbench.placement import layout, pinning, rows, sources
 from workbench.placement.sources import materialize
-from workbench.session.current import current_client
 
 if TYPE_CHECKING:
     from distributed import Client

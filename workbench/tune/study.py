@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import functools
 import queue
 import threading
 import uuid
-import weakref
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from workbench.collective import serialize
+from workbench.collective.api import spmd
 from workbench.collective.broadcast import broadcast
-from workbench.collective.client import PendingCall
 from workbench.collective.positions import ranges
-from workbench.collective.request import LARGE, request
+from workbench.collective.protocol import LARGE
 from workbench.errors import (
     CollectiveFailed,
     CollectiveTimeout,
@@ -29,21 +27,19 @@ from workbench.errors import (
     PlacementError,
     RankLost,
 )
+from workbench.extension import current_client
 from workbench.placement import pinning
 from workbench.placement.globals import estimated_bytes
-from workbench.session.current import current_client
-from workbench.tune.trial import STOP, answer, failure, identity_of, run
+from workbench.tune.trial import STOP, run
 
 if TYPE_CHECKING:
     import optuna
     from distributed import Client
 
-# Seconds between two checks that the client is open.
-_LOOK = 5.0
-# Seconds for an event to return, and the number of events that are sent until one returns.
-_ECHO, _ECHOES = 0.25, 120
-# Seconds between two checks that the ranks of a group have returned from a trial.
-_RETURN = 1.0
+    from workbench.extension import Event, SpmdFunction
+
+# Seconds between two checks that the client is open, and that the ranks of a group have returned from a trial.
+_POLL_S, _RETURN_S = 5.0, 1.0
 
 
 def tune(
@@ -127,8 +123,7 @@ def tune(
     kwargs = {name: once(value) for name, value in kwargs.items()}
     options = {"client": client, "result": "root", "world": world, "limit": None, "timeout": timeout}
     tuning = _Tuning(client, study, (objective, args, kwargs), options, catch)
-    with tuning.listening():
-        tuning.run(trials, groups)
+    tuning.run(trials, groups)
     return study
 
 
@@ -139,11 +134,11 @@ class _Running:
     trial: optuna.Trial
     group: Mapping[int, str]
     """Addresses of the group, by rank."""
-    call: PendingCall
+    call: Future[Any]
 
 
 class _Tuning:
-    """The trials of one call of `tune`. Only `_heard` runs on another thread, the event loop of the client."""
+    """The trials of one call of `tune`. All work is done by the thread of `run`; callbacks of calls only queue it."""
 
     def __init__(
         self,
@@ -154,10 +149,8 @@ class _Tuning:
         catch: type[Exception] | tuple[type[Exception], ...],
     ) -> None:
         self._client, self._study, self._work, self._options, self._catch = client, study, work, options, catch
-        self._loop: asyncio.AbstractEventLoop = client.loop.asyncio_loop  # type: ignore[union-attr]
-        self._topic = f"workbench-tune-{uuid.uuid4().hex}"
-        self._news: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-        self._subscribed = threading.Event()
+        self._identity = uuid.uuid4().hex
+        self._work_due: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._running: dict[int, _Running] = {}
         self._free: deque[Mapping[int, str]] = deque()
         # Groups of which a rank has not returned from a trial.
@@ -165,37 +158,6 @@ class _Tuning:
         self._left = 0
         # The error of the group that was lost last.
         self._lost: Exception | None = None
-
-    @contextmanager
-    def listening(self) -> Iterator[None]:
-        """Receive the requests of trials in this context."""
-        # The client keeps its handlers, also after the end of the subscription.
-        this = weakref.ref(self)
-
-        def hear(event: tuple[float, Mapping[str, Any]]) -> None:
-            if (tuning := this()) is not None:
-                tuning._heard(event)  # noqa: SLF001  (of this class)
-
-        self._client.subscribe_topic(self._topic, hear)
-        try:
-            # The call of a trial has another connection, and may reach the head before the subscription.
-            for _ in range(_ECHOES):
-                self._client.log_event(self._topic, {"trial": None})
-                if self._subscribed.wait(_ECHO):
-                    break
-            else:
-                raise HeadUnreachable(f"the head sent no events of trials within {_ECHO * _ECHOES:g} s.")
-            yield
-        finally:
-            if self._client.status == "running":
-                self._client.unsubscribe_topic(self._topic)
-
-    def _heard(self, event: tuple[float, Mapping[str, Any]]) -> None:
-        message = event[1]
-        if message["trial"] is None:
-            self._subscribed.set()
-        else:
-            self._news.put(functools.partial(self._question, message["trial"], message["question"]))
 
     def run(self, trials: int, groups: Sequence[Mapping[int, str]]) -> None:
         """Run trials until all have ended."""
@@ -212,7 +174,7 @@ class _Tuning:
                     self._next()()
         finally:
             for running in self._running.values():
-                running.call.future.cancel()
+                running.call.cancel()
             for running in self._running.values():
                 with contextlib.suppress(Exception):  # of the storage; the first error is the cause
                     self._study.tell(running.trial, state=TrialState.FAIL, skip_if_finished=True)
@@ -222,45 +184,49 @@ class _Tuning:
     def _next(self) -> Callable[[], None]:
         while True:
             try:
-                return self._news.get(timeout=_LOOK)
+                return self._work_due.get(timeout=_POLL_S)
             except queue.Empty:
-                # If the loop of the client has ended, no event reports the end of the client.
-                if self._loop.is_closed() or not self._loop.is_running():
+                # No callback reports the end of the client.
+                if self._client.status == "closed":
                     raise HeadUnreachable("the client was closed while trials ran.") from None
 
     def _begin(self, group: Mapping[int, str]) -> None:
         from optuna.trial import TrialState
 
         trial = self._study.ask()
+        number = trial.number
         objective, args, kwargs = self._work
-        given = [objective, self._topic, trial.number, self._study.study_name, *args]
+        given = [objective, f"{self._identity}-{number}", number, self._study.study_name, *args]
+        asked = functools.partial(self._asked, number)
         try:
-            call = self._call(f"trial {trial.number}", group, run, *given, **kwargs)
+            call = self._call(f"trial {number}", group, asked)(run).submit(*given, **kwargs)
         except BaseException:
             self._study.tell(trial, state=TrialState.FAIL)
             raise
-        self._running[trial.number] = _Running(trial, group, call)
-        over = functools.partial(self._over, trial.number)
-        call.start()
-        call.future.add_brief_callback(lambda _: self._news.put(over))
+        self._running[number] = _Running(trial, group, call)
+        over = functools.partial(self._over, number)
+        call.add_done_callback(lambda _: self._work_due.put(over))
 
     def _call(
-        self, name: str, group: Mapping[int, str], function: Callable[..., Any], /, *args: Any, **kwargs: Any
-    ) -> PendingCall:
-        return PendingCall(request(function, args, kwargs, ranks=[*group], name=name, **self._options))
+        self, name: str, group: Mapping[int, str], on_event: Callable[[Event], None] | None = None
+    ) -> Callable[[Callable[..., Any]], SpmdFunction]:
+        return spmd(**self._options, ranks=[*group], name=name, on_event=on_event)
+
+    def _asked(self, number: int, event: Event) -> None:
+        self._work_due.put(functools.partial(self._answer, number, event))
 
     def _wait_for_return(self, group: Mapping[int, str]) -> None:
         """Release a group when its ranks run a call again."""
-        call = self._call("a check of the ranks", group, _nothing)
 
-        def returned() -> None:
+        def returned(call: Future[Any]) -> None:
             try:
-                call.future.result()
+                call.result()
             except (RankLost, HeadUnreachable) as error:
                 self._lost = error
             except (CollectiveFailed, CollectiveTimeout):
-                again = functools.partial(self._news.put, functools.partial(self._wait_for_return, group))
-                self._loop.call_soon_threadsafe(self._loop.call_later, _RETURN, again)
+                again = threading.Timer(_RETURN_S, self._work_due.put, [lambda: self._wait_for_return(group)])
+                again.daemon = True
+                again.start()
                 return
             else:
                 present: dict[int, str] = {}
@@ -272,27 +238,25 @@ class _Tuning:
                     self._lost = RankLost(f"ranks {ranges(group)} were lost while trials ran.")
             self._busy.remove(group)
 
-        call.start()
-        call.future.add_brief_callback(lambda _: self._news.put(returned))
+        call = self._call("a check of the ranks", group)(_nothing).submit()
+        call.add_done_callback(lambda call: self._work_due.put(functools.partial(returned, call)))
 
-    def _question(self, number: int, contents: bytes) -> None:
+    def _answer(self, number: int, event: Event) -> None:
         """Answer a request of a trial."""
         if number not in self._running:
             return
-        running = self._running[number]
+        trial = self._running[number].trial
         try:
-            name, args, kwargs = serialize.loads(contents)
+            name, args, kwargs = event.value
             if name == STOP:
                 self._left = 0
-            attribute = None if name == STOP else getattr(running.trial, name)
-            reply = serialize.dumps((attribute(*args, **kwargs) if callable(attribute) else attribute, None))
+            attribute = None if name == STOP else getattr(trial, name)
+            event.answer((attribute(*args, **kwargs) if callable(attribute) else attribute, None))
         except Exception as error:  # noqa: BLE001  (the ranks raise the error)
-            reply = failure(error)
-        given = answer, identity_of(self._topic, number), reply
-        address = next(iter(running.group.values()))
-        # Nothing waits for the answer: if the rank is lost, the call of the trial reports the loss.
-        sending = self._client._run(*given, workers=[address], on_error="ignore")  # noqa: SLF001
-        asyncio.run_coroutine_threadsafe(sending, self._loop)
+            try:
+                event.answer((None, error))
+            except InvalidRequest:
+                event.answer((None, RuntimeError(f"{type(error).__name__}: {error}")))
 
     def _over(self, number: int) -> None:
         """Report the end of a trial to the study, and release its group."""
@@ -300,7 +264,7 @@ class _Tuning:
 
         running = self._running[number]
         try:
-            value = running.call.future.result()
+            value = running.call.result()
         except optuna.TrialPruned:
             self._tell(running.trial, state=optuna.trial.TrialState.PRUNED)
         except Exception as error:  # noqa: BLE001  (errors of the objective)

@@ -3,49 +3,23 @@
 from __future__ import annotations
 
 import contextlib
-import queue
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from dask.utils import format_bytes
+import cloudpickle
 
-from workbench.collective import serialize
-from workbench.collective.request import LARGE
+from workbench.errors import InvalidRequest
+from workbench.extension import ask
 from workbench.metrics import training
 from workbench.metrics.report import tell
 from workbench.text import brief
 
 if TYPE_CHECKING:
-    from workbench.mpi.communicator import Communicator
+    from workbench.extension import Communicator
 
 STOP = "study.stop"
 """The request to begin no more trials."""
-
-# Seconds between two checks that the call still runs.
-_LOOK = 0.05
-
-# Answers by identity of the trial that waits on this rank.
-_answers: dict[str, queue.SimpleQueue[bytes]] = {}
-
-
-def answer(identity: str, contents: bytes) -> None:
-    """Pass an answer to the trial that waits for it. Runs on the rank, in the event loop of the worker."""
-    if identity in _answers:
-        _answers[identity].put(contents)
-
-
-def failure(error: Exception) -> bytes:
-    """Return the answer of a request that has failed."""
-    try:
-        return serialize.dumps((None, error))
-    except Exception:  # noqa: BLE001  (whatever the error contains)
-        return serialize.dumps((None, RuntimeError(f"{type(error).__name__}: {error}")))
-
-
-def identity_of(topic: str, number: int) -> str:
-    """Return the identity of a trial of the study with this topic."""
-    return f"{topic}-{number}"
 
 
 class RankTrial:
@@ -59,18 +33,18 @@ class RankTrial:
     ----------
     comm : mpi4py.MPI.Intracomm
         Communicator of the group.
-    topic : str
-        Topic of the Dask events for requests of this trial.
+    identity : str
+        Identity of the trial on the dashboard.
     number : int
         Number of the trial in the study.
     name : str
         Name of the study.
     """
 
-    def __init__(self, comm: Communicator, topic: str, number: int, name: str) -> None:
+    def __init__(self, comm: Communicator, identity: str, number: int, name: str) -> None:
         self.number = number
         """Number of the trial in the study."""
-        self._comm, self._topic, self._name = comm, topic, brief(name)
+        self._comm, self._identity, self._name = comm, identity, brief(name)
 
     def suggest_float(self, name: str, low: float, high: float, *, step: float | None = None, log: bool = False) -> Any:
         """Return a value of a parameter, as ``optuna.Trial.suggest_float``.
@@ -147,8 +121,8 @@ class RankTrial:
         self._ask("report", value, step)
         if self._comm.rank == 0:
             record = {"step": float(step), "value": value}
-            identity, name = identity_of(self._topic, self.number), f"{self._name}, trial {self.number}"
-            tell(training.TOPIC, {"fit": identity, "name": name, "records": [record]})
+            name = f"{self._name}, trial {self.number}"
+            tell(training.TOPIC, {"fit": self._identity, "name": name, "records": [record]})
 
     def should_prune(self) -> bool:
         """Return whether the objective must raise ``optuna.TrialPruned``, as the pruner of the study decides.
@@ -184,39 +158,29 @@ class RankTrial:
 
     def _ask(self, name: str, *args: Any, **kwargs: Any) -> Any:
         """Return the value of an attribute or a method of the trial in the notebook, on all ranks of the group."""
-        # As bytes: mpi4py cannot pickle an error of a class of the notebook, and would raise on one rank only.
-        contents = self._comm.bcast(self._answer(name, args, kwargs) if self._comm.rank == 0 else None)
-        value, error = serialize.loads(contents)
+        contents = None
+        if self._comm.rank == 0:
+            try:
+                answer = ask((name, args, kwargs))
+            except InvalidRequest as refused:  # the other ranks wait; an error of the objective, which fails the trial
+                answer = None, ValueError(str(refused))
+            # With cloudpickle: mpi4py cannot pickle an error of a class of the notebook, and would raise on one rank.
+            contents = cloudpickle.dumps(answer)
+        value, error = cloudpickle.loads(self._comm.bcast(contents))
         if error is not None:
             raise error
         return value
 
-    def _answer(self, *question: Any) -> bytes:
-        try:
-            contents = serialize.dumps(question)
-        except Exception as error:  # noqa: BLE001  (the other ranks wait for the answer)
-            return failure(error)
-        if len(contents) > LARGE:  # the head keeps events
-            return failure(
-                ValueError(
-                    f"the arguments of trial.{question[0]}() have {format_bytes(len(contents))}, and the limit is "
-                    f"{format_bytes(LARGE)}. Write larger data to a file, and pass the path of the file."
-                )
-            )
-        arrived = _answers.setdefault(identity_of(self._topic, self.number), queue.SimpleQueue())
-        tell(self._topic, {"trial": self.number, "question": contents})
-        while True:
-            try:
-                return arrived.get(timeout=_LOOK)
-            except queue.Empty:
-                self._comm.watch.check()
-
 
 def run(
-    comm: Communicator, objective: Callable[..., Any], topic: str, number: int, name: str, /, *args: Any, **kwargs: Any
+    comm: Communicator,
+    objective: Callable[..., Any],
+    identity: str,
+    number: int,
+    name: str,
+    /,
+    *args: Any,
+    **kwargs: Any,
 ) -> Any:
     """Return the value of the objective for a trial. Runs on the ranks of the group."""
-    try:
-        return objective(comm, RankTrial(comm, topic, number, name), *args, **kwargs)
-    finally:
-        _answers.pop(identity_of(topic, number), None)
+    return objective(comm, RankTrial(comm, identity, number, name), *args, **kwargs)

@@ -86,14 +86,16 @@ def test_what_cannot_be_told_to_is_refused(model):
         model(callback="print").fit(X, y)
 
 
-@pytest.mark.parametrize(("awaited", "messages"), [(True, [1, 1, 1, 1]), (False, [3, 1])])
-def test_records_are_sent_once_a_second_where_nobody_waits_for_them(awaited, messages, monkeypatch):
-    now, sent = [0.0], []
-    monkeypatch.setattr("workbench.ml.engine.progress.time.monotonic", lambda: now[0])
-    sender = Sender("fit", "KMeans", lambda _, event: sent.append(len(event["records"])), awaited=awaited)
+@pytest.mark.parametrize(("listens", "messages"), [(True, [1, 1, 1, 1]), (False, [3, 1])])
+def test_without_a_listener_records_are_sent_once_per_second(listens, messages, monkeypatch):
+    now, logged, sent = [0.0], [], []
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(progress, "has_listener", lambda: listens)
+    monkeypatch.setattr(progress, "send", lambda records: sent.append(len(records)))
+    sender = Sender("fit", "KMeans", lambda _, event: logged.append(len(event["records"])))
     for iteration in range(1, 5):
         now[0] = 0.4 * iteration
         sender({"iteration": iteration})
     sender.flush()
 
-    assert sent == messages
+    assert logged == sent == messages

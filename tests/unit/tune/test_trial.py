@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import pickle
-import threading
 
 import pytest
 
-from workbench.collective import serialize
-from workbench.tune.trial import RankTrial, answer, identity_of
+from workbench.errors import InvalidRequest
+from workbench.tune.trial import RankTrial
 
 
 class Group:
@@ -33,28 +32,30 @@ def ranks():
 
 @pytest.fixture
 def reply(monkeypatch):
-    """Return a function that sets the reply of the notebook to each question."""
+    """Return a function that sets the answer of the notebook to each question."""
 
-    def set_reply(contents):
-        monkeypatch.setattr("workbench.tune.trial.tell", lambda topic, _: answer(identity_of(topic, 3), contents))
+    def set_reply(value, error=None):
+        monkeypatch.setattr("workbench.tune.trial.ask", lambda _: (value, error))
 
     return set_reply
 
 
-@pytest.mark.parametrize(
-    ("value", "words"), [(bytes(2 << 20), "the limit is 1.00 MiB"), (threading.Lock(), "pickle")], ids=["large", "lock"]
-)
-def test_what_cannot_be_asked_is_an_error_on_all_ranks(ranks, value, words):
+def test_a_question_that_cannot_be_sent_is_an_error_on_all_ranks(ranks, monkeypatch):
+    def refuse(question):
+        raise InvalidRequest("the value has 2.00 MiB")
+
+    monkeypatch.setattr("workbench.tune.trial.ask", refuse)
     for trial in ranks:
-        with pytest.raises((ValueError, TypeError), match=words):
-            trial.set_user_attr("weights", value)
+        with pytest.raises(ValueError, match=r"2\.00 MiB") as raised:
+            trial.set_user_attr("weights", bytes(2 << 20))
+        assert raised.type is ValueError  # an InvalidRequest would end the study
 
 
 def test_an_error_of_a_class_of_the_notebook_reaches_all_ranks(ranks, reply):
     class LocalError(Exception):  # pickled by value
         pass
 
-    reply(serialize.dumps((None, LocalError("of the sampler"))))
+    reply(None, LocalError("of the sampler"))
     for trial in ranks:
         with pytest.raises(Exception, match="of the sampler") as raised:
             trial.should_prune()
@@ -62,6 +63,6 @@ def test_an_error_of_a_class_of_the_notebook_reaches_all_ranks(ranks, reply):
 
 
 def test_the_value_of_the_first_rank_is_reported(ranks, reply):
-    reply(serialize.dumps((None, None)))
+    reply(None)
     for trial, value in zip(ranks, (0.5, None), strict=True):  # as of comm.reduce
         trial.report(value, 1)

@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 from threadpoolctl import ThreadpoolController
 
+from workbench.collective.api import spmd
 from workbench.ml.data import Data
 from workbench.ml.engine import kept_arrays
 from workbench.ml.engine.dask_parts import ActorParts
 from workbench.ml.engine.mpi_parts import Task, on_rank
 from workbench.ml.engine.parts import LocalParts
-from workbench.ml.engine.progress import Listener, Report, Sender
+from workbench.ml.engine.progress import Report, Sender, receiver
 from workbench.ml.engine.select import chosen, serves_calls
 from workbench.ml.placed import in_blocks, placed, whereabouts
 from workbench.placement import layout, pinning
@@ -96,7 +97,7 @@ def _has_mpi(data: Data) -> bool:
 
 def _by_dask(task: Task, data: Data, fit: str, report: Report | None, held: HeldParts | None) -> Any:
     client, pins = whereabouts(data.X)
-    sender = Sender(fit, task.checks.estimator, functools.partial(_log_event, client), awaited=False)
+    sender = Sender(fit, task.checks.estimator, functools.partial(_log_event, client))
 
     def send(record: Mapping[str, Any]) -> None:
         sender(record)
@@ -143,23 +144,8 @@ def _thread_pools(modules: int) -> ThreadpoolController:  # noqa: ARG001  (the k
 
 
 def _by_mpi(task: Task, data: Data, fit: str, report: Report | None) -> Any:
-    from workbench.collective.client import PendingCall
-    from workbench.collective.request import request
-
     client, _ = whereabouts(data.X)
-    listener = Listener(client, fit, report) if report else None
-    args = [task, _starts(data), fit, listener is not None, *data.columns()]
     # Without a limit of bytes: `fit` has no argument for one.
-    name = f"{task.checks.estimator}.fit"
-    call = PendingCall(
-        request(on_rank, args, {}, client=client, result="root", world=None, limit=math.inf, timeout=None, name=name)
-    )
-    if listener is None:
-        return call.result()[0]
-    listener.listen(call)
-    try:
-        result, records = call.result()
-        listener.finish(records)
-    finally:
-        listener.close()
-    return result
+    options: dict[str, Any] = {"client": client, "result": "root", "limit": math.inf}
+    call = spmd(**options, name=f"{task.checks.estimator}.fit", on_event=None if report is None else receiver(report))
+    return call(on_rank)(task, _starts(data), fit, *data.columns())

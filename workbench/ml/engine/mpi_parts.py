@@ -208,19 +208,17 @@ class Task:
         return nbytes
 
 
-def on_rank(
-    comm: Intracomm, task: Task, starts: list[int], fit: str, reported: bool, *columns: Any
-) -> tuple[Any, list[Any]] | None:
-    """Take part in a fit; return on rank 0 the result, and all records with `reported`."""
+def on_rank(comm: Intracomm, task: Task, starts: list[int], fit: str, *columns: Any) -> Any:
+    """Take part in a fit; return the result on rank 0."""
     part = make(task.part, task.checks, starts[comm.rank], *columns)
     if comm.rank:
         serve(comm, part)
         return None
-    sender = Sender(fit, task.checks.estimator, report.tell, awaited=reported)
+    sender = Sender(fit, task.checks.estimator, report.tell)
     parts = RankParts(comm, part, sender)
     result = task.algorithm(parts, task.settings)
     if task.kept:
         parts.sum("leave", fit)
     parts.end()
     sender.flush()
-    return result, sender.records if reported else []
+    return result
