@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
+import asyncio
 import socket
-import subprocess
-import sys
 
 import pytest
 from distributed import Client
@@ -15,6 +13,8 @@ from workbench import MPICluster
 from workbench.deploy import certificates, registry
 from workbench.deploy.record import Record
 from workbench.host.processes import ProcessId
+from workbench.lab import observer
+from workbench.lab.observer import HeadPolls
 
 
 @pytest.fixture(scope="module")
@@ -53,28 +53,19 @@ def hung():
         registry.remove(record)
 
 
-def test_heads_are_asked_each_by_itself_until_the_end_of_the_list_of_them(unused, hung):
-    name = unused.record.name
-    with subprocess.Popen(
-        [sys.executable, "-P", "-m", "workbench.lab.server.heartbeat_process"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as asking:
-        heard = _heard(asking, ["hung", name, "none"], lambda told: name in told)
-        other = _heard(asking, [], lambda told: not told)
-        asking.stdin.close()
+async def test_heads_are_asked_each_by_itself_until_nobody_wants_to_know(unused, hung, monkeypatch):
+    monkeypatch.setattr(observer, "_FORGET", 1.0)
+    name, polls = unused.record.name, HeadPolls()
+    async with asyncio.timeout(DEADLINE):
+        while not (heard := await polls.heartbeats(["hung", name, "none"])):  # noqa: ASYNC110  (as a server asks)
+            await asyncio.sleep(0.1)
 
-        assert heard.keys() == {name}
-        assert heard[name].keys() == {"cpu", "memory", "clients", "idle"}
-        assert heard[name]["clients"] == 0, "who asks for the pulse does not count"
-        assert other == {}
-        assert asking.wait(DEADLINE) == 0
-
-
-def _heard(asking, names, condition):
-    asking.stdin.write(json.dumps(names) + "\n")
-    asking.stdin.flush()
-    while not condition(told := json.loads(asking.stdout.readline())):
-        pass
-    return told
+    assert heard.keys() == {name}
+    assert heard[name].keys() == {"cpu", "memory", "clients", "idle"}
+    assert heard[name]["clients"] == 0, "who asks for the pulse does not count"
+    asking = [polls._polls[each] for each in ("hung", name, "none")]
+    await polls.heartbeats(["none"])
+    assert polls._polls.keys() == {"none"}
+    await asyncio.wait(asking, timeout=DEADLINE)
+    assert polls._polls == {}
+    assert all(each.cancelled() for each in asking)

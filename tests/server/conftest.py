@@ -12,7 +12,7 @@ from workbench.deploy import registry
 from workbench.deploy.record import Record
 from workbench.host import node_dirs
 from workbench.host.processes import ProcessId
-from workbench.lab.server import actions, dashboards
+from workbench.lab.server import actions, observer
 from workbench.lab.server.process import Process
 
 
@@ -72,8 +72,8 @@ def dask_cluster(cluster):
 
 @pytest.fixture
 def fake(monkeypatch):
-    """Have dashboards that this process starts be `fake_panel`."""
-    monkeypatch.setattr(dashboards, "MODULE", FAKE)
+    """Have the observer that this process starts be `fake_observer`."""
+    monkeypatch.setattr(observer, "MODULE", FAKE)
 
 
 @pytest.fixture

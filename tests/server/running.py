@@ -1,4 +1,4 @@
-"""A Jupyter server of its own, as a browser sees it, and the dashboards that processes have started."""
+"""A Jupyter server of its own, as a browser sees it, and the observers that processes have started."""
 
 from __future__ import annotations
 
@@ -18,21 +18,18 @@ from support.processes import DEADLINE, gone, line_of, until
 from tornado.httpclient import AsyncHTTPClient, HTTPRequest
 from tornado.websocket import websocket_connect
 
-from workbench.deploy.record import Record
-
-FAKE = "server.fake_panel"
+FAKE = "server.fake_observer"
 BASE, TOKEN = "/user/me/", "the-token-of-jupyter"
 API = f"{BASE}workbench/api/"
 # That of the server: what may be chosen for a cluster.
 FOLDER = Path(os.environ["JUPYTER_DATA_DIR"]) / "of-server"
 
 
-def panels_of(process: int, record: Record | None = None) -> list[psutil.Process]:
-    """Return the dashboards that a process has started, or those of one cluster."""
+def observers_of(process: int) -> list[psutil.Process]:
+    """Return the observers that a process has started."""
     # the server, a child like them, is told its name, too
-    its = f"-m {FAKE}" if record is None else f"/workbench-{record.id[:8]}"
     children = psutil.Process(process).children()
-    return [child for child in children if not gone(child) and its in " ".join(line_of(child))]
+    return [child for child in children if not gone(child) and f"-m {FAKE}" in " ".join(line_of(child))]
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""A Jupyter server whose dashboards are another module; tells its routes of clusters, and what kernels and pages know.
+"""A Jupyter server whose observer is another module; tells its routes of clusters, and what kernels and pages know.
 
 And on ``loaded`` what it has imported.
 """
@@ -16,7 +16,7 @@ from jupyter_server.serverapp import ServerApp
 from tornado.web import RequestHandler
 from traitlets.config import Config
 
-from workbench.lab.server import dashboards, survey
+from workbench.lab.server import observer, survey
 
 
 class Forbids(Authorizer):
@@ -39,7 +39,7 @@ class Loaded(RequestHandler):
 
 def main(base, token, module, folder, given):
     faulthandler.enable()
-    dashboards.MODULE = module
+    observer.MODULE = module
     patience, settings = json.loads(given)
     survey._PATIENCE = patience or survey._PATIENCE
     config = Config()

@@ -12,6 +12,7 @@ from support.processes import DEADLINE, kill
 from workbench.deploy import ended, registry
 from workbench.lab.server import state
 from workbench.lab.server.heartbeats import Heartbeats
+from workbench.lab.server.observer import Observer
 from workbench.lab.server.state import StateFeed
 from workbench.lab.server.survey import FilesystemTimeout, RegistryScanner
 
@@ -46,7 +47,7 @@ async def slow(monkeypatch):
 
 
 async def test_all_who_ask_while_it_is_looked_share_the_next_look_which_none_of_them_ends(slow, cluster):
-    its = StateFeed()
+    its = StateFeed(Observer())
     first = asyncio.create_task(its.refresh())
     await asyncio.to_thread(slow.reading.wait, DEADLINE)
     cluster("new")
@@ -65,7 +66,7 @@ async def test_all_who_ask_while_it_is_looked_share_the_next_look_which_none_of_
 
 async def test_all_who_ask_while_files_hang_hear_of_it_at_once_and_who_asks_later_when_it_is_over(slow, cluster):
     cluster("there")
-    its = StateFeed()
+    its = StateFeed(Observer())
     first = asyncio.create_task(its.refresh())
     await asyncio.to_thread(slow.reading.wait, DEADLINE)
 
@@ -83,7 +84,7 @@ async def test_all_who_ask_while_files_hang_hear_of_it_at_once_and_who_asks_late
 @pytest.mark.usefixtures("subcommands")
 async def test_while_files_hang_what_is_being_done_is_told_as_it_is_now(slow, cluster):
     record = cluster("busy")
-    its = StateFeed()
+    its = StateFeed(Observer())
     slow.answers.set()
     await its.refresh()
     slow.answers.clear()
@@ -103,7 +104,7 @@ async def test_while_files_hang_what_is_being_done_is_told_as_it_is_now(slow, cl
 
 async def test_while_the_registry_cannot_be_read_what_was_seen_last_is_told_with_the_reason(subcommands, cluster):
     record = cluster("there")
-    its = StateFeed()
+    its = StateFeed(Observer())
     its.changes.begin(record, "scale", ["4"])
     [subcommand] = subcommands
     its._awake.clear()
@@ -127,14 +128,14 @@ async def test_while_the_registry_cannot_be_read_what_was_seen_last_is_told_with
 async def test_of_a_registry_that_could_never_be_read_the_reason_is_told_and_no_cluster(cluster):
     cluster("hidden")
     with unreadable():
-        state = await StateFeed().refresh()
+        state = await StateFeed(Observer()).refresh()
 
     assert (state.clusters, [its["name"] for its in state.broken]) == ({}, [""])
 
 
 async def test_browsers_are_told_of_an_end_once(cluster):
     record = cluster("was")
-    its = StateFeed()
+    its = StateFeed(Observer())
     before = await its.refresh()
     ended.note(record, ended.FAILED, "rank 1 died")
     registry.remove(record)
@@ -162,7 +163,7 @@ async def looks(monkeypatch):
     """Return a board that looks seldom unless somebody sees it, and a queue of its looks."""
     looks: asyncio.Queue[None] = asyncio.Queue()
     monkeypatch.setattr(state, "Heartbeats", Seen)
-    its = StateFeed(0.01, 1000.0)
+    its = StateFeed(Observer(), 0.01, 1000.0)
     look = its.refresh
 
     async def counted():
@@ -207,7 +208,7 @@ async def test_the_registry_is_looked_at_often_while_something_is_done_to_a_clus
 
 
 async def test_who_watches_the_clusters_ends_with_the_last_browser_also_in_the_moment_of_a_change():
-    its = StateFeed()
+    its = StateFeed(Observer())
     with its.watching():
         watcher = its._watching
         while not its._fresh:  # noqa: ASYNC110  (as soon as it waits, not a moment later)

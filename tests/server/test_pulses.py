@@ -1,4 +1,4 @@
-"""The process that asks heads, as the server keeps it."""
+"""The heartbeats of heads, as browsers get them."""
 
 from __future__ import annotations
 
@@ -11,108 +11,62 @@ from distributed.core import Server
 from support.processes import DEADLINE, gone, line_of, until
 
 from workbench.deploy import certificates, registry
-from workbench.lab.server import heartbeats
+from workbench.lab.server import heartbeats, observer
 from workbench.lab.server.heartbeats import Heartbeats
+from workbench.lab.server.observer import Observer
 
 
 @pytest.fixture
 async def new():
-    """Return what makes the pulses of a server."""
+    """Return what makes the pulses of a server, each with an observer of its own."""
     made = []
 
-    def make(**options):
-        made.append(Heartbeats(**options))
+    def make():
+        made.append(Heartbeats(Observer()))
         return made[-1]
 
     yield make
     for each in made:
         await each.close()
+        await each._observer.close()
 
 
-async def process():
-    """Return the process that asks, as soon as it is there."""
-
-    def found():
-        return next((its for its in psutil.Process().children() if heartbeats.MODULE in line_of(its)), None)
-
-    await asyncio.to_thread(until, "it is started", found)
-    return found()
-
-
-async def test_it_ends_when_nobody_looks_and_begins_again_when_somebody_does(new):
-    messages = asyncio.Queue()
-    its = new(idle=0.0)
-    its.follow({"none"})
-
-    its.show(messages.put_nowait)
-    asking = await process()
-    assert (await messages.get())["pulses"] == {}
-    its.hide(messages.put_nowait)
-    await asyncio.to_thread(until, "it has ended", lambda: gone(asking))
-
-    its.show(messages.put_nowait)
-    while not messages.empty():
-        messages.get_nowait()
-    assert (await messages.get())["type"] == "pulse"
-
-
-async def test_its_start_and_its_end_are_logged(new, monkeypatch, caplog):
-    monkeypatch.setattr(heartbeats, "_END", DEADLINE)  # later it is killed
-    caplog.set_level("DEBUG", logger="workbench")
-    its, messages = new(), asyncio.Queue()
-    its.show(messages.put_nowait)
-    await messages.get()
-    number = (await process()).pid
-
-    await its.close()
-
-    assert [record.getMessage() for record in caplog.records] == [
-        f"started: the process that polls heads, process {number}",
-        f"ended: the process that polls heads, process {number}, exit code 0",
-    ]
-
-
-async def test_one_that_talks_nonsense_is_started_again(new, monkeypatch, caplog):
-    right = heartbeats.MODULE
-    monkeypatch.setattr(heartbeats, "_RESTART", 0.0)
-    monkeypatch.setattr(heartbeats, "MODULE", "this")  # a poem
+async def test_browsers_get_messages_while_no_process_runs_and_heartbeats_when_it_does(new, head, monkeypatch, caplog):
+    monkeypatch.setattr(heartbeats, "_ANSWER", 0.01)
+    right = observer.MODULE
+    monkeypatch.setattr(observer, "MODULE", "no_such_module")
     messages = asyncio.Queue()
     its = new()
+    its.follow({"asked"})
     its.show(messages.put_nowait)
-    await asyncio.to_thread(until, "that is logged", lambda: "started again" in caplog.text)
-
-    monkeypatch.setattr(heartbeats, "MODULE", right)
-
-    assert (await messages.get())["pulses"] == {}
-
-
-async def test_browsers_get_messages_while_it_does_not_run(new, monkeypatch, caplog):
-    monkeypatch.setattr(heartbeats, "_KEEPALIVE", 0.01)
-    monkeypatch.setattr(heartbeats, "MODULE", "this")  # it ends immediately
-    messages = asyncio.Queue()
-    new().show(messages.put_nowait)
-    await asyncio.to_thread(until, "that is logged", lambda: "started again" in caplog.text)
-    while not messages.empty():
-        messages.get_nowait()
-
     async with asyncio.timeout(DEADLINE):
         assert (await messages.get())["pulses"] == {}
+    assert "no heartbeats: the process that observes clusters" in caplog.text
+
+    monkeypatch.setattr(heartbeats, "_ANSWER", DEADLINE)
+    monkeypatch.setattr(observer, "MODULE", right)
+
+    async with asyncio.timeout(2 * DEADLINE):
+        while "asked" not in (await messages.get())["pulses"]:
+            pass
 
 
-async def test_one_that_breaks_off_is_started_again_and_ends_with_the_server(new, monkeypatch):
-    monkeypatch.setattr(heartbeats, "_RESTART", 0.0)
+async def test_an_error_of_the_process_ends_no_messages(new, monkeypatch):
+    monkeypatch.setattr(heartbeats, "_EVERY", 0.0)
+    monkeypatch.setattr(heartbeats, "_ANSWER", 1.0)
     messages = asyncio.Queue()
     its = new()
     its.show(messages.put_nowait)
-    asking = await process()
+    await messages.get()
 
-    asking.kill()
-    await asyncio.to_thread(until, "it has ended", lambda: gone(asking))
-    assert (await messages.get())["pulses"] == {}
+    def found():
+        children = psutil.Process().children()
+        return [each for each in children if not gone(each) and observer.MODULE in line_of(each)]
 
-    asking = await process()
-    await its.close()
-    assert gone(asking)
+    [process] = found()
+    process.kill()
+    await asyncio.to_thread(until, "it has ended", lambda: gone(process))
+    await asyncio.to_thread(until, "another one is started", found)
 
 
 class Head(Server):
@@ -144,7 +98,7 @@ async def head(cluster):
 
 
 async def test_only_the_heads_are_asked_whose_pulses_somebody_sees(new, head):
-    its, messages = new(idle=1000.0), asyncio.Queue()
+    its, messages = new(), asyncio.Queue()
     its.follow({"asked", "other"})
 
     its.show(messages.put_nowait, frozenset({"asked", "gone"}))
@@ -159,7 +113,7 @@ async def test_only_the_heads_are_asked_whose_pulses_somebody_sees(new, head):
 
 
 async def test_for_all_who_look_a_head_is_asked_by_one_and_for_nobody_by_none(new, head):
-    its, one, other = new(idle=1000.0), asyncio.Queue(), asyncio.Queue()
+    its, one, other = new(), asyncio.Queue(), asyncio.Queue()
     its.follow({"asked"})
     for viewer in (one, other):
         its.show(viewer.put_nowait)
@@ -177,4 +131,3 @@ async def test_for_all_who_look_a_head_is_asked_by_one_and_for_nobody_by_none(ne
         its.hide(other.put_nowait)
         await asyncio.to_thread(until, "it is asked no more", asked_by.closed)
     assert head.asked_by == {asked_by}
-    assert not gone(await process()), "who looks again need not wait for it"

@@ -6,7 +6,7 @@ import asyncio
 import re
 
 import pytest
-from server.running import BASE, TOKEN, end, panels_of, start
+from server.running import BASE, TOKEN, end, observers_of, start
 from support.processes import until
 from traitlets import TraitError
 
@@ -39,9 +39,9 @@ async def test_a_dashboard_ends_when_nobody_has_seen_it_for_as_long_as_the_site_
     page = f"{BASE}workbench/dashboard/{record.name}/"
     token = {"Authorization": f"token {TOKEN}"}
     assert (await limited.get(page, headers=token)).code == 200
-    assert panels_of(limited.process.pid, record)
+    assert observers_of(limited.process.pid)
 
-    await asyncio.to_thread(until, "the dashboard ends", lambda: not panels_of(limited.process.pid, record))
+    await asyncio.to_thread(until, "the dashboard ends", lambda: not observers_of(limited.process.pid))
 
 
 @pytest.mark.parametrize("trait", ["dashboard_idle", "look_interval", "look_interval_unseen"])

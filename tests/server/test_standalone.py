@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 import psutil
 import pytest
-from server.running import Server, panels_of
+from server.running import Server, observers_of
 from support.processes import DEADLINE, gone, until
 from tornado.web import Application
 
@@ -30,8 +30,8 @@ PROGRAM = """
 import sys
 from server.running import FAKE
 from workbench import cli
-from workbench.lab.server import dashboards
-dashboards.MODULE = FAKE
+from workbench.lab.server import observer
+observer.MODULE = FAKE
 sys.exit(cli.main(["dashboard", *sys.argv[1:]]))
 """
 
@@ -153,7 +153,7 @@ async def test_nothing_is_served_without_the_cookie(site, cookie):
         for method in ("GET", "HEAD", "POST"):
             assert (await server.get(f"{path}?{urlsplit(link).query}", method=method)).code == 403
         assert await server.knock(path) == 403
-    assert panels_of(psutil.Process().pid) == []
+    assert observers_of(psutil.Process().pid) == []
 
 
 async def test_a_name_that_was_made_to_lead_here_gets_nothing(site):
@@ -234,7 +234,7 @@ async def test_it_listens_on_loopback_alone(site):
 
 @pytest.mark.parametrize("options", [[], ["--json"]])
 def test_ctrl_c_ends_it_with_its_dashboard(cluster, options):
-    record = cluster("a")
+    cluster("a")
     process = subprocess.Popen([sys.executable, "-c", PROGRAM, "a", *options], stdout=subprocess.PIPE, text=True)
     first = process.stdout.readline()
     link = json.loads(first)["url"] if options else first.strip()
@@ -245,7 +245,7 @@ def test_ctrl_c_ends_it_with_its_dashboard(cluster, options):
         return await server.get("/workbench/dashboard/a/asked")
 
     assert asyncio.run(look()).code == 200
-    [panel] = panels_of(process.pid, record)
+    [observer] = observers_of(process.pid)
     process.send_signal(signal.SIGINT)
 
     assert process.wait(timeout=DEADLINE) == 0
@@ -255,7 +255,7 @@ def test_ctrl_c_ends_it_with_its_dashboard(cluster, options):
     if rest:
         assert "opens once, in one browser. Ctrl-C ends the dashboard; the cluster continues." in rest
         assert f"ssh -L {urlsplit(link).port}:127.0.0.1:{urlsplit(link).port} " in rest
-    until("the dashboard is gone", lambda: gone(panel))
+    until("the observer is gone", lambda: gone(observer))
 
 
 def test_without_a_cluster_it_says_so(capsys, monkeypatch, tmp_path):

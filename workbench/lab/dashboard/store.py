@@ -89,6 +89,11 @@ class DataStore:
 
         return leave
 
+    @property
+    def is_watched(self) -> bool:
+        """Whether a browser listens."""
+        return bool(self._listeners)
+
     async def refresh(self) -> None:
         """Poll once."""
         try:

@@ -14,9 +14,10 @@ from traitlets import Bool, Float
 
 from workbench.host import debug_log
 from workbench.lab.server.api import HandlerContext
-from workbench.lab.server.dashboards import IDLE, ROUTE, ClusterPages, DashboardProcesses
+from workbench.lab.server.dashboards import ROUTE, ClusterPages
 from workbench.lab.server.handlers import ROUTES
 from workbench.lab.server.kernels import Kernels
+from workbench.lab.server.observer import IDLE, Observer
 from workbench.lab.server.state import LOOK, SELDOM, StateFeed
 from workbench.lab.server.survey import DeadlineReader
 from workbench.session.current import SERVER
@@ -61,9 +62,7 @@ class WorkbenchExtension(ExtensionApp):
     name = "workbench"
     load_other_extensions = True
 
-    dashboard_idle = Float(
-        IDLE, min=1, config=True, help="Seconds without a viewer after which the process of a dashboard ends."
-    )
+    dashboard_idle = Float(IDLE, min=1, config=True, help="Seconds without a viewer after which a dashboard ends.")
     look_interval = Float(
         LOOK,
         min=0.1,
@@ -97,9 +96,9 @@ class WorkbenchExtension(ExtensionApp):
         """Add the routes to the server, and announce them to its kernels."""
         debug_log.set_up()
         base = self.settings["base_url"]
-        self.panels = DashboardProcesses(self.dashboard_idle)
-        self.handlers.append((f"/{ROUTE}", ClusterHandler, {"panels": self.panels, "base": base}))
-        self.board = StateFeed(self.look_interval, self.look_interval_unseen)
+        self.observer = Observer(self.dashboard_idle)
+        self.handlers.append((f"/{ROUTE}", ClusterHandler, {"observer": self.observer, "base": base}))
+        self.board = StateFeed(self.observer, self.look_interval, self.look_interval_unseen)
         server: Any = self.serverapp
         root = Path(server.root_dir)
         kernels = Kernels(server.kernel_spec_manager)
@@ -109,9 +108,9 @@ class WorkbenchExtension(ExtensionApp):
         os.environ[SERVER] = f"{os.getpid()} {base}"
 
     async def stop_extension(self) -> None:
-        """End scans and dashboards; clusters and pending actions continue."""
+        """End scans and the observer; clusters and pending actions continue."""
         await self.board.close()
-        await self.panels.close()
+        await self.observer.close()
 
 
 def may_frame(policy: str) -> bool:

@@ -7,7 +7,6 @@ set cookies or rules for other origins.
 from __future__ import annotations
 
 import asyncio
-import socket
 from html import escape
 from http.client import responses
 from pathlib import Path
@@ -16,7 +15,6 @@ from urllib.parse import unquote_plus, urlsplit
 
 from tornado.httpclient import HTTPClientError, HTTPRequest
 from tornado.httputil import HTTPHeaders, HTTPInputError, HTTPServerRequest, parse_response_start_line
-from tornado.netutil import Resolver
 from tornado.simple_httpclient import SimpleAsyncHTTPClient
 from tornado.websocket import (
     WebSocketClientConnection,
@@ -29,6 +27,7 @@ from tornado.websocket import (
 from workbench.errors import HeadUnreachable
 from workbench.hints import Command
 from workbench.lab.server.api import PingingWebSocket
+from workbench.lab.server.observer import SocketResolver
 
 REQUEST_HEADERS = (
     "Accept",
@@ -62,16 +61,6 @@ _MAX_ANSWER, _MAX_MESSAGE = 256 << 20, 64 << 20
 # Seconds to connect, and for a whole answer.
 _CONNECT_TIMEOUT, _ANSWER_TIMEOUT = 20.0, 600.0
 _ERRORS = (OSError, HTTPClientError, HTTPInputError, WebSocketError, ValueError)
-
-
-class _ToSocket(Resolver):
-    """Resolves every host to one Unix socket."""
-
-    def initialize(self, path: Path) -> None:
-        self._path = path
-
-    async def resolve(self, host: str, port: int, family: socket.AddressFamily = socket.AF_UNSPEC) -> list[Any]:
-        return [(socket.AF_UNIX, str(self._path))]
 
 
 class Proxy(PingingWebSocket):
@@ -112,7 +101,7 @@ class Proxy(PingingWebSocket):
         """
         query = without_token(self.request.query)
         target = f"{root}{rest}?{query}" if query else f"{root}{rest}"
-        resolver = _ToSocket(path=socket)
+        resolver = SocketResolver(path=socket)
         try:
             if self.is_websocket:
                 await self._connect_websocket(f"ws://localhost{target}", resolver)
@@ -126,7 +115,7 @@ class Proxy(PingingWebSocket):
 
     # -- pages -------------------------------------------------------------------------------------------------
 
-    async def _fetch(self, url: str, resolver: Resolver, root: str, prefix: str) -> None:
+    async def _fetch(self, url: str, resolver: SocketResolver, root: str, prefix: str) -> None:
         status, begun = 0, False
 
         def on_header(line: str) -> None:
@@ -182,7 +171,7 @@ class Proxy(PingingWebSocket):
 
     # -- websockets --------------------------------------------------------------------------------------------
 
-    async def _connect_websocket(self, url: str, resolver: Resolver) -> None:
+    async def _connect_websocket(self, url: str, resolver: SocketResolver) -> None:
         offered = [name.strip() for name in self.request.headers.get("Sec-WebSocket-Protocol", "").split(",")]
         # The upstream is connected first, so that its choice of a protocol and its failure are known for the answer.
         self._upstream = await websocket_connect(

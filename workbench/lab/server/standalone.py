@@ -14,7 +14,8 @@ from tornado.web import Application
 
 from workbench.cancellation import run_to_end
 from workbench.hints import TERMINAL
-from workbench.lab.server.dashboards import ROUTE, ClusterPages, DashboardProcesses
+from workbench.lab.server.dashboards import ROUTE, ClusterPages
+from workbench.lab.server.observer import Observer
 from workbench.lab.server.proxy import Proxy
 
 _HOST = "127.0.0.1"
@@ -145,10 +146,10 @@ def serve(name: str, on_ready: Callable[[str], None]) -> None:
 async def _serve(name: str, on_ready: Callable[[str], None]) -> None:
     sockets = bind_sockets(0, _HOST)
     access = OneTimeToken(sockets[0].getsockname()[1])
-    panels = DashboardProcesses()
+    observer = Observer()
     server = HTTPServer(
         Application(
-            [(access.base, _Login), (f"{access.base}{ROUTE}", _Pages, {"panels": panels, "base": access.base})],
+            [(access.base, _Login), (f"{access.base}{ROUTE}", _Pages, {"observer": observer, "base": access.base})],
             default_handler_class=_NotFound,
             log_function=lambda _: None,  # links contain the token
             access=access,
@@ -163,5 +164,5 @@ async def _serve(name: str, on_ready: Callable[[str], None]) -> None:
         await asyncio.Event().wait()
     finally:
         server.stop()
-        await run_to_end(panels.close())
+        await run_to_end(observer.close())
         await run_to_end(server.close_all_connections())

@@ -14,6 +14,7 @@ from workbench.errors import worded
 from workbench.hints import PANEL
 from workbench.lab.server.actions import NO_ACTION, PendingActions, Starts
 from workbench.lab.server.heartbeats import Heartbeats, Viewer
+from workbench.lab.server.observer import Observer
 from workbench.lab.server.process import logger
 from workbench.lab.server.survey import FilesystemTimeout, RegistryScanner, RegistrySnapshot, records
 
@@ -58,6 +59,8 @@ class StateFeed:
 
     Parameters
     ----------
+    observer
+        The observer of this server.
     often, seldom
         Seconds between two scans of the registry, as `LOOK` and `SELDOM`.
 
@@ -66,13 +69,13 @@ class StateFeed:
     For one event loop; scans run in a thread.
     """
 
-    def __init__(self, often: float = LOOK, seldom: float = SELDOM) -> None:
+    def __init__(self, observer: Observer, often: float = LOOK, seldom: float = SELDOM) -> None:
         self._often, self._seldom = often, seldom
         self.changes = PendingActions(self._wake)
         """Actions on clusters."""
         self.starts = Starts(self._wake)
         """Starts of clusters."""
-        self.pulses = Heartbeats()
+        self.pulses = Heartbeats(observer)
         """Reports of the heads."""
         self._scanner = RegistryScanner()
         self._snapshot = RegistrySnapshot()

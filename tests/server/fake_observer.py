@@ -1,21 +1,18 @@
-"""Stands for the dashboard of a cluster: tells what it is asked, echoes, and ends as the real one does.
-
-``python -m fake_panel NAME --socket PATH ...``, or imported for the same pages elsewhere.
-"""
+"""An observer whose dashboards tell what they are asked, and echo: ``python -m server.fake_observer FOLDER IDLE``."""
 
 from __future__ import annotations
 
 import asyncio
-import os
 import sys
-from argparse import ArgumentParser
+from contextlib import asynccontextmanager
 
 from tornado.httpserver import HTTPServer
 from tornado.netutil import bind_unix_socket
 from tornado.web import Application, RequestHandler
 from tornado.websocket import WebSocketHandler
 
-from workbench.lab.dashboard import PREFIX
+from workbench.errors import HeadUnreachable
+from workbench.lab import observer
 
 
 def told(request):
@@ -66,7 +63,11 @@ class Moves(RequestHandler):
 
 class Echo(WebSocketHandler):
     def open(self):
+        self.settings["viewers"].add(self)
         self.write_message(told(self.request))
+
+    def on_close(self):
+        self.settings["viewers"].discard(self)
 
     def check_origin(self, origin):
         raise AssertionError("origins are not its matter")
@@ -82,27 +83,39 @@ class Echo(WebSocketHandler):
             self.write_message(message, binary=isinstance(message, bytes))
 
 
-def application(prefix):
+def application(prefix, viewers):
     """Return the pages below a prefix."""
     pages = {"asked": Asked, "large": Large, "breaks": Breaks, "fails": Fails, "ws": Echo, "": Asked, "a%2Fb c": Asked}
     routes = [(f"{prefix}{path.replace(' ', '%20')}", handler) for path, handler in pages.items()]
-    return Application([*routes, (f"{prefix}moves", Moves, {"prefix": prefix})], log_function=lambda _: None)
+    return Application(
+        [*routes, (f"{prefix}moves", Moves, {"prefix": prefix})], log_function=lambda _: None, viewers=viewers
+    )
 
 
-async def main():
-    parser = ArgumentParser()
-    parser.add_argument("name")
-    for option in ("--socket", "--dask", "--dask-socket"):
-        parser.add_argument(option, required=True)
-    told = parser.parse_args()
-    if told.name.startswith("broken"):
+@asynccontextmanager
+async def pages_of(name, prefix, dashboard, dask):
+    """Serve pages in place of those of a cluster, which has no head."""
+    if name.startswith("broken"):
+        raise HeadUnreachable("no such thing: the first word\x1b")
+    if name.startswith("slow"):
+        await asyncio.Event().wait()
+    if name.startswith("crash"):
         sys.exit("the first \x1bword of its log\nno such thing: the last word of its log")
+    servers, viewers = [], set()
     # Dask knows nothing of the browser's prefix
-    for path, prefix in ((told.dask_socket, "/"), (told.socket, os.environ[PREFIX])):
-        if not (path == told.dask_socket and told.name.startswith("mute")):
-            HTTPServer(application(prefix)).add_socket(bind_unix_socket(path, mode=0o600))
-    await asyncio.to_thread(sys.stdin.read)
+    for path, root in ((dask, "/"), (dashboard, prefix)):
+        if not (path == dask and name.startswith("mute")):
+            servers.append(HTTPServer(application(root, viewers)))
+            servers[-1].add_socket(bind_unix_socket(str(path), mode=0o600))
+    try:
+        yield lambda: bool(viewers)
+    finally:
+        for server in servers:
+            server.stop()
+        for path in (dask, dashboard):
+            path.unlink(missing_ok=True)
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    observer.pages_of = pages_of
+    observer.main(sys.argv[1:])
