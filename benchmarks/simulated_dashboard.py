@@ -13,8 +13,8 @@ import time
 from pathlib import Path
 
 from benchmarks.simulated import Simulated
-from workbench.lab.dashboard.lifetime import wait_for_shutdown
 from workbench.lab.dashboard.server import serving
+from workbench.lab.observer import wait_for_shutdown
 from workbench.metrics.schema import TICK
 
 PACE = "WORKBENCH_BENCH_PACE"

@@ -15,7 +15,7 @@ from distributed.core import Server, Status
 
 from benchmarks.simulated_nodes import host
 from workbench.deploy import certificates
-from workbench.lab.dashboard.lifetime import wait_for_shutdown
+from workbench.lab.observer import wait_for_shutdown
 from workbench.metrics.head import Metrics
 
 if TYPE_CHECKING:

@@ -11,9 +11,8 @@ from support.processes import DEADLINE, kill
 
 from workbench.deploy import ended, registry
 from workbench.lab.server import state
-from workbench.lab.server.heartbeats import Heartbeats
 from workbench.lab.server.observer import Observer
-from workbench.lab.server.state import StateFeed
+from workbench.lab.server.state import Heartbeats, StateFeed
 from workbench.lab.server.survey import FilesystemTimeout, RegistryScanner
 
 pytestmark = pytest.mark.usefixtures("own_registry")

@@ -33,7 +33,7 @@ async def test_one_process_asks_heads_and_shows_clusters_to_all_and_ends_with_a_
             await show(server, cluster(name))
 
         [observer] = observers_of(server.process.pid)
-        folder = Path(line_of(observer)[-2])
+        folder = Path(line_of(observer)[-2]).parent
         until("it has a folder for sockets", folder.is_dir)
     await asyncio.to_thread(end, server.process, signal.SIGKILL)
 

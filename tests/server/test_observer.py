@@ -74,7 +74,7 @@ async def test_a_dashboard_is_not_told_to_change_pages_in_threads(monkeypatch, t
     monkeypatch.setenv("PANEL_NUM_THREADS", "4")
     monkeypatch.setattr(process_module, "_observe", lambda *_: asyncio.sleep(0))
 
-    await asyncio.to_thread(process_module.main, [str(tmp_path / "folder"), "1"])
+    await asyncio.to_thread(process_module.main, [str(tmp_path / "folder" / "observer.sock"), "1"])
 
     assert "PANEL_NUM_THREADS" not in os.environ
 

@@ -11,9 +11,9 @@ from distributed.core import Server
 from support.processes import DEADLINE, gone, line_of, until
 
 from workbench.deploy import certificates, registry
-from workbench.lab.server import heartbeats, observer
-from workbench.lab.server.heartbeats import Heartbeats
+from workbench.lab.server import observer, state
 from workbench.lab.server.observer import Observer
+from workbench.lab.server.state import Heartbeats
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ async def new():
 
 
 async def test_browsers_get_messages_while_no_process_runs_and_heartbeats_when_it_does(new, head, monkeypatch, caplog):
-    monkeypatch.setattr(heartbeats, "_ANSWER", 0.01)
+    monkeypatch.setattr(state, "_ANSWER", 0.01)
     right = observer.MODULE
     monkeypatch.setattr(observer, "MODULE", "no_such_module")
     messages = asyncio.Queue()
@@ -43,7 +43,7 @@ async def test_browsers_get_messages_while_no_process_runs_and_heartbeats_when_i
         assert (await messages.get())["pulses"] == {}
     assert "no heartbeats: the process that observes clusters" in caplog.text
 
-    monkeypatch.setattr(heartbeats, "_ANSWER", DEADLINE)
+    monkeypatch.setattr(state, "_ANSWER", DEADLINE)
     monkeypatch.setattr(observer, "MODULE", right)
 
     async with asyncio.timeout(2 * DEADLINE):
@@ -52,8 +52,8 @@ async def test_browsers_get_messages_while_no_process_runs_and_heartbeats_when_i
 
 
 async def test_an_error_of_the_process_ends_no_messages(new, monkeypatch):
-    monkeypatch.setattr(heartbeats, "_EVERY", 0.0)
-    monkeypatch.setattr(heartbeats, "_ANSWER", 1.0)
+    monkeypatch.setattr(state, "_BEAT", 0.0)
+    monkeypatch.setattr(state, "_ANSWER", 1.0)
     messages = asyncio.Queue()
     its = new()
     its.show(messages.put_nowait)

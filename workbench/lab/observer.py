@@ -1,7 +1,8 @@
-"""``python -m workbench.lab.observer FOLDER IDLE``: observe the heads of all clusters for a server of their pages.
+"""``python -m workbench.lab.observer SOCKET IDLE``: observe the heads of all clusters for a server of their pages.
 
-The process loads Dask and Panel in place of the server. It serves the dashboard of each cluster on a Unix socket in the
-folder, which only this user can open, and polls heads for their heartbeats. Requests arrive as JSON on another socket.
+The process loads Dask and Panel in place of the server. It polls heads for their heartbeats, and serves the dashboard
+of each cluster on a Unix socket. Requests are JSON on SOCKET, and the other sockets are in its folder, which only this
+user can open.
 The process prints a line when it answers. It ends with its standard input, or after IDLE seconds without a request and
 without a dashboard.
 """
@@ -13,7 +14,9 @@ import json
 import logging
 import os
 import shutil
+import signal
 import sys
+import threading
 import time
 import uuid
 from collections.abc import Awaitable, Callable, Collection
@@ -32,10 +35,7 @@ from workbench.deploy.record import Record, owns_lease
 from workbench.deploy.start import ClusterStarter
 from workbench.errors import WorkbenchError
 from workbench.host import debug_log
-from workbench.lab.dashboard.lifetime import wait_for_shutdown
 
-SOCKET = "observer.sock"
-"""Name of the socket for requests."""
 # Seconds between two polls of a head, for its answer, the longest until the next poll of a head that does not answer,
 # and after a request for heartbeats until no head is polled.
 _EVERY, _ANSWER, _LONGEST, _FORGET = 2.0, 5.0, 60.0, 10.0
@@ -194,8 +194,23 @@ class _Request(RequestHandler):
         self.finish(answer)
 
 
-async def _observe(folder: Path, idle: float) -> None:
-    socket, dashboards, requested = folder / SOCKET, Dashboards(folder, idle), time.monotonic()
+async def wait_for_shutdown() -> None:
+    """Wait for SIGTERM or Ctrl-C, or until the parent closes the standard input of this process or ends."""
+    loop, over = asyncio.get_running_loop(), asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, over.set)
+
+    def read() -> None:
+        while os.read(0, 1 << 16):
+            pass
+        loop.call_soon_threadsafe(over.set)
+
+    threading.Thread(target=read, name="owner", daemon=True).start()
+    await over.wait()
+
+
+async def _observe(socket: Path, idle: float) -> None:
+    dashboards, requested = Dashboards(socket.parent, idle), time.monotonic()
 
     def count(_: object) -> None:
         nonlocal requested
@@ -209,24 +224,25 @@ async def _observe(folder: Path, idle: float) -> None:
     sys.stdout.flush()
     shutdown = asyncio.create_task(wait_for_shutdown())
     # A logout removes the folder, if it is in XDG_RUNTIME_DIR; the next process has another one.
-    while socket.exists() and not shutdown.done() and (dashboards.are_open or time.monotonic() - requested < idle):
-        await asyncio.wait({shutdown}, timeout=min(_LOOK, idle))
+    while socket.exists() and (dashboards.are_open or time.monotonic() - requested < idle):  # noqa: ASYNC240  (local)
+        if (await asyncio.wait({shutdown}, timeout=min(_LOOK, idle)))[0]:
+            break
     server.stop()
     await dashboards.close()
 
 
 def main(arguments: list[str]) -> None:
     """Observe until the end."""
-    folder, idle = Path(arguments[0]), float(arguments[1])
+    socket, idle = Path(arguments[0]), float(arguments[1])
     debug_log.set_up()
     # It logs every connection that is lost.
     logging.getLogger("distributed").setLevel(logging.CRITICAL)
     # With this variable Panel would use threads, which change pages without their locks.
     os.environ.pop("PANEL_NUM_THREADS", None)
     try:
-        asyncio.run(_observe(folder, idle))
+        asyncio.run(_observe(socket, idle))
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        shutil.rmtree(socket.parent, ignore_errors=True)
 
 
 if __name__ == "__main__":

@@ -25,9 +25,7 @@ from workbench.lab.server.process import by_env, logger
 from workbench.text import exit_description, printable
 
 MODULE = "workbench.lab.observer"
-"""Module of the process: ``python -m MODULE FOLDER IDLE``."""
-SOCKET = "observer.sock"
-"""Name of the socket for requests in the folder."""
+"""Module of the process: ``python -m MODULE SOCKET IDLE``."""
 IDLE = 300.0
 """Seconds without a viewer after which a dashboard, and the process of the last one, ends."""
 # Seconds for an orderly end.
@@ -67,8 +65,8 @@ class Observer:
 
     def __init__(self, idle: float = IDLE) -> None:
         self._idle = idle
-        # Of the current process: the folder of its sockets, once it answers, and the task that runs it.
-        self._folder: asyncio.Future[Path] | None = None
+        # Of the current process: its socket, once it answers, and the task that runs it.
+        self._socket: asyncio.Future[Path] | None = None
         self._running: asyncio.Task[None] | None = None
         self._closed = False
 
@@ -113,12 +111,12 @@ class Observer:
     async def _fetch(self, operation: str, arguments: dict[str, Any]) -> dict[str, Any]:
         if self._closed:
             raise StartError(_STOPPING)
-        if self._folder is None:
-            self._folder = asyncio.get_running_loop().create_future()
-            self._running = asyncio.create_task(self._run(self._folder))
+        if self._socket is None:
+            self._socket = asyncio.get_running_loop().create_future()
+            self._running = asyncio.create_task(self._run(self._socket))
         # Shielded: one client disconnecting must not cancel the start for the others.
-        folder = await asyncio.shield(self._folder)
-        client = SimpleAsyncHTTPClient(force_instance=True, resolver=SocketResolver(path=folder / SOCKET))
+        path = await asyncio.shield(self._socket)
+        client = SimpleAsyncHTTPClient(force_instance=True, resolver=SocketResolver(path=path))
         try:
             response = await client.fetch(
                 f"http://observer/{operation}", method="POST", body=json.dumps(arguments), request_timeout=0
@@ -128,25 +126,25 @@ class Observer:
         answer: dict[str, Any] = json.loads(response.body)
         return answer
 
-    async def _run(self, folder: asyncio.Future[Path]) -> None:
-        """Run a process to its end; `folder` receives the folder of its sockets, or the error."""
+    async def _run(self, socket: asyncio.Future[Path]) -> None:
+        """Run a process to its end; `socket` receives its socket, or the error."""
         identity, lines = uuid.uuid4().hex, deque[str](maxlen=_TAIL)
         error = StartError(_STOPPING)
         try:
-            code = await self._run_in(node_dirs.sockets(identity), folder, lines)
+            code = await self._run_in(node_dirs.sockets(identity) / "observer.sock", socket, lines)
             error = StartError(f"{_TITLE} has ended ({exit_description(code)}): {_summary(lines)}")
             if code:
                 logger.error("%s", error)
         except OSError as failure:
             error = StartError(f"{_TITLE} could not be started: {failure}. Check the free memory and disk space.")
         finally:
-            self._folder = None  # the next request starts another process
-            if not folder.done():
-                folder.set_exception(error)
-                folder.exception()  # if all callers are gone, asyncio would log that it was never retrieved
+            self._socket = None  # the next request starts another process
+            if not socket.done():
+                socket.set_exception(error)
+                socket.exception()  # if all callers are gone, asyncio would log that it was never retrieved
             node_dirs.remove(identity)
 
-    async def _run_in(self, path: Path, folder: asyncio.Future[Path], lines: deque[str]) -> int:
+    async def _run_in(self, path: Path, socket: asyncio.Future[Path], lines: deque[str]) -> int:
         # -P: a file in the server's folder must not shadow a module
         process: Any = await asyncio.create_subprocess_exec(  # Any: its pipes are never None
             *by_env([sys.executable, "-P", "-m", MODULE, str(path), str(self._idle)]),
@@ -159,7 +157,7 @@ class Observer:
         logging = asyncio.create_task(_log(process.stderr, lines))
         try:
             if await process.stdout.readline():
-                folder.set_result(path)
+                socket.set_result(path)
             await logging
         finally:
             # A process that waits for a file server ends when that answers; this server does not wait for it.
