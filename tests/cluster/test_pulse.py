@@ -55,7 +55,12 @@ def hung():
 
 async def test_heads_are_asked_each_by_itself_until_nobody_wants_to_know(unused, hung, monkeypatch):
     monkeypatch.setattr(observer, "_FORGET", 1.0)
-    name, polls = unused.record.name, HeadPolls()
+    name, polls, loop = unused.record.name, HeadPolls(), asyncio.get_running_loop()
+
+    def polled():
+        names = (task.get_name() for task in asyncio.all_tasks(loop) if not task.cancelling())
+        return {each.removeprefix("poll of ") for each in names if each.startswith("poll of ")}
+
     async with asyncio.timeout(DEADLINE):
         while not (heard := await polls.heartbeats(["hung", name, "none"])):  # noqa: ASYNC110  (as a server asks)
             await asyncio.sleep(0.1)
@@ -63,9 +68,7 @@ async def test_heads_are_asked_each_by_itself_until_nobody_wants_to_know(unused,
     assert heard.keys() == {name}
     assert heard[name].keys() == {"cpu", "memory", "clients", "idle"}
     assert heard[name]["clients"] == 0, "who asks for the pulse does not count"
-    asking = [polls._polls[each] for each in ("hung", name, "none")]
+    assert polled() == {"hung", name, "none"}
     await polls.heartbeats(["none"])
-    assert polls._polls.keys() == {"none"}
-    await asyncio.wait(asking, timeout=DEADLINE)
-    assert polls._polls == {}
-    assert all(each.cancelled() for each in asking)
+    assert polled() == {"none"}
+    await asyncio.to_thread(until, "no head is polled", lambda: not polled())

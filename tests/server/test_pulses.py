@@ -22,17 +22,18 @@ async def new():
     made = []
 
     def make():
-        made.append(Heartbeats(Observer()))
-        return made[-1]
+        observer = Observer()
+        made.extend([Heartbeats(observer), observer])
+        return made[-2]
 
     yield make
     for each in made:
         await each.close()
-        await each._observer.close()
 
 
 async def test_browsers_get_messages_while_no_process_runs_and_heartbeats_when_it_does(new, head, monkeypatch, caplog):
     monkeypatch.setattr(state, "_ANSWER", 0.01)
+    monkeypatch.setattr(state, "_PAUSE", 0.01)
     right = observer.MODULE
     monkeypatch.setattr(observer, "MODULE", "no_such_module")
     messages = asyncio.Queue()

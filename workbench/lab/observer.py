@@ -66,7 +66,7 @@ class HeadPolls:
         for name in self._polls.keys() - names:
             self._polls.pop(name).cancel()
         for name in names - self._polls.keys():
-            self._polls[name] = asyncio.create_task(self._poll(name))
+            self._polls[name] = asyncio.create_task(self._poll(name), name=f"poll of {name}")
 
     async def _poll(self, name: str) -> None:
         pause = _EVERY

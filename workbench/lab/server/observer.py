@@ -22,7 +22,7 @@ from workbench.errors import StartError, WorkbenchError, from_fields
 from workbench.host import debug_log, node_dirs
 from workbench.host.processes import end
 from workbench.lab.server.process import by_env, logger
-from workbench.text import exit_description, printable
+from workbench.text import printable
 
 MODULE = "workbench.lab.observer"
 """Module of the process: ``python -m MODULE SOCKET IDLE``."""
@@ -132,7 +132,7 @@ class Observer:
         error = StartError(_STOPPING)
         try:
             code = await self._run_in(node_dirs.sockets(identity) / "observer.sock", socket, lines)
-            error = StartError(f"{_TITLE} has ended ({exit_description(code)}): {_summary(lines)}")
+            error = StartError(f"{_TITLE} has ended (exit code {code}): {_summary(lines)}")
             if code:
                 logger.error("%s", error)
         except OSError as failure:

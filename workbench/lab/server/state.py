@@ -53,9 +53,9 @@ class State:
         return {"broken": self.broken, "starts": self.starts, "time": time.time()}
 
 
-# Seconds between two messages, and for the answer of the observer: a browser closes a connection that is silent for
-# 20 s, but the observer may start for longer, or may not run.
-_BEAT, _ANSWER = 2.0, 10.0
+# Seconds between two messages, after an error, and for the answer of the observer, which may start for longer, or may
+# not run. The last two together are less than 20 s, after which a browser closes a silent connection.
+_BEAT, _PAUSE, _ANSWER = 2.0, 8.0, 10.0
 
 Viewer = Callable[[dict[str, Any]], None]
 """Called with each message for a browser."""
@@ -111,15 +111,16 @@ class Heartbeats:
             shown = self._viewers.values()
             names = sorted(name for name in self._names if any(each is None or name in each for each in shown))
             pulses: dict[str, Any] = {}
+            pause = _BEAT
             try:
                 pulses = await self._observer.ask("heartbeats", _ANSWER, names=names)
             except WorkbenchError as error:
                 logger.warning("no heartbeats: %s", error)
-                await asyncio.sleep(_ANSWER)
+                pause = _PAUSE
             message = {"type": "pulse", "pulses": pulses, "time": time.time()}
             for viewer in tuple(self._viewers):
                 viewer(message)
-            await asyncio.sleep(_BEAT)
+            await asyncio.sleep(pause)
 
 
 class StateFeed:
