@@ -30,8 +30,8 @@ IDLE = 300.0
 """Seconds without a viewer after which a dashboard, and the process of the last one, ends."""
 # Seconds for an orderly end.
 _END = 5.0
-# Lines of the log in an error.
-_TAIL = 15
+# Lines of the log in an error, and most bytes of a line.
+_TAIL, _LONGEST = 15, 1 << 24
 
 _TITLE = "the process that observes clusters"
 _STOPPING = "this server is stopping. Reload this page after the next start of the server."
@@ -151,6 +151,7 @@ class Observer:
             stdin=PIPE,
             stdout=PIPE,
             stderr=PIPE,
+            limit=_LONGEST,
             start_new_session=True,  # Ctrl-C in the server's terminal asks for a confirmation, and must end nothing
         )
         debug_log.started(process.pid, _TITLE)
