@@ -45,6 +45,8 @@ class Simulated:
     ----------
     straggler : int
         The rank that the others wait for.
+    began : float
+        Time of the first tick, in seconds since the epoch.
     """
 
     def __init__(
@@ -63,7 +65,7 @@ class Simulated:
         self.layout = Layout(1, places, names, (cores,) * nodes, shared)
         self.straggler = 2 * ranks // 3
         self._seed, self._clock = seed, clock
-        self._began = clock() - history
+        self.began = clock() - history
         self._by, between = ("rank", ranks) if ranks <= BY_NODE else ("node", nodes)
         rng = np.random.default_rng([seed, 0])
         self._memory = rng.normal(3.0, 0.25, ranks) * _GIB
@@ -72,7 +74,7 @@ class Simulated:
 
     async def ask(self, since: int) -> Update:
         """Return all ticks after that one."""
-        last = int((self._clock() - self._began) / TICK)
+        last = int((self._clock() - self.began) / TICK)
         ticks = range(max(since, last - _REMEMBERED, 0) + 1, last + 1)
         frames = [self._frame(tick) for tick in ticks]
         ranks, nodes = len(self.layout.ranks), len(self.layout.nodes)
@@ -80,7 +82,7 @@ class Simulated:
         return Update(
             seq=last,
             layout=self.layout,
-            times=np.array([self._began + tick * TICK for tick in ticks]),
+            times=np.array([self.began + tick * TICK for tick in ticks]),
             rank=np.array([frame[0] for frame in frames], np.float32).reshape(-1, ranks, len(RANK)),
             node=np.array([frame[1] for frame in frames], np.float32).reshape(-1, nodes, len(NODE)),
             core=np.array([frame[2] for frame in frames], np.uint8).reshape(-1, sum(self.layout.cores)),
@@ -97,18 +99,18 @@ class Simulated:
                 "message": "",
                 "ranks": ranks,
                 "present": ranks,
-                "ends": self._began + 8 * 3600,
+                "ends": self.began + 8 * 3600,
             },
         )
 
     async def pair(self, source: int, target: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Return what one place has sent to another, as it is remembered."""
-        last = int((self._clock() - self._began) / TICK)
+        last = int((self._clock() - self.began) / TICK)
         ticks = np.arange(max(1, last - _REMEMBERED), last + 1)
         wave = 1 + 0.4 * np.sin(ticks / 9 + source) * np.cos(ticks / 23 + target)
         busy = ticks % _FIT < _FIT - _PAUSE
         rates: NDArray[np.float64] = np.outer(wave * busy, self._rates[:, source, target])
-        return (self._began + ticks * TICK).astype(np.float64), rates
+        return (self.began + ticks * TICK).astype(np.float64), rates
 
     def _phase(self, tick: int) -> str:
         step = tick % _FIT
@@ -162,11 +164,11 @@ class Simulated:
         return np.stack([values.get(name, unknown) for name in RANK], axis=1), node, np.clip(core, 0, 100)
 
     def _now(self, tick: int) -> tuple[RankActivity, ...]:
-        phase, moment = self._phase(tick), self._began + tick * TICK
+        phase, moment = self._phase(tick), self.began + tick * TICK
         if phase == "idle":
             return (RankActivity("", None, moment - 1),) * len(self.layout.ranks)
         what = f"{_FITS[tick // _FIT % 2][0]}.fit"
-        stuck = self._began + (tick - tick % _FIT + _STUCK.start) * TICK
+        stuck = self.began + (tick - tick % _FIT + _STUCK.start) * TICK
         since = stuck if phase == "stuck" else moment - 0.02
         waiting = RankActivity(what, "Allreduce", since)
         computing = RankActivity(what, None, since)
@@ -209,7 +211,7 @@ class Simulated:
             {
                 "fit": f"{self._seed}-{number}",
                 "name": name,
-                "time": self._began + tick * TICK,
+                "time": self.began + tick * TICK,
                 "step": step,
                 loss: float(4.2e5 * (0.25 + np.exp(-step / 25)) * (1 + noise)),
                 shift: float(np.exp(-step / 20) * (1 + 10 * noise)),

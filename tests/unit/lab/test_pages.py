@@ -6,17 +6,20 @@ import gc
 import io
 import weakref
 from html import escape
-from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
 import pytest
 from bokeh.core.validation.check import check_integrity
 from bokeh.document import Document
-from bokeh.models import Axis, HoverTool, NoOverlap, Plot
+from bokeh.events import Tap
+from bokeh.models import Axis, ColorBar, HoverTool, NoOverlap, Plot
 from bokeh.plotting import figure
 from panel.io.state import set_curdoc
 from panel.pane import Bokeh
+from panel.widgets import Select
+from support import drawn
+from support.drawn import chart, data, saved, text
 
 from benchmarks.simulated import Simulated
 from workbench.lab.dashboard.cards import CardFactory
@@ -36,11 +39,8 @@ from workbench.metrics.update import LOST, NO_SAMPLE, RankActivity, RankPlace, U
 
 
 def known(ranks, nodes, **fields):
-    source = Simulated(ranks, nodes, history=60)
-    store = DataStore(source)
-    update = dataclasses.replace(asyncio.run(source.ask(0)), **fields)
-    store._take(update)
-    return store
+    update = asyncio.run(Simulated(ranks, nodes, history=60).ask(0))
+    return drawn.known(dataclasses.replace(update, **fields))
 
 
 def made(name, moment, **chosen):
@@ -59,10 +59,10 @@ def test_every_chart_has_its_numbers_as_a_table(name, ranks):
     page = made(name, known(ranks, -(-ranks // 16)).at(None))
 
     assert check_integrity(page.view.get_root(Document()).references()).error == []
-    for chart in page.cards._tables:
-        table = pd.read_csv(io.StringIO(page.cards.csv(chart)))
+    for title in page.cards.tables:
+        table = pd.read_csv(io.StringIO(page.cards.csv(title)))
         assert len(table.columns) >= 2
-        assert len(table) > 0 or chart == "one-pair-over-time"
+        assert len(table) > 0 or title == "one-pair-over-time"
 
 
 @pytest.mark.parametrize("name", PAGES)
@@ -87,17 +87,17 @@ def test_every_page_is_drawn_where_ranks_have_told_nothing(name):
 
 def test_gpus_have_a_card_only_if_a_rank_has_one():
     moment = known(4, 1).at(None)
-    assert not made("cores", moment)._gpu_card.visible
+    assert "GPUs" not in text(made("cores", moment).view)
     some = asyncio.run(Simulated(4, 1, history=60).ask(0)).rank.copy()
     for name, value in (("gpu", 25.0), ("gpu_memory", 2.0**30), ("gpu_memory_total", 2.0**34)):
         some[:, 2, RANK.index(name)] = value
 
     page = made("cores", known(4, 1, rank=some).at(None))
 
-    assert page._gpu_card.visible
-    assert "Rank 2" in page._gpus.object
-    assert "25 %" in page._gpus.object
-    assert "Rank 1" not in page._gpus.object
+    gpus = text(page.view).partition("GPUs")[2]
+    assert "Rank 2" in gpus
+    assert "25 %" in gpus
+    assert "Rank 1" not in gpus
 
 
 @pytest.mark.parametrize("cores", [2, 80])  # a row for each core, or for each node
@@ -106,15 +106,14 @@ def test_cores_of_a_node_without_a_sample_are_unknown_and_not_idle(cores):
     core, node = update.core.copy(), update.node.copy()
     core[-20:, cores:] = NO_SAMPLE
     node[-20:, 1] = np.nan
-    page = made("cores", known(4, 2, layout=update.layout, core=core, node=node).at(None))
+    view = made("cores", known(4, 2, layout=update.layout, core=core, node=node).at(None)).view
 
-    assert (page._now._image.data["image"][0] == MISSING).all(axis=1).tolist() == [False, True]
-    past = page._past._image.data["image"][0]
+    now = data(chart(view, "Every core now"))["image"][0]
+    past = data(chart(view, f"CPU of each {'core' if cores == 2 else 'node'} over time"))["image"][0]
+    assert (now == MISSING).all(axis=1).tolist() == [False, True]
     assert (past[:, -1] == MISSING).tolist() == np.repeat([False, True], len(past) // 2).tolist()
     assert (past[:, 0] != MISSING).all()
-    assert "<b>node002</b></td><td class=right>2</td><td><span class=bar><i style='width:0%'></i></span> ?" in (
-        page._table.object
-    )
+    assert "style='width:0%'></i></span> ?" in text(view).partition("node002")[2]
 
 
 def test_numbers_that_are_saved_are_those_that_were_measured():
@@ -181,10 +180,11 @@ def test_ranks_in_one_operation_have_one_bar_in_the_color_of_those_that_wait():
     lost = RankActivity(LOST, None, moment.valid_at - 12)
     page = made("waiting", known(4, 1, now=(recent, long, recent, lost)).at(None))
 
-    assert page._groups.data["name"] == ["lost", "Allreduce"]
-    assert page._groups.data["ranks"].tolist() == [1, 3]
-    assert page._groups.data["color"] == [LIGHT.bad, LIGHT.shares[2]]
-    assert "Rank 3 was lost; results on it are lost." in page._words.object
+    bars = data(chart(page.view, "Current operations"))
+    assert bars["name"] == ["lost", "Allreduce"]
+    assert bars["ranks"].tolist() == [1, 3]
+    assert bars["color"] == [LIGHT.bad, LIGHT.shares[2]]
+    assert "Rank 3 was lost; results on it are lost." in text(page.view)
 
 
 def test_charts_of_one_name_have_tables_of_their_own():
@@ -192,7 +192,13 @@ def test_charts_of_one_name_have_tables_of_their_own():
     for number in range(3):
         cards.chart("A loss", figure(), lambda number=number: pd.DataFrame({"is": [number]}))
 
-    assert [cards.csv(name) for name in cards._tables] == ["is\n0\n", "is\n1\n", "is\n2\n"]
+    assert [cards.csv(name) for name in cards.tables] == ["is\n0\n", "is\n1\n", "is\n2\n"]
+
+
+def choice(page):
+    """Return the choice of a fit."""
+    (select,) = page.view.select(Select)
+    return select
 
 
 def reported(*fits_and_times):
@@ -202,12 +208,12 @@ def reported(*fits_and_times):
 def test_the_fit_that_was_begun_last_is_shown_until_only_another_one_reports():
     both = reported(("a", 1.0), ("b", 2.0), ("a", 3.0))
     page = made("training", known(2, 1, fits=both).at(None))
-    assert list(page._choice.options.values()) == ["", "b", "a"]
-    assert "<b>b</b>" in page._summary.object
+    assert list(choice(page).options.values()) == ["", "b", "a"]
+    assert "<b>b</b>" in text(page.view)
 
     page = made("training", known(2, 1, fits=both + reported(("a", 60.0))).at(None))
-    assert list(page._choice.options.values()) == ["", "b", "a"]
-    assert "<b>a</b>" in page._summary.object
+    assert list(choice(page).options.values()) == ["", "b", "a"]
+    assert "<b>a</b>" in text(page.view)
 
 
 def test_the_curves_of_many_ranks_can_be_chosen_in_whatever_order_they_report():
@@ -217,8 +223,8 @@ def test_the_curves_of_many_ranks_can_be_chosen_in_whatever_order_they_report():
     for number in range(3):
         fits = reported(*((fit, float(step)) for step, order in enumerate(orders[: number + 1]) for fit in order))
         page = made("training", known(64, 1, fits=fits).at(None), fit=ranks[3])
-        options.append(page._choice.options)
-        assert f"<b>{ranks[3]}</b>" in page._summary.object
+        options.append(choice(page).options)
+        assert f"<b>{ranks[3]}</b>" in text(page.view)
     assert options[0] == options[1] == options[2]
     assert set(options[0].values()) == {"", *ranks}
 
@@ -227,7 +233,7 @@ def test_a_fit_that_was_chosen_is_offered_although_many_were_begun_since():
     fits = reported(*((f"fit {number}", float(number)) for number in range(150)))
     page = made("training", known(2, 1, fits=fits).at(None), fit="fit 7")
 
-    assert list(page._choice.options.values()) == ["", *(f"fit {number}" for number in (*range(149, 49, -1), 7))]
+    assert list(choice(page).options.values()) == ["", *(f"fit {number}" for number in (*range(149, 49, -1), 7))]
 
 
 def test_fits_that_were_begun_in_one_second_are_all_offered_the_newest_first():
@@ -237,15 +243,15 @@ def test_fits_that_were_begun_in_one_second_are_all_offered_the_newest_first():
     fits = [record(str(number), 100 + number / 10) for number in range(5)]
     page = made("training", known(2, 1, fits=fits).at(None), fit="4")
 
-    assert list(page._choice.options.values()) == ["", "4", "3", "2", "1", "0"]
-    labels = list(page._choice.options)[1:]
+    assert list(choice(page).options.values()) == ["", "4", "3", "2", "1", "0"]
+    labels = list(choice(page).options)[1:]
     assert [label.partition(" #")[2] for label in labels] == ["5", "4", "3", "2", ""]
-    assert page._choice.value == "4"
+    assert choice(page).value == "4"
 
 
 def picture(page):
     """Return begin and seconds of the picture of CPU over time, and its codes."""
-    its = page._heat._image.data
+    its = data(chart(page.view, "CPU of each rank"))
     return its["x"][0] / 1000, its["dw"][0] / 1000, its["image"][0]
 
 
@@ -276,7 +282,7 @@ def test_the_walltime_that_is_left_is_that_of_the_moment_which_is_shown():
     times = known(2, 1).at(None).times - 1e6
     page = made("overview", known(2, 1, times=times, state={"ends": times[-1] + 7200}).at(None))
 
-    assert "<b>2 h</b> left, until" in page._summary.object
+    assert "<b>2 h</b> left, until" in text(page.view)
 
 
 def test_numbers_of_a_pair_are_saved_in_the_units_of_all_others():
@@ -311,9 +317,9 @@ def test_the_history_of_a_pair_that_was_chosen_before_is_not_shown():
     assert [each[:2] for each in asked] == [(0, 1), (2, 3), (2, 3)]
     for *_, take in asked[:2]:
         take(moment.times, np.ones((len(moment.times), 2)))
-        assert len(page._pair.data["time"]) == 0
+        assert len(data(chart(page.view, "One pair over time"))["time"]) == 0
     asked[2][2](moment.times, np.ones((len(moment.times), 2)))
-    assert len(page._pair.data["time"]) > 0
+    assert len(data(chart(page.view, "One pair over time"))["time"]) > 0
 
 
 def test_a_pair_is_named_by_its_ranks_and_stays_the_same_when_others_come():
@@ -325,8 +331,11 @@ def test_a_pair_is_named_by_its_ranks_and_stays_the_same_when_others_come():
     page.show(moment)
 
     assert asked == [(3, 0)]
-    assert "From rank w1.3 to rank 0" in page._heading.object
-    page._choose(SimpleNamespace(x=2.2, y=0.9))
+    assert "From rank w1.3 to rank 0" in text(page.view)
+    matrix = chart(page.view, "Who sends to whom, by rank")
+    document = Document()
+    document.add_root(page.view.get_root(document))
+    document.callbacks.trigger_event(Tap(matrix, x=2.2, y=0.9))
     assert context.view_state.pair == "1,w1.0"
 
 
@@ -334,32 +343,32 @@ def test_a_pair_is_named_by_its_ranks_and_stays_the_same_when_others_come():
 def test_a_pair_that_is_not_there_is_told_and_the_busiest_is_shown(pair):
     page = made("communication", known(4, 1).at(None), pair=pair)
 
-    told = page._heading.object
+    told = text(page.view)
     assert f"There is no pair {escape(pair)}: pairs of ranks have names like 0,3." in told
     assert "the busiest pair" in told
 
 
 @pytest.mark.parametrize("name", PAGES)
 def test_every_page_can_be_opened_before_the_first_rank_has_joined(name):
-    head, store = Store(), DataStore(None)
+    head = Store()
     head.tick()
-    store._take(head.update())
 
-    made(name, store.at(None), pair="0,1")
+    made(name, drawn.known(head.update()).at(None), pair="0,1")
 
 
 async def test_the_numbers_of_a_moment_that_is_paused_stay():
     store = DataStore(Simulated(4, 1, history=60))
     await store.refresh()
+    view_state = ViewState()
     with set_curdoc(Document()):
-        session = Session(store, ViewState(), None)
-    session._view_state.until = store.at(None).time
-    before = session._page.cards.csv("cpu-of-each-rank")
+        session = Session(store, view_state, None)
+    view_state.until = store.at(None).time
+    cpu = chart(session.main, "CPU of each rank")
+    before = saved(cpu)
 
-    for ring in store._rings:
-        ring.view[:] = 0
+    store.at(None).rank[:] = 0
 
-    assert session._page.cards.csv("cpu-of-each-rank") == before
+    assert saved(cpu) == before
     session.close()
 
 
@@ -371,9 +380,10 @@ def test_where_there_are_no_times_no_moment_is_told_and_none_can_be_paused_at():
     controls = Controls(view_state, lambda: moment)
 
     controls.show(moment, moment)
-    controls._live.value = False
+    (live,) = (each for each in controls.choices if "Live" in getattr(each, "options", ()))
+    live.value = False
 
-    assert (controls._moment.object, controls._live.value, view_state.until) == ("", True, None)
+    assert (text(controls.choices), live.value, view_state.until) == ("", True, None)
 
 
 def test_names_that_others_have_given_are_shown_as_they_are():
@@ -398,8 +408,7 @@ async def test_a_session_that_fails_leaves_nobody_who_listens(monkeypatch):
     with set_curdoc(Document()), pytest.raises(KeyError):
         Session(store, ViewState(), None)
 
-    assert not store._listeners
-    assert store._poll_task is None
+    assert asyncio.all_tasks() == {asyncio.current_task()}, "nothing polls"
 
 
 async def test_who_comes_when_nobody_has_looked_for_a_while_is_not_told_that_the_head_is_silent():
@@ -422,7 +431,8 @@ async def test_a_session_that_is_closed_leaves_nothing_behind():
     await store.refresh()
     with set_curdoc(Document()):
         session = Session(store, ViewState(), None)
-    page, asking = weakref.ref(session._page), store._poll_task
+    page = weakref.ref(session.main[0])
+    (asking,) = asyncio.all_tasks() - {asyncio.current_task()}
     assert page() is not None
 
     session.close()
@@ -456,8 +466,8 @@ def test_a_palette_goes_from_little_to_much_and_has_colors_apart_for_nothing_and
 @pytest.mark.parametrize("theme", [LIGHT, DARK])
 def test_text_and_lines_and_areas_have_the_contrast_that_the_accessibility_guidelines_ask_for(theme):
     assert (round(contrast("#ffffff", "#000000")), contrast("#777777", "#777777")) == (21, 1)
-    for text in (theme.text, theme.muted, theme.bad):
-        assert min(contrast(text, theme.card), contrast(text, theme.page)) >= 4.5
+    for ink in (theme.text, theme.muted, theme.bad):
+        assert min(contrast(ink, theme.card), contrast(ink, theme.page)) >= 4.5
     assert min(contrast(ink, color) for ink, color in zip(theme.inks, theme.palette, strict=True)) >= 4.5
     # the idle part has a border in the color of muted text
     assert min(contrast(area, theme.card) for area in (*theme.shares[:-1], *theme.kinds)) >= 3
@@ -475,14 +485,15 @@ def traffic(ranks, sent):
 def test_a_pair_that_sent_nothing_has_a_color_of_its_own_and_the_scale_says_what_it_is():
     sent = {(0, 1): 1 << 20, (1, 0): 1 << 30}
     page = made("communication", known(2, 1, traffic=traffic(2, sent)).at(None), span="total", kind="mpi")
-    matrix = page._matrix
+    matrix = chart(page.view, "Who sends to whom, by rank")
+    bar = matrix.select_one(ColorBar)
 
-    assert matrix._image.data["image"][0].tolist() == [[NOTHING, FIRST], [TOP, NOTHING]]
-    assert matrix._bar.title == "log scale"
-    assert sorted(matrix._bar.major_label_overrides.values()) == ["0 B", "1 GiB", "1 MiB", "32 MiB"]
-    assert matrix._ticks.ticks == sorted(matrix._bar.major_label_overrides)
-    mapper = matrix._bar.color_mapper
-    at = dict(zip(matrix._bar.major_label_overrides.values(), matrix._bar.major_label_overrides, strict=True))
+    assert data(matrix)["image"][0].tolist() == [[NOTHING, FIRST], [TOP, NOTHING]]
+    assert bar.title == "log scale"
+    assert sorted(bar.major_label_overrides.values()) == ["0 B", "1 GiB", "1 MiB", "32 MiB"]
+    assert bar.ticker.ticks == sorted(bar.major_label_overrides)
+    mapper = bar.color_mapper
+    at = {label: number for number, label in bar.major_label_overrides.items()}
     place = (at["0 B"] - mapper.low) / (mapper.high - mapper.low)
     assert mapper.palette[int(place * len(mapper.palette))] == LIGHT.nothing
 
@@ -490,42 +501,47 @@ def test_a_pair_that_sent_nothing_has_a_color_of_its_own_and_the_scale_says_what
 def test_the_tooltip_of_a_pair_has_its_number_and_not_that_of_its_color():
     sent = {(0, 1): 1_000_000, (1, 0): 5}
     page = made("communication", known(2, 1, traffic=traffic(2, sent)).at(None), span="total", kind="mpi")
-    matrix = page._matrix
+    matrix = chart(page.view, "Who sends to whom, by rank")
 
-    assert matrix._image.data["number"][0].tolist() == [[0, 1_000_000], [5, 0]]
-    (tooltip,) = matrix.figure.select(HoverTool)
+    assert data(matrix)["number"][0].tolist() == [[0, 1_000_000], [5, 0]]
+    (tooltip,) = matrix.select(HoverTool)
     assert tooltip.tooltips[-1] == ("bytes", "@number{custom}")
 
 
 def test_cells_of_up_to_eight_ranks_have_their_numbers_in_an_ink_that_can_be_read():
-    page = made("communication", known(2, 1, traffic=traffic(2, {(0, 1): 1 << 20})).at(None), span="total", kind="mpi")
-    written = page._matrix._written.data
+    def written(moment):
+        page = made("communication", moment, span="total", kind="mpi")
+        _, *texts = chart(page.view, "Who sends to whom, by rank").renderers
+        return [each.data_source.data for each in texts]
 
-    assert written["text"] == ["0 B", "1 MiB", "0 B", "0 B"]
-    assert written["ink"] == [LIGHT.inks[code] for code in (NOTHING, TOP, NOTHING, NOTHING)]
-    assert made("communication", known(8, 1).at(None))._matrix._written is not None
-    assert made("communication", known(9, 1).at(None))._matrix._written is None
+    (cells,) = written(known(2, 1, traffic=traffic(2, {(0, 1): 1 << 20})).at(None))
+    assert cells["text"] == ["0 B", "1 MiB", "0 B", "0 B"]
+    assert cells["ink"] == [LIGHT.inks[code] for code in (NOTHING, TOP, NOTHING, NOTHING)]
+    assert [len(written(known(ranks, 1).at(None))) for ranks in (8, 9)] == [1, 0]
 
 
 def test_charts_below_each_other_have_their_moments_at_the_same_place():
     page = made("communication", known(4, 1).at(None))
 
-    borders = {made.min_border_left for made in (page._rate_figure, page._pair_figure)}
+    borders = {chart(page.view, title).min_border_left for title in ("One pair over time", "Sent by all ranks")}
     assert len(borders) == 1
     assert borders.pop() >= 60
 
 
 def test_a_rate_is_a_step_since_it_holds_for_the_whole_time_before_it():
-    page = made("communication", known(4, 1).at(None), pair="0,1")
-    now = page.snapshot.time
+    moment, asked = known(4, 1).at(None), []
+    context = PageContext(ViewState(pair="0,1"), CardFactory(LIGHT), lambda *its: asked.append(its))
+    page = PAGE_CLASSES["communication"](moment, context)
+    page.show(moment)
+    ((_, _, take),) = asked
 
-    page._take_pair(np.array([now - 2, now - 1, now]), np.array([[1.0, 0.0], [5.0, 0.0], [7.0, 0.0]]))
+    take(moment.time + np.array([-2, -1, 0]), np.array([[1.0, 0.0], [5.0, 0.0], [7.0, 0.0]]))
 
-    drawn = page._pair.data
-    assert ((drawn["time"] - local(now)) / 1000).tolist() == [-2, -2, -1, -1, 0]
-    assert drawn["dask"].tolist() == [1, 5, 5, 7, 7]
-    page._take_pair(np.empty(0), np.empty((0, 2)))
-    assert {len(column) for column in page._pair.data.values()} == {0}
+    pair = data(chart(page.view, "One pair over time"))
+    assert ((pair["time"] - local(moment.time)) / 1000).tolist() == [-2, -2, -1, -1, 0]
+    assert pair["dask"].tolist() == [1, 5, 5, 7, 7]
+    take(np.empty(0), np.empty((0, 2)))
+    assert {len(column) for column in data(chart(page.view, "One pair over time")).values()} == {0}
 
 
 def test_tooltips_of_a_training_format_numbers_like_the_axes():
@@ -540,7 +556,7 @@ def test_tooltips_of_a_training_format_numbers_like_the_axes():
 
 
 def test_the_chart_of_message_sizes_names_both_of_its_axes():
-    shown = made("communication", known(4, 1).at(None))._size_chart()
+    shown = chart(made("communication", known(4, 1).at(None)).view, "Message sizes")
 
     assert [axis.axis_label for axis in shown.axis] == ["minimum bytes of a message", "messages"]
 
@@ -548,7 +564,7 @@ def test_the_chart_of_message_sizes_names_both_of_its_axes():
 def test_bars_have_borders_where_two_parts_or_a_part_and_the_card_are_hard_to_tell_apart():
     page = made("overview", known(4, 1).at(None))
 
-    borders = [bar.glyph.line_color for bar in page._share_chart().renderers]
+    borders = [bar.glyph.line_color for bar in chart(page.view, "Where time goes").renderers]
     assert borders == [LIGHT.card] * 3 + [LIGHT.muted]
     assert contrast(LIGHT.muted, LIGHT.card) >= 3
 
@@ -559,7 +575,7 @@ READY = {"state": "ready", "ranks": 2, "present": 2, "ends": None, "message": "w
 def test_the_cluster_has_as_many_tiles_with_an_end_as_without_and_its_state_before_them():
     summaries = []
     for ends in (None, 1.9e9):
-        summary = made("overview", known(2, 1, state=READY | {"ends": ends}).at(None))._summary.object
+        summary = text(made("overview", known(2, 1, state=READY | {"ends": ends}).at(None)).view)
         assert summary.count("class=tile>") == 6  # fills two, three and six columns
         assert summary.index("<b>Ready</b>") < summary.index("world 0 is ready") < summary.index("class=tile>")
         summaries.append(summary)
@@ -569,7 +585,7 @@ def test_the_cluster_has_as_many_tiles_with_an_end_as_without_and_its_state_befo
 
 @pytest.mark.parametrize(("state", "kind"), [("ready", "good"), ("starting", ""), ("degraded", "bad")])
 def test_the_dot_beside_a_state_has_the_color_of_its_kind(state, kind):
-    summary = made("overview", known(2, 1, state=READY | {"state": state}).at(None))._summary.object
+    summary = text(made("overview", known(2, 1, state=READY | {"state": state}).at(None)).view)
 
     assert f"<span class='{kind}'><span class=dot>" in summary
     assert min(contrast(color, theme.card) for theme in (LIGHT, DARK) for color in (theme.good, theme.bad)) >= 3
@@ -582,7 +598,7 @@ def test_ranks_that_are_alike_take_one_line_and_a_rank_that_is_not_takes_the_sam
     other[:, 2, RANK.index("memory")] *= 9
     now = (RankActivity("", None, 0.0),) * 4
 
-    lines = [made("overview", known(4, 1, rank=rank, now=now).at(None))._summary.object for rank in (alike, other)]
+    lines = [text(made("overview", known(4, 1, rank=rank, now=now).at(None)).view) for rank in (alike, other)]
 
     assert "<dt>Worth a look</dt><dd>No rank stands out.</dd>" in lines[0]
     assert "<dt>Worth a look</dt><dd><b>Rank 2</b> has " in lines[1]
@@ -597,7 +613,7 @@ def test_of_a_full_node_the_largest_rank_is_named():
     node[:, 1, NODE.index("memory")] = 0.95 * node[:, 1, NODE.index("memory_total")]
     now = (RankActivity("", None, 0.0),) * 4
 
-    summary = made("overview", known(4, 2, rank=rank, node=node, now=now).at(None))._summary.object
+    summary = text(made("overview", known(4, 2, rank=rank, node=node, now=now).at(None)).view)
 
     assert "<b>Rank 3</b> uses the most memory of node node002, which is 95 % full</dd>" in summary
 
@@ -616,7 +632,7 @@ def test_ranks_that_share_cores_are_told_how_much_each_can_have(ranks, nodes, co
     moment = known(ranks, nodes, layout=update.layout, core=update.core).at(None)
 
     assert shared_cores(moment) == said
-    summary = made("overview", moment)._summary.object
+    summary = text(made("overview", moment).view)
     assert ("<dt>Shared cores</dt>" in summary, said in summary) == (bool(said), True)
 
 
@@ -631,13 +647,12 @@ def test_ranks_that_share_cores_are_told_how_much_each_can_have(ranks, nodes, co
     ],
 )
 def test_ranks_that_may_use_some_cores_of_a_node_share_these(cpus, said):
-    head, store = Store(), DataStore(None)
+    head = Store()
     for rank in range(4):
         head.joined(0, rank, {"size": 4, "host": "a", "cores": 8, "cpus": cpus[rank], "start": ""})
     head.tick()
-    store._take(Update.unpack(head.update().pack()))
 
-    assert shared_cores(store.at(None)) == said
+    assert shared_cores(drawn.known(Update.unpack(head.update().pack())).at(None)) == said
 
 
 def test_a_rank_that_was_lost_takes_no_core():
@@ -653,10 +668,10 @@ def test_cells_have_borders_unless_they_are_small_or_moments(theme):
         names = [str(row) for row in range(rows)], columns and [str(column) for column in range(columns)]
         return HeatMap(theme, 330, *names, unit="percent", hover_titles=("node", "core", "CPU"))
 
-    chart = heat_map(2, 32).figure
-    assert [(grid.visible, grid.level) for grid in chart.grid] == [(True, "overlay")] * 2
-    assert (chart.ygrid[0].ticker.ticks, chart.xgrid[0].ticker.ticks[:3]) == ([0.5], [0.5, 1.5, 2.5])
-    assert min(contrast(grid.grid_line_color, theme.card) for grid in chart.grid) >= 3
+    cells = heat_map(2, 32).figure
+    assert [(grid.visible, grid.level) for grid in cells.grid] == [(True, "overlay")] * 2
+    assert (cells.ygrid[0].ticker.ticks, cells.xgrid[0].ticker.ticks[:3]) == ([0.5], [0.5, 1.5, 2.5])
+    assert min(contrast(grid.grid_line_color, theme.card) for grid in cells.grid) >= 3
     for rows, columns in ((1, 33), (33, 1), (2, None)):
         assert not any(grid.visible for grid in heat_map(rows, columns).figure.grid)
 
@@ -665,7 +680,7 @@ def test_cells_have_borders_unless_they_are_small_or_moments(theme):
 def test_a_heat_map_and_its_scale_have_a_border_since_the_smallest_numbers_are_close_to_the_card(theme):
     heat_map = HeatMap(theme, 330, ["0"], None, unit="percent", hover_titles=("rank", "time", "CPU"))
 
-    for border in (heat_map.figure.outline_line_color, heat_map._bar.bar_line_color):
+    for border in (heat_map.figure.outline_line_color, heat_map.figure.select_one(ColorBar).bar_line_color):
         assert contrast(border, theme.card) >= 3
 
 

@@ -4,109 +4,140 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from types import SimpleNamespace
 
 import pytest
 from bokeh.document import Document
-from panel.io.state import set_curdoc
+from panel.io.state import set_curdoc, state
+from panel.pane import HTML
+from support.drawn import Answering, text
 
 from benchmarks.simulated import Simulated
-from workbench.lab.dashboard.session import Session
+from workbench.lab.dashboard.session import PAGE_CLASSES, Session
 from workbench.lab.dashboard.store import DataStore
 from workbench.lab.dashboard.view_state import ViewState
 
 
 @pytest.fixture
-async def session():
-    """Give a session of one who looks at a cluster that has told something."""
-    store = DataStore(Simulated(4, 1, history=20))
+def view_state():
+    """Give what one who looks has chosen."""
+    return ViewState()
+
+
+@pytest.fixture
+def later():
+    """Give the seconds that have passed since the first metrics, in a list of one number."""
+    return [0.0]
+
+
+@pytest.fixture
+async def store(later):
+    """Give the data of a cluster that has told something."""
+    store = DataStore(Simulated(4, 1, history=20, clock=lambda: time.time() + later[0]))
     await store.refresh()
-    with set_curdoc(Document()):
-        session = Session(store, ViewState(), "../dask/")
-        session._location = SimpleNamespace(search="", reload=False)
-        yield session
+    return store
+
+
+@pytest.fixture
+def document():
+    """Give the document of a browser."""
+    return Document()
+
+
+@pytest.fixture
+async def session(store, view_state, document):
+    """Give the session of one who looks."""
+    with set_curdoc(document):
+        session = Session(store, view_state, "../dask/")
+    yield session
     session.close()
 
 
 def arrive(session):
     """Tell, as the browser does, that it has all that it was sent, and what was sent thereupon."""
+    sent, has = session.backpressure.view
     while not session.backpressure.is_ready:
-        session.backpressure._has.value = session.backpressure._sent.value
+        has.value = sent.value
 
 
 def in_sight(session):
     return [page.visible for page in session.main]
 
 
-async def test_pages_that_one_has_turned_away_from_are_hidden_and_come_back(session):
-    session._view_state.page = "cores"
-    session._view_state.page = "communication"
-    session._view_state.measure = "messages"
+async def test_pages_that_one_has_turned_away_from_are_hidden_and_come_back(session, view_state):
+    view_state.page = "cores"
+    view_state.page = "communication"
+    view_state.measure = "messages"
     before = list(session.main)
     assert in_sight(session) == [False, False, False, True]
 
-    session._view_state.page = "overview"
+    view_state.page = "overview"
     assert in_sight(session) == [True, False, False, False]
-    session._view_state.page = "communication"
+    view_state.page = "communication"
     assert in_sight(session) == [False, False, False, True]
-    session._view_state.measure = "bytes"
+    view_state.measure = "bytes"
 
     assert in_sight(session) == [False, False, True, False]
     assert list(session.main) == before
 
 
-async def test_dask_draws_only_while_somebody_looks(session):
-    session._view_state.page = "dask"
-    frame = session._page._frame
-    assert "<iframe src='../dask/'" in frame.object
+async def test_dask_draws_only_while_somebody_looks(session, view_state):
+    view_state.page = "dask"
+    _, dask = session.main
+    assert "<iframe src='../dask/'" in text(dask)
 
-    session._view_state.page = "overview"
-    assert frame.object == ""
+    view_state.page = "overview"
+    assert "<iframe" not in "".join(pane.object for pane in dask.select(HTML))
     arrive(session)
-    session._view_state.page = "dask"
-    assert "<iframe " in frame.object
+    view_state.page = "dask"
+    assert "<iframe " in text(dask)
 
 
-async def test_pages_of_other_ranks_are_put_away_and_after_many_the_browser_begins_anew(session, monkeypatch):
+async def test_pages_of_other_ranks_are_put_away_and_after_many_the_browser_begins_anew(
+    session, store, document, monkeypatch
+):
     monkeypatch.setattr("workbench.lab.dashboard.session._HIDDEN_PAGES_KEPT", 3)
-    store = session._store
+    with set_curdoc(document):
+        location = state.location
     update = await store.source.ask(0)
 
     told = []
     for number in (2, 3, 4):
-        store._take(dataclasses.replace(update, layout=dataclasses.replace(update.layout, number=number)))
-        session._draw()
-        told.append((len(session.main), session._location.reload))
+        store.source = Answering(dataclasses.replace(update, layout=dataclasses.replace(update.layout, number=number)))
+        await store.refresh()
+        session.draw()
+        told.append((len(session.main), location.reload))
 
     assert told == [(1, False), (1, False), (1, True)]
 
 
-async def test_nothing_is_changed_on_a_page_until_the_browser_tells_that_it_has_the_page(session, monkeypatch):
+async def test_nothing_is_changed_on_a_page_until_the_browser_tells_that_it_has_the_page(
+    session, store, view_state, later, monkeypatch
+):
     shown = []
-    session._view_state.page = "cores"
-    monkeypatch.setattr(session._page, "show", shown.append)
-    monkeypatch.setattr(session._store.source, "_clock", lambda: time.time() + 5)
+    view_state.page = "cores"
+    monkeypatch.setattr(PAGE_CLASSES["cores"], "show", lambda _, moment: shown.append(moment))
+    later[0] = 5.0
 
-    await session._store.refresh()
-    session._draw()
+    await store.refresh()
+    session.draw()
     assert shown == []
 
     arrive(session)
-    assert [moment.time for moment in shown] == [session._store.at(None).time]
+    assert [moment.time for moment in shown] == [store.at(None).time]
     arrive(session)
-    session._draw()
+    session.draw()
     assert len(shown) == 1, "there is nothing new"
 
-    session._view_state.page = "overview"
-    session._view_state.page = "cores"
+    view_state.page = "overview"
+    view_state.page = "cores"
     assert len(shown) == 1, "the overview is on its way"
     assert in_sight(session) == [False, True]
     arrive(session)
     assert len(shown) == 2
 
 
-async def test_a_browser_that_tells_nothing_is_sent_more_after_a_while(session, monkeypatch):
-    session._view_state.page = "cores"
+async def test_a_browser_that_tells_nothing_is_sent_more_after_a_while(session, view_state, monkeypatch):
+    view_state.page = "cores"
     assert not session.backpressure.is_ready
 
     monkeypatch.setattr("workbench.lab.dashboard.session._ANSWER_TIMEOUT_S", 0.0)

@@ -12,8 +12,11 @@ from hypothesis.extra.numpy import arrays
 from support.patience import DEADLINE
 
 from benchmarks.simulated import Simulated
+from workbench.deploy import registry
+from workbench.deploy.record import Record
 from workbench.errors import ClusterNotFound, HeadUnreachable
 from workbench.hints import Command
+from workbench.host.processes import ProcessId
 from workbench.lab.dashboard import diagnosis, head_source, overview
 from workbench.lab.dashboard.head_source import HeadSource
 from workbench.lab.dashboard.store import DataStore, RingBuffer
@@ -126,7 +129,7 @@ async def test_another_layout_begins_anew():
     await store.refresh()
     source.source = Simulated(6, 2, history=5, clock=clock)
     source.fields["layout"] = dataclasses.replace(source.source.layout, number=2)
-    source.source._began = clock.now - 100
+    source.source.began = clock.now - 100
 
     await store.refresh()
 
@@ -143,7 +146,7 @@ async def test_two_who_look_share_one_that_asks_and_nobody_is_asked_when_they_ha
         await asyncio.wait_for(event.wait(), DEADLINE)
 
     assert source.asked == 1
-    asking = store._poll_task
+    (asking,) = asyncio.all_tasks() - {asyncio.current_task()}
     for each in leave:
         each()
         each()
@@ -208,19 +211,26 @@ class Connected(HeadClient):
         return HeadUnreachable(f"no answer: {error!r}")
 
 
+@pytest.fixture
+def head(tmp_path, monkeypatch):
+    """Give the source of a cluster that runs in this process."""
+    monkeypatch.setenv("JUPYTER_DATA_DIR", str(tmp_path))
+    registry.create(Record(name="a", ranks=2, state="ready", process=ProcessId.here()))
+    return HeadSource("a")
+
+
 @pytest.mark.parametrize("told", [{}, {"layout": 3}, {"layout": {"number": 1}}])
-async def test_a_head_of_another_version_whose_answer_cannot_be_unpacked_is_unreachable(told):
+async def test_a_head_of_another_version_whose_answer_cannot_be_unpacked_is_unreachable(told, head):
     async def workbench_metrics(since):
         return told
 
-    source = HeadSource.__new__(HeadSource)
-    source._name, source.connection = "a", Connected(workbench_metrics=workbench_metrics)
+    head.connection = Connected(workbench_metrics=workbench_metrics)
 
     with pytest.raises(HeadUnreachable, match="another version of workbench"):
-        await source.ask(0)
+        await head.ask(0)
 
 
-async def test_the_first_answer_which_is_the_largest_may_take_longer_than_the_others(monkeypatch):
+async def test_the_first_answer_which_is_the_largest_may_take_longer_than_the_others(head, monkeypatch):
     answer = (await Simulated(2, 1).ask(0)).pack()
 
     async def workbench_metrics(since):
@@ -228,13 +238,11 @@ async def test_the_first_answer_which_is_the_largest_may_take_longer_than_the_ot
         return answer
 
     monkeypatch.setattr(head_source, "_ANSWER_TIMEOUT_S", 0.0)
-    source = HeadSource.__new__(HeadSource)
-    source._job = SimpleNamespace(runs=lambda: True)
-    source.connection = Connected(workbench_metrics=workbench_metrics)
+    head.connection = Connected(workbench_metrics=workbench_metrics)
 
-    assert (await source.ask(0)).layout.nodes == ("node001",)
+    assert (await head.ask(0)).layout.nodes == ("node001",)
     with pytest.raises(TimeoutError):
-        await source.ask(1)
+        await head.ask(1)
 
 
 async def test_one_who_looks_and_fails_does_not_keep_the_others_from_it():
@@ -253,8 +261,9 @@ async def test_one_who_looks_and_fails_does_not_keep_the_others_from_it():
 async def test_who_comes_when_what_asks_has_ended_is_told_again():
     _, store, _ = simulated()
     leave = store.listen(lambda: None)
-    store._poll_task.cancel()
-    await asyncio.wait([store._poll_task])
+    (asking,) = asyncio.all_tasks() - {asyncio.current_task()}
+    asking.cancel()
+    await asyncio.wait([asking])
 
     told = asyncio.Event()
     leave_too = store.listen(told.set)
@@ -285,7 +294,7 @@ async def test_a_cluster_of_another_version_is_told():
 
 async def test_the_rank_that_others_wait_for_is_the_worst_and_it_is_said_why():
     source, store, clock = simulated(8)
-    clock.now = source.source._began + 110 * TICK
+    clock.now = source.source.began + 110 * TICK
     await store.refresh()
 
     moment = store.at(None)
@@ -357,7 +366,7 @@ async def test_what_is_kept_of_large_matrices_is_bounded():
         clock.now += 11
         await store.refresh()
 
-    assert len(store._kept) == 1
+    assert store.at(BEGAN).valid_at == pytest.approx(clock.now, abs=TICK), "of the latest answer alone"
 
 
 def test_numbers_of_a_heat_map_become_codes_that_tell_nothing_from_not_known():

@@ -144,11 +144,16 @@ class CardFactory:
         Colors.
     live
         Whether a server answers requests of the page; a report has no server, and no tables for download.
+
+    Attributes
+    ----------
+    tables : dict of str to callable
+        Functions that return the numbers of a chart, by the name of the chart.
     """
 
     def __init__(self, theme: Theme, *, live: bool = True) -> None:
         self.theme, self.live = theme, live
-        self._tables: dict[str, Table] = {}
+        self.tables: dict[str, Table] = {}
         self._requested = ColumnDataSource({"name": []})
         self._saved = ColumnDataSource({"name": [], "text": []})
         self._requested.on_change("data", self._save)
@@ -175,12 +180,12 @@ class CardFactory:
             Panel object between heading and figure.
         """
         slug = "".join(letter if letter.isalnum() else " " for letter in title.lower()).split()
-        name = unique_name("-".join(slug), self._tables, "-")
-        self._tables[name] = table
+        name = unique_name("-".join(slug), self.tables, "-")
+        self.tables[name] = table
         if self.live:
             request = CustomJS(
-                args={"wanted": self._requested, "saved": self._saved},
-                code=f"wanted.data = {{name: ['{name}'], at: [Date.now()]}}",
+                args={"wanted": self._requested, "saved": self._saved, "name": name},
+                code="wanted.data = {name: [name], at: [Date.now()]}",
             )
             figure.add_tools(CustomAction(icon=_ICON, description="Save as CSV", callback=request))
         shown = pn.pane.Bokeh(figure, sizing_mode="stretch_width", margin=0)
@@ -188,11 +193,11 @@ class CardFactory:
 
     def csv(self, name: str) -> str:
         """Return the numbers of a chart as CSV."""
-        return self._tables[name]().to_csv(index=False)
+        return self.tables[name]().to_csv(index=False)
 
     def _save(self, attribute: str, before: Any, now: Any) -> None:
         for name in now["name"]:
-            if name in self._tables:
+            if name in self.tables:
                 # The time makes a second request for the same table a change.
                 self._saved.data = {"name": [f"{name}.csv"], "text": [self.csv(name)], "at": now["at"]}
 

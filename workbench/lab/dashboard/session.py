@@ -135,11 +135,36 @@ class Session:
         self.main = pn.Column(sizing_mode="stretch_width", margin=0)
         self._loaded = False
         view_state.param.watch(self._chosen, list(view_state.param.values()))
-        self._draw()
+        self.draw()
         # Panel loses what changes while the browser still loads.
         pn.state.onload(self._load)
         # Last, because a session that fails earlier would never leave the store.
         self._leave = store.listen(self._later)
+
+    def draw(self) -> None:
+        """Draw what is new on the chosen page, unless the browser has not received the last update."""
+        store = self._store
+        snapshot = store.at(self._view_state.until)
+        self.controls.show(snapshot, store.at(None))
+        self.trouble.object = f"<p class=bad>{escape(store.trouble)}</p>" if store.trouble else ""
+        self.trouble.visible = bool(store.trouble)
+        if snapshot is None or not len(snapshot.times):
+            return
+        key = self._key()
+        turned = self._number != snapshot.layout.number or self._page is not self._pages.get(key)
+        if not turned and not self._is_new(snapshot):
+            return
+        if self._view_state.until is not None:
+            snapshot = snapshot.copy()  # it stays on the screen, and its numbers can be downloaded
+        self._missed = not self.backpressure.is_ready
+        if self._page is None or turned:
+            self._turn(key, snapshot)
+        elif not self._missed:
+            self._page.show(snapshot)
+        if not self._missed:
+            self._drawn = snapshot
+        if self._loaded and (turned or not self._missed):
+            self.backpressure.mark_sent()
 
     def close(self) -> None:
         """End the session."""
@@ -163,41 +188,17 @@ class Session:
 
     def _tick(self) -> None:
         self._due = False
-        self._draw()
+        self.draw()
 
     def _catch_up(self) -> None:
         if self._missed:
-            self._draw()
+            self.draw()
 
     def _chosen(self, *events: Any) -> None:
         self._drawn = None
         if self._location is not None:
             self._location.search = self._view_state.query
-        self._draw()
-
-    def _draw(self) -> None:
-        store = self._store
-        snapshot = store.at(self._view_state.until)
-        self.controls.show(snapshot, store.at(None))
-        self.trouble.object = f"<p class=bad>{escape(store.trouble)}</p>" if store.trouble else ""
-        self.trouble.visible = bool(store.trouble)
-        if snapshot is None or not len(snapshot.times):
-            return
-        key = self._key()
-        turned = self._number != snapshot.layout.number or self._page is not self._pages.get(key)
-        if not turned and not self._is_new(snapshot):
-            return
-        if self._view_state.until is not None:
-            snapshot = snapshot.copy()  # it stays on the screen, and its numbers can be downloaded
-        self._missed = not self.backpressure.is_ready
-        if self._page is None or turned:
-            self._turn(key, snapshot)
-        elif not self._missed:
-            self._page.show(snapshot)
-        if not self._missed:
-            self._drawn = snapshot
-        if self._loaded and (turned or not self._missed):
-            self.backpressure.mark_sent()
+        self.draw()
 
     def _key(self) -> tuple[str, ...]:
         page = self._view_state.page
