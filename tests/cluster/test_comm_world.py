@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from support.processes import DEADLINE, until
+from support.raised import raises
 from support.spmd import WAYS, doing, fail, hang, in_a_thread, total, wait_for
 
 from workbench import run_on_ranks, spmd
@@ -147,7 +148,7 @@ def test_it_is_another_one_in_a_cell_beside_a_call(client4, tmp_path):
 
 def test_a_module_keeps_it_for_all_calls_and_cells_and_what_it_derives_outlives_the_first(client4):
     assert run_on_ranks(program, client=client4) == [(4, 6, 4, 4)] * 4
-    with pytest.raises(ValueError, match="this rank does not come"):
+    with raises(ValueError, args=("this rank does not come",)):
         run_on_ranks(program, 2, client=client4)
     assert run_on_ranks(program, client=client4) == [(4, 6, 4, 4)] * 4
     code = "from support.mpi_program import MPI, comm as kept; kept.allreduce(1), kept.Compare(comm) == MPI.IDENT"

@@ -13,6 +13,7 @@ import pytest
 from distributed import Client
 from support import metered
 from support.processes import DEADLINE, kill, until
+from support.raised import raises
 
 from workbench import MPICluster, place, report, run_on_ranks
 from workbench.cells import client as cells_client
@@ -256,7 +257,7 @@ def test_the_head_stops_and_its_metrics_are_told_to_be_out_of_reach():
     os.kill(head.pid, signal.SIGSTOP)
     with (
         dask.config.set({"workbench.connect-timeout": "0.5 s"}),
-        pytest.raises(HeadUnreachable, match="does not answer"),
+        pytest.raises(HeadUnreachable),
     ):
         cluster.metrics()
     kill(head.pid)
@@ -282,5 +283,5 @@ def test_what_was_measured_is_written_by_the_subcommand(cluster, client4, tmp_pa
         actions.metrics(record, None, str(path), cluster)
     with pytest.raises(InvalidRequest, match=r"the folder .*nowhere does not exist\. Create"):
         actions.metrics(record, "ranks", str(tmp_path / "nowhere" / "ranks.csv"), cluster)
-    with pytest.raises(InvalidRequest, match="table 'rank' is not valid"):
+    with raises(InvalidRequest, option="table", given="rank"):
         actions.metrics(record, "rank", None, cluster)

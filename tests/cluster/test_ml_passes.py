@@ -12,6 +12,7 @@ import pandas as pd
 import pytest
 from sklearn import linear_model
 from sklearn.base import clone
+from support import refused
 
 from workbench import place
 from workbench.collective import broadcast
@@ -50,7 +51,7 @@ def test_a_frame_and_an_array_come_to_the_fit_of_both(client4, engine):
 
     np.testing.assert_allclose(model.mean_, X.mean(axis=0), rtol=1e-12)
     np.testing.assert_allclose(model.var_, X.var(axis=0), rtol=1e-12)
-    with pytest.raises(ValueError, match="feature names should match"):
+    with refused.other_features():
         model.partial_fit(rest[names[::-1]])
 
 
@@ -118,7 +119,7 @@ def test_an_array_is_placed_if_an_engine_of_ranks_is_asked_for(client4, engine):
 def test_blocks_are_checked_when_they_are_kept(client4, engine):
     bad = X.copy()
     bad[700, 1] = np.nan
-    with pytest.raises(ValueError, match="Input X contains NaN"):
+    with refused.not_finite("NaN"):
         NearestNeighbors(engine=engine).fit(as_dask(bad))
 
 
@@ -153,5 +154,5 @@ def test_a_matrix_that_is_over_the_memory_limit_of_a_rank_is_refused_before_anyt
 def test_numbers_that_are_not_finite_on_one_rank_end_the_fit_in_the_words_of_scikit_learn(client4, engine, model):
     gap = X.copy()
     gap[700, 2] = np.nan
-    with pytest.raises(ValueError, match="Input X contains NaN"):
+    with refused.not_finite("NaN"):
         clone(model).set_params(engine=engine).fit(place(gap), place(X[:, 0]))

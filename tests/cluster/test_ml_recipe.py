@@ -14,6 +14,7 @@ from sklearn.impute import SimpleImputer
 from sklearn.model_selection import GridSearchCV, RandomizedSearchCV, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import KBinsDiscretizer, OneHotEncoder, StandardScaler, TargetEncoder
+from support import refused
 from support.processes import DEADLINE
 from support.recipes import MEANS, ONE_HOT
 
@@ -144,5 +145,5 @@ def test_one_bad_block_is_told_and_the_world_is_usable(client4, engine):
 
 def test_a_frame_of_other_columns_is_refused(client4):
     recipe = Recipe(STEPS).fit(*frames())
-    with pytest.raises(ValueError, match="feature names should match"):
+    with refused.other_features():
         recipe.transform(frames()[0].rename(columns={"hour": "minute"}))

@@ -92,7 +92,7 @@ def test_what_waits_can_be_cancelled_or_be_late_and_the_others_keep_their_order(
 
     with (
         Client(client4.scheduler.address, security=client4.security) as other,
-        pytest.raises(CollectiveTimeout, match=r"world 0 is still busy.*timeout="),
+        pytest.raises(CollectiveTimeout),
     ):
         run_on_ranks(total, client=other, timeout="0.2 s")
     go.touch()

@@ -14,6 +14,7 @@ import psutil
 import pytest
 from distributed import Client
 from support.processes import DEADLINE, GONE_WITHIN, gone, kill, line_of, processes_of, until
+from support.raised import raises
 
 from workbench import MPICluster, place, run_on_ranks
 from workbench.cells import client as cells
@@ -163,7 +164,7 @@ def test_a_module_that_starts_threads_has_the_ranks_import_by_themselves():
 
 @pytest.mark.parametrize("name", ["", "a b", "os;", "1"])
 def test_a_preload_that_is_no_name_of_a_module_is_refused(name):
-    with pytest.raises(InvalidRequest, match="Choose the name of a module"):
+    with raises(InvalidRequest, option="preload"):
         MPICluster(1, preload=[name], quiet=True)
 
 

@@ -16,6 +16,7 @@ import psutil
 import pytest
 from distributed import Client
 from support.processes import DEADLINE, gone, line_of, until
+from support.raised import raises
 
 from workbench import MPICluster
 from workbench.cells import client as cells
@@ -172,5 +173,5 @@ def test_a_host_that_cannot_be_logged_in_to_is_told_with_what_ssh_says(host, why
 
 @pytest.mark.parametrize("host", ["", "-oProxyCommand=touch x", "two words", "a\nb"])
 def test_what_is_no_host_is_refused(host):
-    with pytest.raises(InvalidRequest, match="Choose a host in the syntax of ssh"):
+    with raises(InvalidRequest, option="ssh_tunnel"):
         Tunnel(host)

@@ -8,6 +8,7 @@ import signal
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -70,6 +71,7 @@ async def the_sender_dies_before_its_frames(end: End):
 
 
 @leaving_traces
+@mock.patch("workbench.comm.progress_engine._SEND_TIMEOUT", 0.5)
 async def the_receiver_dies_with_frames_on_their_way_to_it(end: End):
     before = level()
     comm = await end.pair()
@@ -77,7 +79,6 @@ async def the_receiver_dies_with_frames_on_their_way_to_it(end: End):
         await end.gather()
         die(comm)
         return
-    progress_engine._SEND_TIMEOUT = 0.5
     await comm.write(to_serialize(np.ones(50 * MIB, np.uint8)))
     assert progress_engine.engine().outstanding
     await end.gather()
@@ -90,8 +91,8 @@ async def the_receiver_dies_with_frames_on_their_way_to_it(end: End):
 
 
 @leaving_traces
+@mock.patch("workbench.comm.progress_engine._SEND_TIMEOUT", 0.5)
 async def a_peer_dies_in_the_midst_of_everything(end: End):
-    progress_engine._SEND_TIMEOUT = 0.5
     comms = [await end.pair() for _ in range(3)]
 
     async def talk(comm):

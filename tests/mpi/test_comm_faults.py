@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import dask
 import numpy as np
@@ -263,12 +264,12 @@ async def test_mpi_refuses_a_send_while_the_peer_lives(end: End):
     comm = await end.pair()
     if end.left:
         link, tags = comm._incoming.link, member.current().tags[end.partner]
-        before = set(tags._used)
+        before = set(tags.used)
         communicator, link._communicator = link._communicator, SimpleNamespace(Issend=out_of_memory)
         await comm.write(to_serialize(numbered(3 * MIB)))
         assert link.stream.closed()
         # They are in use for good, but not beyond this test.
-        for tag in tags._used - before:
+        for tag in tags.used - before:
             tags.give_back(tag)
         link._communicator = communicator
         with pytest.raises(CommClosedError):
@@ -369,8 +370,8 @@ async def test_there_are_fewer_tags_than_frames(end: End):
             await comm.write([to_serialize(numbered(1000 + place, number)) for place in range(number % 20)])
             for place, array in enumerate(await comm.read()):
                 np.testing.assert_array_equal(array, numbered(1000 + place, number))
-            assert len(tags._used) <= 8
-            await until(lambda: not tags._used)
+            assert len(tags.used) <= 8
+            await until(lambda: not tags.used)
         messages, nbytes = np.subtract(sent_by_mpi(end.partner), before)
         # of each message eight frames went by MPI, the others by the socket
         assert messages == 40
@@ -497,8 +498,7 @@ def test_where_mpi_moves_frames_piece_by_piece(test, world: World):
 @on_ranks
 async def test_who_closes_first_waits_for_frames_however_long_they_take(end: End):
     comm = await end.pair()
-    grace, progress_engine._RECEIVE_TIMEOUT = progress_engine._RECEIVE_TIMEOUT, 0.1
-    try:
+    with mock.patch.object(progress_engine, "_RECEIVE_TIMEOUT", 0.1):
         if end.left:
             reading = asyncio.create_task(comm.read())
             await end.gather()
@@ -518,5 +518,3 @@ async def test_who_closes_first_waits_for_frames_however_long_they_take(end: End
             await asyncio.sleep(0.5)  # longer than one would wait for the frames of the dead
             message.send()
             await comm.close()
-    finally:
-        progress_engine._RECEIVE_TIMEOUT = grace

@@ -5,9 +5,8 @@ from __future__ import annotations
 import gc
 import os
 from array import array
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
+from unittest import mock
 
 import numpy as np
 import psutil
@@ -231,15 +230,8 @@ async def test_large_messages_that_all_ranks_tell_alike(end: End):
     await same(end, cases | {"Bcast": bcast, "Allgather": gather, "Alltoall": exchange})
 
 
-@contextmanager
-def _until_shared(reductions: int) -> Iterator[None]:
-    from workbench.mpi import collectives
-
-    before, collectives._UNTIL_SHARED = collectives._UNTIL_SHARED, reductions
-    try:
-        yield
-    finally:
-        collectives._UNTIL_SHARED = before
+def _until_shared(reductions: int) -> Any:
+    return mock.patch("workbench.mpi.collectives._UNTIL_SHARED", reductions)
 
 
 def _scattered(large: dict[Any, int]) -> dict[str, Case]:
@@ -338,26 +330,14 @@ async def _same_on_one_node(end: End) -> bool:
 
 @on_ranks
 async def test_an_allreduce_on_one_node_in_parts_of_any_length_and_type(end: End):
-    from workbench.mpi import shared_reduction
-
-    at_once, shared_reduction._AT_ONCE = shared_reduction._AT_ONCE, 300_000
-    try:
-        with _until_shared(-1):
-            assert not await _same_on_one_node(end)
-    finally:
-        shared_reduction._AT_ONCE = at_once
+    with mock.patch("workbench.mpi.shared_reduction._AT_ONCE", 300_000), _until_shared(-1):
+        assert not await _same_on_one_node(end)
 
 
 @on_ranks
 async def test_an_allreduce_through_shared_memory_of_any_length_and_type(end: End):
-    from workbench.mpi import shared_reduction
-
-    piece, shared_reduction._PIECE = shared_reduction._PIECE, 48_000
-    try:
-        with _until_shared(1):
-            assert await _same_on_one_node(end)
-    finally:
-        shared_reduction._PIECE = piece
+    with mock.patch("workbench.mpi.shared_reduction._PIECE", 48_000), _until_shared(1):
+        assert await _same_on_one_node(end)
 
 
 @on_ranks
@@ -385,14 +365,13 @@ async def test_ranks_share_memory_after_three_large_reductions_and_a_call_that_h
     await end.gather()
 
     # of a rank that sees other numbers of processes
-    opened, shared_reduction._open = shared_reduction._open, lambda *_: None
-    assert shared(4) == [False] * 4
-    shared_reduction._open = opened
+    with mock.patch.object(shared_reduction, "open_memory", return_value=None):
+        assert shared(4) == [False] * 4
     nowhere = np.array([os.getpid(), 10_000, 1])
-    assert shared_reduction._open(nowhere, 8192) is None
+    assert shared_reduction.open_memory(nowhere, 8192) is None
     other = os.memfd_create("another")
     os.ftruncate(other, 8192)
-    assert shared_reduction._open(np.array([os.getpid(), other, 1]), 8192) is None
+    assert shared_reduction.open_memory(np.array([os.getpid(), other, 1]), 8192) is None
     os.close(other)
     await end.gather()
 

@@ -14,6 +14,7 @@ from unittest import mock
 
 import numpy as np
 import pytest
+from support.raised import raises
 from support.world import World, found
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ def _ended(comm: Any, operation: Callable[[Any], object]) -> float:
     timer = threading.Timer(SOON, comm.watch.end, ["because"])
     began = time.monotonic()
     timer.start()
-    with pytest.raises(CallCancelled, match="because"):
+    with raises(CallCancelled, args=("because",)):
         operation(comm)
     return time.monotonic() - began - SOON
 
@@ -227,7 +228,7 @@ async def a_reduction_through_shared_memory_ends_too(end: End):
 
         with (
             mock.patch.object(shared_reduction.Allreduce, "write", write_and_end),
-            pytest.raises(CallCancelled, match="because"),
+            raises(CallCancelled, args=("because",)),
         ):
             reduce(comm)
 

@@ -101,7 +101,7 @@ async def test_only_what_was_made_can_be_freed(end: End):
     made = ours.Dup()
     with pytest.raises(InvalidRequest, match="of the call"):
         ours.Free()
-    with pytest.raises(InvalidRequest, match="of the call"):
+    with pytest.raises(InvalidRequest):
         ours.free()
     with pytest.raises(InvalidRequest, match="Disconnect"):
         ours.Disconnect()

@@ -8,6 +8,7 @@ import threading
 import types
 import weakref
 from typing import TYPE_CHECKING, Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -23,6 +24,10 @@ if TYPE_CHECKING:
     from support.ends import End
 
     from workbench.collective.rank_call import SpmdCall
+
+
+# The default is too short for a busy machine.
+patient = mock.patch("workbench.mpi.communicator_cache._SETTLE_TIMEOUT", DEADLINE)
 
 
 @pytest.fixture(scope="module")
@@ -274,12 +279,12 @@ async def test_an_exchange_that_is_refused_takes_no_message_and_sends_none(end: 
         assert not more, name
 
 
+@patient
 async def what_is_left_is_received_but_for_a_collective_of_one_rank(end: End) -> None:
     from mpi4py import MPI
 
     from workbench.mpi import communicator_cache
 
-    communicator_cache._SETTLE_TIMEOUT = DEADLINE
     made = communicator_cache.CommunicatorCache(MPI.COMM_WORLD.Dup())
     comm = made.get(1, range(end.size), lambda: None)
     left_over = [comm.Isend(np.ones(size), right(comm), tag=size) for size in (0, 1, 600_000) for _ in range(2)]
@@ -289,18 +294,18 @@ async def what_is_left_is_received_but_for_a_collective_of_one_rank(end: End) ->
     comm.Barrier()  # before the next mark is sent
     assert not more
     assert made.get(1, range(end.size), lambda: None) is comm
-    communicator_cache._SETTLE_TIMEOUT = 0.1
-    settled = made.settle(1, b"another end", [comm.Ibarrier()] if end.rank == 0 else [])
+    with mock.patch("workbench.mpi.communicator_cache._SETTLE_TIMEOUT", 0.1):
+        settled = made.settle(1, b"another end", [comm.Ibarrier()] if end.rank == 0 else [])
     assert end.rank > 0 or not settled
 
 
+@patient
 async def what_is_left_on_communicators_that_a_call_made_is_received(end: End) -> None:
     from mpi4py import MPI
 
     from workbench.collective.rank_call import SpmdCall
     from workbench.mpi import communicator_cache
 
-    communicator_cache._SETTLE_TIMEOUT = DEADLINE
     communicators = communicator_cache.CommunicatorCache(MPI.COMM_WORLD.Dup())
     last: SpmdCall | None = None
 
@@ -329,6 +334,7 @@ async def what_is_left_on_communicators_that_a_call_made_is_received(end: End) -
         assert serialize.loads(told["value"]) == {"new"}
 
 
+@patient
 async def a_buffer_of_the_communicator_ends_with_the_call(end: End) -> None:
     from mpi4py import MPI
 
@@ -340,7 +346,6 @@ async def a_buffer_of_the_communicator_ends_with_the_call(end: End) -> None:
             comm.Attach_buffer(bytearray(8_000_000 + MPI.BSEND_OVERHEAD))
             comm.Bsend(np.zeros(1_000_000), right(comm))
 
-    communicator_cache._SETTLE_TIMEOUT = DEADLINE
     communicators, last = communicator_cache.CommunicatorCache(MPI.COMM_WORLD.Dup()), None
     for number in range(3):
         before, last = last, SpmdCall(str(number), "a call", 1, tuple(range(end.size)))

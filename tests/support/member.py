@@ -47,7 +47,7 @@ def level() -> dict[str, int]:
         "transfers": len(its.outstanding),
         "connections that part": len(its.tasks),
         "plans to poll": int(its._next is not None),
-        "tags in use": sum(len(tags._used) for tags in us.tags),
+        "tags in use": sum(len(tags.used) for tags in us.tags),
         "bytes leased": comm.receive_pool().statistics().leased,
         "files": psutil.Process().num_fds(),
         "threads": threading.active_count(),

@@ -69,7 +69,7 @@ def run(options: argparse.Namespace) -> Report:
             client.wait_for_workers(options.ranks, timeout=_DEADLINE)
             seconds = time.perf_counter() - begin
             workers = len(client.scheduler_info(n_workers=-1)["workers"])
-            memory = _memory(root) / options.ranks
+            memory = memory_mib(root) / options.ranks
         if workers != options.ranks:
             raise LaunchError(f"{arm} has {workers} workers, {options.ranks} were asked for: nothing to compare.")
         if pair:
@@ -126,7 +126,7 @@ def _dask_mpi(found: mpi_library.MPI, ranks: int) -> Iterator[tuple[Client, int]
                 stderr=output,
             )
         try:
-            _await_file(file, process, log)
+            await_file(file, process, log)
             with Client(scheduler_file=str(file), timeout=_DEADLINE) as client:
                 yield client, process.pid
         finally:
@@ -149,7 +149,8 @@ def reference_environment(found: mpi_library.MPI, ranks: int) -> dict[str, str]:
     return world_command(found, Geometry.here(ranks + 1, 1), []).variables(environment | shared)
 
 
-def _await_file(file: Path, process: subprocess.Popen[bytes], log: Path) -> None:
+def await_file(file: Path, process: subprocess.Popen[bytes], log: Path) -> None:
+    """Wait for a file of a process; raise LaunchError if the process ends or the deadline has passed."""
     deadline = time.monotonic() + _DEADLINE
     while not file.exists():
         if process.poll() is not None or time.monotonic() > deadline:
@@ -158,7 +159,7 @@ def _await_file(file: Path, process: subprocess.Popen[bytes], log: Path) -> None
         time.sleep(0.005)
 
 
-def _memory(root: int) -> float:
+def memory_mib(root: int) -> float:
     """Return the memory of a process and of all that it has started, in MB."""
     import psutil
 

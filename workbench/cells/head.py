@@ -51,6 +51,11 @@ class Cells(SchedulerPlugin):
         Runs a coroutine in the background.
     began
         Called with the identity of each cell, and the number of the cell in its notebook.
+
+    Attributes
+    ----------
+    known : dict of str to _Cell
+        Cells that wait, run or have just ended, by identity.
     """
 
     name = "workbench-cells"
@@ -67,7 +72,7 @@ class Cells(SchedulerPlugin):
         self._run, self._began = run, began
         self.queue = CallQueue()
         self._engines: dict[tuple[int, int], Engines] = {}
-        self._cells: dict[str, _Cell] = {}
+        self.known: dict[str, _Cell] = {}
         self._notebooks: dict[str, _Notebook] = {}
         self._cancelled = Cancelled(_REMEMBER)
         self.handlers: dict[str, Callable[..., Coroutine[Any, Any, Any]]] = {
@@ -92,7 +97,7 @@ class Cells(SchedulerPlugin):
         self._began(id, request["origin"])
         world = self._world(index)
         self._joined(request["notebook"], request["client"])
-        cell = self._cells[id] = _Cell(self, world, request)
+        cell = self.known[id] = _Cell(self, world, request)
         cell.turn = self.queue.turn(
             world,
             request["client"],
@@ -110,12 +115,12 @@ class Cells(SchedulerPlugin):
 
     async def delay(self, cell: str) -> str:
         """Return what a cell waits for that has not begun; an empty string if the head does not know the cell."""
-        waiting = self._cells.get(cell)
+        waiting = self.known.get(cell)
         if waiting is None or waiting.granted.done():
             return ""
         if waiting.turn_at is not None:
             return waiting.step
-        running = (each for each in self._cells.values() if each.world is waiting.world and not each.task.done())
+        running = (each for each in self.known.values() if each.world is waiting.world and not each.task.done())
         return next((each.occupation(waiting) for each in running if each.turn_at is not None), "its turn")
 
     async def reach(self, world: int) -> protocol.Reach:
@@ -135,16 +140,16 @@ class Cells(SchedulerPlugin):
 
     async def wait(self, cell: str) -> dict[str, Any]:
         """Return when a cell has ended on all its ranks, or the time of the ranks that do not end has passed."""
-        operation = self._cells.get(cell)
+        operation = self.known.get(cell)
         if operation is None:
             return {"lost": {}, "disconnected": False}
         await asyncio.wait([operation.task])
-        self._cells.pop(cell, None)
+        self.known.pop(cell, None)
         return {"lost": operation.lost, "disconnected": operation.disconnected}
 
     async def interrupt(self, cell: str, reason: str) -> None:
         """End a cell, in any state."""
-        if operation := self._cells.get(cell):
+        if operation := self.known.get(cell):
             operation.stop(reason)
         else:
             # This request may arrive before the request for the cell.
@@ -172,10 +177,10 @@ class Cells(SchedulerPlugin):
         except Exception as error:  # noqa: BLE001  (the client gets the error)
             if not cell.granted.done():
                 cell.granted.set_exception(error)
-                del self._cells[cell.id]
+                del self.known[cell.id]
         finally:
             # A notebook that was interrupted does not wait for the end of the cell.
-            asyncio.get_running_loop().call_later(_REMEMBER, self._cells.pop, cell.id, None)
+            asyncio.get_running_loop().call_later(_REMEMBER, self.known.pop, cell.id, None)
 
     def engines(self, world: MPIWorld) -> Engines:
         """Return the engines of the present start of a world."""
@@ -188,14 +193,14 @@ class Cells(SchedulerPlugin):
 
     def _controller_ended(self, start: tuple[int, int]) -> None:
         """End the cells of a start of a world: no code and no output passes any more."""
-        for cell in self._cells.values():
+        for cell in self.known.values():
             if cell.start == start:
                 cell.disconnected = True
                 cell.stop("the controller of the cells has ended, and the next cell starts another one")
 
     def ended(self, *, worker: str, **report: Unpack[protocol.Ended]) -> None:
         """Note that a rank has ended a cell, or is about to fail."""
-        if cell := self._cells.get(report["cell"]):
+        if cell := self.known.get(report["cell"]):
             cell.ended(report["rank"], report["status"], report["summary"])
 
     def engine_ended(self, *, worker: str) -> None:
@@ -205,7 +210,7 @@ class Cells(SchedulerPlugin):
 
     def remove_worker(self, scheduler: Scheduler, worker: str, **_: Any) -> None:
         """Note that a rank was lost."""
-        for cell in list(self._cells.values()):
+        for cell in list(self.known.values()):
             for rank in [rank for rank, address in cell.running.items() if address == worker]:
                 cell.ended(rank, _LOST, getattr(scheduler, "causes", {}).get(worker, ""))
         for (index, starts), engines in list(self._engines.items()):

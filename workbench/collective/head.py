@@ -359,14 +359,14 @@ class SpmdCalls:
         # known, in seconds since the epoch.
         self._got_on = got_on
         # Calls that wait for their turn, or have their turn.
-        self._runs: dict[str, tuple[Turn, CollectiveCall]] = {}
+        self.calls: dict[str, tuple[Turn, CollectiveCall]] = {}
         # Calls that have their turn, by identity: the name, the index of the world, and the ranks.
         self._current: dict[str, tuple[str, int, dict[int, str]]] = {}
         self._made: dict[str, list[Key]] = {}
         self._cancelled = Cancelled(_TAKE_BACK)
         self.handlers: dict[str, Callable[..., Coroutine[Any, Any, Any]]] = {
             protocol.CALL: self.call,
-            protocol.RUNNING: self.running,
+            protocol.RUNNING: self.calls,
             protocol.WHERE: self.where,
         }
         self.stream_handlers: dict[str, Callable[..., None]] = {
@@ -388,7 +388,7 @@ class SpmdCalls:
         operation = CollectiveCall(self._scheduler, self._queue, world, members, request, deadline=deadline)
         needed = request["ranks"] or (None if request["addresses"] is None else [*ranks])
         turn = self._queue.turn(world, request["client"], deadline, ranks=needed)
-        self._runs[call] = turn, operation
+        self.calls[call] = turn, operation
         try:
             async with turn.held():
                 require_complete(world, needed)
@@ -398,7 +398,7 @@ class SpmdCalls:
                 finally:
                     del self._current[call]
         finally:
-            del self._runs[call]
+            del self.calls[call]
         if "blocks" in answer:
             self._made[call] = answer.pop("keys")
             asyncio.get_running_loop().call_later(_TAKE_BACK, self._made.pop, call, None)
@@ -451,7 +451,7 @@ class SpmdCalls:
 
     def cancel(self, call: str, client: str) -> None:
         """End a call in any state, for its client."""
-        if running := self._runs.get(call):
+        if running := self.calls.get(call):
             turn, operation = running
             turn.cancel(operation.was_cancelled)
         elif made := self._made.pop(call, None):

@@ -248,7 +248,5 @@ def _limit(given: float | str | None) -> int | None:
         return None
     number = config.parse_positive(given, parse_bytes)
     if number is None:
-        raise InvalidRequest(
-            f'limit={given!r} is not valid. Choose a size above zero, for example "2 GiB", or math.inf.'
-        )
+        raise InvalidRequest(option="limit", given=given, allowed='a size above zero, for example "2 GiB", or math.inf')
     return int(number)

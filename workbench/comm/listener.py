@@ -152,7 +152,7 @@ class _Accepting:
                     loop.call_later(_PAUSE, self._resume)
                     raise BlockingIOError from error
                 continue
-            if _is_of_another_user(connection, address) and self._has_no_share():
+            if is_of_another_user(connection, address) and self._has_no_share():
                 connection.close()
                 raise ConnectionAbortedError  # tornado then accepts the next one
             return connection, address
@@ -170,7 +170,7 @@ class _Accepting:
             IOLoop.current().update_handler(self.fileno(), IOLoop.READ)
 
 
-def _is_of_another_user(connection: Any, address: Any) -> bool:
+def is_of_another_user(connection: Any, address: Any) -> bool:
     """Return whether a process of this host, but not of this user, has opened a connection."""
     try:
         own = connection.getsockname()

@@ -18,30 +18,36 @@ MAX_TAG = 32767
 
 
 class Tags:
-    """The tags of one receiver, each used by one frame at a time. Thread-safe."""
+    """The tags of one receiver, each used by one frame at a time. Thread-safe.
+
+    Attributes
+    ----------
+    used : set of int
+        The tags in use.
+    """
 
     def __init__(self, size: int = MAX_TAG + 1) -> None:
         self._size = size
         self._next = 0
-        self._used: set[int] = set()
+        self.used: set[int] = set()
         self._lock = threading.Lock()
 
     def take(self) -> int | None:
         """Return a free tag, the one with the longest time since its last use, or None if all are in use."""
         with self._lock:
-            if len(self._used) == self._size:
+            if len(self.used) == self._size:
                 return None
-            while self._next in self._used:
+            while self._next in self.used:
                 self._next = (self._next + 1) % self._size
             tag = self._next
             self._next = (tag + 1) % self._size
-            self._used.add(tag)
+            self.used.add(tag)
             return tag
 
     def give_back(self, tag: int) -> None:
         """Mark `tag` as free, after its frame was received."""
         with self._lock:
-            self._used.remove(tag)
+            self.used.remove(tag)
 
 
 @dataclass(frozen=True)

@@ -114,7 +114,9 @@ def on_device(value: Any, device: str) -> Any:
         reason = (str(error).strip().splitlines() or [""])[0].rstrip(".")
         raise InvalidRequest(
             f"device={device!r} cannot be used: {reason}. Pass device=None, which computes on the CPU, or use "
-            "ranks with a GPU (--gpus-per-rank 1)."
+            "ranks with a GPU (--gpus-per-rank 1).",
+            option="device",
+            given=device,
         ) from error
 
 

@@ -111,7 +111,7 @@ class Head:
         store = self.metrics.store
         began = store.calls.began
         self.cells = Cells(self.scheduler, self.worlds, record, self._start, began)
-        self._spmd = SpmdCalls(self.scheduler, self.worlds, self.collectives, began, store.got_on)
+        self.spmd = SpmdCalls(self.scheduler, self.worlds, self.collectives, began, store.got_on)
         self.walltime = Walltime(
             end or job_end(record),
             grace=config.seconds("walltime-grace"),
@@ -199,9 +199,9 @@ class Head:
 
     async def _open_scheduler(self) -> None:
         self.scheduler.restart_worlds, self.scheduler.is_expected = self.worlds.restart, self.worlds.ends
-        self.scheduler.stream_handlers |= {**self._spmd.stream_handlers, **self.metrics.stream_handlers}
+        self.scheduler.stream_handlers |= {**self.spmd.stream_handlers, **self.metrics.stream_handlers}
         needs_ranks: dict[str, Callable[..., Any]] = {
-            **self._spmd.handlers,
+            **self.spmd.handlers,
             **Broadcasts(self.scheduler, self.worlds, self.collectives).handlers,
             **self.cells.handlers,
             "workbench_scale": self._rpc_scale,

@@ -343,7 +343,7 @@ class Guard:
             # `_accept` is the method of the C half of `socket`.
             number, peer = listening._accept()  # type: ignore[attr-defined]  # noqa: SLF001
             connection = socket.socket(fileno=number)
-            if not self._is_allowed(connection, peer):
+            if not is_allowed(connection, peer, self._user, self._hosts):
                 connection.close()
                 self._report_refusal(peer, listening.getsockname())
                 if not blocking:
@@ -359,17 +359,6 @@ class Guard:
             raise
         connection.close()
         return True
-
-    def _is_allowed(self, connection: socket.socket, peer: Any) -> bool:
-        try:
-            user = owner(peer, connection.getsockname())
-            if user is not None or not self._hosts:
-                return user == self._user
-            address = _packed(peer[0])
-            # The folder contains the own addresses too. A local peer without a known user is refused.
-            return address not in own_addresses() and os.path.exists(f"{self._hosts}/{_address_text(address)}")
-        except (OSError, ValueError, struct.error):
-            return False
 
     def _report_refusal(self, peer: Any, own: Any) -> None:
         """Write a line about a refused peer, at most one per minute."""
@@ -493,6 +482,19 @@ def owner(peer: Any, own: Any) -> int | None:
     # If no socket matches, the kernel returns a listening one. A socket without an inode has no process.
     exact = actual == ports and (_unmapped(family, source), _unmapped(family, target)) == ends
     return user if exact and state == _ESTABLISHED and inode else None
+
+
+def is_allowed(connection: socket.socket, peer: Any, user: int, hosts: str) -> bool:
+    """Return whether the peer of a connection is a process of this user, or on a host that the folder `hosts` names."""
+    try:
+        found = owner(peer, connection.getsockname())
+        if found is not None or not hosts:
+            return found == user
+        address = _packed(peer[0])
+        # The folder contains the own addresses too. A local peer without a known user is refused.
+        return address not in own_addresses() and os.path.exists(f"{hosts}/{_address_text(address)}")
+    except (OSError, ValueError, struct.error):
+        return False
 
 
 def _is_anybody(user: int) -> bool:

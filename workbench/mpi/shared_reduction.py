@@ -85,7 +85,7 @@ def create(comm: InterruptibleComm) -> SharedReduction | None:
                 memoryview(memory).cast("q")[_TOKEN] = facts[2]
         wait(MPI.Comm.Ibcast(comm, facts, 0), check, buffers=facts)
         if comm.rank and facts[0]:
-            memory = _open(facts, nbytes)
+            memory = open_memory(facts, nbytes)
         shared = np.array([memory is not None], np.int64)
         wait(MPI.Comm.Iallreduce(comm, MPI.IN_PLACE, shared, MPI.MIN), check, buffers=shared)
     finally:
@@ -94,7 +94,7 @@ def create(comm: InterruptibleComm) -> SharedReduction | None:
     return SharedReduction(comm, memory) if memory is not None and shared[0] else None
 
 
-def _open(facts: NDArray[np.int64], nbytes: int) -> mmap.mmap | None:
+def open_memory(facts: NDArray[np.int64], nbytes: int) -> mmap.mmap | None:
     """Return the memory of rank 0; None if its process has another number in this container."""
     pid, number, token = facts.tolist()
     with contextlib.suppress(OSError, ValueError):

@@ -94,11 +94,11 @@ def of_world(per: str, world: int | None) -> str:
         If `per` or `world` is not valid.
     """
     if per not in PER:
-        raise PlacementError(f"per={per!r} is not valid: {did_you_mean(str(per), PER)}")
+        raise PlacementError(f"per={per!r} is not valid: {did_you_mean(str(per), PER)}", option="per", given=per)
     if world is None:
         return per
     if isinstance(world, bool) or not isinstance(world, int) or world < 0:
-        raise PlacementError(f"world={world!r} is not valid. Pass the index of an MPI world, 0 for the first.")
+        raise PlacementError(option="world", given=world, allowed="the index of an MPI world, 0 for the first")
     return f"{per}_{world}"
 
 

@@ -217,7 +217,7 @@ def reduce(op: Callable[[Any, Any], Any], parts: Any, *, on: str = "client", cli
     from workbench.session.current import current_client
 
     if on not in _ON:
-        raise InvalidRequest(f"on={on!r} is not valid: {did_you_mean(str(on), _ON)}")
+        raise InvalidRequest(f"on={on!r} is not valid: {did_you_mean(str(on), _ON)}", option="on", given=on)
     if not isinstance(parts, Iterable):
         raise TypeError(f"reduce() got {parts!r} for parts. Pass a list of futures, as map_blocks returns it.")
     parts = blocks(parts) if is_dask_collection(parts) else list(parts)

@@ -122,7 +122,7 @@ def batches(
 def require_seed(seed: Any) -> None:
     """Raise InvalidRequest unless a seed is a whole number; NumPy would draw another one for None, on each rank."""
     if not isinstance(seed, Integral) or seed < 0:
-        raise InvalidRequest(f"seed={seed!r} is not valid. Choose a whole number from 0 on, the same on all ranks.")
+        raise InvalidRequest(option="seed", given=seed, allowed="a whole number from 0 on, the same on all ranks")
 
 
 def _agreed(comm: MPI.Intracomm, rows: int, options: dict[str, Any]) -> list[int]:

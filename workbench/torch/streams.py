@@ -96,7 +96,7 @@ def stream(X: Any, y: Any = None, weight: Any = None, *, window: int = WINDOW) -
     True
     """
     if window < 1:
-        raise InvalidRequest(f"window={window} is not valid. Choose a whole number of chunks above zero.")
+        raise InvalidRequest(option="window", given=window, allowed="a whole number of chunks above zero")
     given = {name: part for name, part in (("X", X), ("y", y), ("weight", weight)) if part is not None}
     columns = _together({name: _in_rows(name, part) for name, part in given.items()})
     empty = [_empty(column) for column in columns]

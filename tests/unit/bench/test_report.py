@@ -96,16 +96,16 @@ def test_a_reference_that_ends_before_it_is_up_is_reported_with_its_last_words(t
         subprocess.Popen([sys.executable, "-c", ""]) as ended,
         pytest.raises(LaunchError, match=r"dask-mpi did not start(.|\n)*no such option: --scheduler-file"),
     ):
-        startup._await_file(tmp_path / "scheduler.json", ended, log)
+        startup.await_file(tmp_path / "scheduler.json", ended, log)
 
 
 def test_the_memory_of_a_process_is_counted_with_that_of_its_children():
     waits = "import sys; taken = b'x' * 32_000_000; print(flush=True); sys.stdin.read()"
-    alone = startup._memory(os.getpid())
+    alone = startup.memory_mib(os.getpid())
     with subprocess.Popen([sys.executable, "-c", waits], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
         child.stdout.readline()
-        assert startup._memory(child.pid) > 32
-        assert startup._memory(os.getpid()) > alone + 16  # this process shares some of its own with the child
+        assert startup.memory_mib(child.pid) > 32
+        assert startup.memory_mib(os.getpid()) > alone + 16  # this process shares some of its own with the child
         child.stdin.close()
 
 

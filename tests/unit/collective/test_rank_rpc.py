@@ -65,7 +65,7 @@ async def test_a_rank_that_has_left_before_the_request_is_lost_without_an_attemp
     scheduler.workers.clear()
     monkeypatch.setattr(scheduler, "rpc", lambda _: pytest.fail("a connection"))
 
-    with pytest.raises(RankLost, match="was lost"):
+    with pytest.raises(RankLost):
         await ask(scheduler)
 
 
@@ -84,7 +84,7 @@ async def test_a_head_without_a_core_has_the_time_to_see_a_rank_leave(monkeypatc
     loop.call_soon(time.sleep, 0.3)
     loop.call_later(0.1, loop.call_later, 0.0, scheduler.workers.clear)
 
-    with pytest.raises(RankLost, match="was lost"):
+    with pytest.raises(RankLost):
         await ask(scheduler)
 
 

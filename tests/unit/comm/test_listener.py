@@ -70,13 +70,13 @@ async def test_who_is_silent_is_turned_away_after_some_time(scheme, security, mo
 
 
 @pytest.mark.parametrize("scheme", ["tls", "mpi"])
-async def test_strangers_take_a_bounded_number_of_places_and_who_has_the_key_is_served(scheme, security):
+async def test_strangers_take_a_bounded_number_of_places_and_who_has_the_key_is_served(scheme, security, monkeypatch):
+    monkeypatch.setattr(listener, "_MAX_STRANGERS", 2)
     async with _listening(scheme, security) as listening:
-        listening._most = 2
         strangers = [await _stranger(listening) for _ in range(6)]
         await _is_served(listening, security)
         await _ends(*strangers[:5])
-        assert len(listening._strangers) == 1, "the newest is still given time"
+        assert not strangers[5][0].at_eof(), "the newest is still given time"
     await _ends(strangers[5])
 
 
@@ -153,7 +153,7 @@ def test_an_own_address_is_of_its_user_and_that_of_another_host_is_of_no_user_he
     ):
         accepted, address = listens.accept()
         with accepted:
-            assert not listener._is_of_another_user(accepted, address)
-            assert not listener._is_of_another_user(accepted, ("192.0.2.77", 4000))
+            assert not listener.is_of_another_user(accepted, address)
+            assert not listener.is_of_another_user(accepted, ("192.0.2.77", 4000))
             monkeypatch.setattr(os, "geteuid", lambda: 12345)
-            assert listener._is_of_another_user(accepted, address)
+            assert listener.is_of_another_user(accepted, address)

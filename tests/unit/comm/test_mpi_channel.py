@@ -81,7 +81,7 @@ async def test_a_refused_send_ends_the_connection_and_keeps_its_tag(ends: Ends) 
     assert ends.stream.closed()
     assert ends.theirs.recv(1) == b""
     # Else a later frame of this tag would meet the receive of the first.
-    assert tag in ends.us.tags[1]._used
+    assert tag in ends.us.tags[1].used
 
 
 async def test_a_refused_send_ends_the_connection_also_while_other_frames_hold_it(ends: Ends) -> None:
@@ -104,7 +104,7 @@ async def test_tags_are_free_when_there_is_no_memory_for_the_header(
     monkeypatch.setattr(framing, "pack", refuse)
     with pytest.raises(MemoryError):
         await comm.write(to_serialize(b"x" * 10))
-    assert ends.us.tags[1]._used == set()
+    assert ends.us.tags[1].used == set()
 
 
 async def test_tags_are_not_free_when_the_header_has_left_and_the_rest_fails(
@@ -116,7 +116,7 @@ async def test_tags_are_not_free_when_the_header_has_left_and_the_rest_fails(
     comm._incoming, comm._link, comm._threshold = ends.incoming, ends.link, 300_000
     with pytest.raises(CommClosedError):
         await comm.write([to_serialize(bytearray(size)) for size in (300_000, 200_000)])
-    assert len(ends.us.tags[1]._used) == 1
+    assert len(ends.us.tags[1].used) == 1
 
 
 class CutOff:

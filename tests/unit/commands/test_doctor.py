@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from support.patience import DEADLINE
+from support.raised import raises
 
 from workbench.commands import doctor
 from workbench.deploy import registry
@@ -293,7 +294,7 @@ def test_checks_that_rest_on_a_failed_one_say_so():
 
 
 def test_an_mpi_that_does_not_exist_is_refused_before_anything_is_checked():
-    with pytest.raises(InvalidRequest, match="Did you mean 'openmpi'"):
+    with raises(InvalidRequest, option="mpi", given="openmp"):
         next(doctor.examine(mpi="openmp"))
 
 

@@ -6,6 +6,7 @@ import sys
 
 import numpy as np
 import pytest
+from support.raised import raises
 
 from workbench.errors import InvalidRequest
 from workbench.gpu.tensors import has_tensors, joined, on_device, register_messages
@@ -17,7 +18,7 @@ def test_only_numbers_that_pytorch_knows_have_tensors(dtype, has):
 
 
 def test_a_device_that_cannot_be_used_is_named():
-    with pytest.raises(InvalidRequest, match="device='nothing' cannot be used"):
+    with raises(InvalidRequest, option="device", given="nothing"):
         on_device(np.zeros(3), "nothing")
 
 

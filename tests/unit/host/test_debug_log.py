@@ -12,6 +12,7 @@ from dataclasses import replace
 
 import pytest
 from support.patience import DEADLINE
+from support.raised import raises
 
 from workbench import bench, cli
 from workbench.deploy.job_spec import job_spec
@@ -117,7 +118,7 @@ async def test_a_request_that_changes_something_is_logged_with_who_has_asked_and
 
     handler = scheduler.logged({"workbench_scale": scale})["workbench_scale"]
     assert await handler(Comm(), n=3, contents=b"the user's own") == 3
-    with pytest.raises(ValueError, match="too few"):
+    with raises(ValueError, args=("too few",)):
         await handler(Comm(), n=-1, contents=b"")
 
     assert lines() == [

@@ -175,13 +175,11 @@ def test_a_peer_is_refused_if_the_kernel_does_not_answer(monkeypatch):
     def fails(*_):
         raise TimeoutError
 
-    its = guard.Guard.__new__(guard.Guard)
-    its._user, its._hosts = os.geteuid(), ""
     listens, own = loopback()
     with listens, own, listens.accept()[0] as accepted:
-        assert its._is_allowed(accepted, own.getsockname())
+        assert guard.is_allowed(accepted, own.getsockname(), os.geteuid(), "")
         monkeypatch.setattr(guard, "owner", fails)
-        assert not its._is_allowed(accepted, own.getsockname())
+        assert not guard.is_allowed(accepted, own.getsockname(), os.geteuid(), "")
 
 
 SHELL = ["/bin/sh", "-c", '"$@" & trap "kill $!" TERM; wait', "sh"]
@@ -360,26 +358,25 @@ def test_a_launcher_that_cannot_name_its_addresses_is_not_started(tmp_path):
 
 
 def test_peers_of_other_hosts_are_those_whose_addresses_the_hosts_of_the_world_have_named(tmp_path):
-    its = guard.Guard.__new__(guard.Guard)
-    its._user, its._hosts = os.geteuid(), str(tmp_path)
     with socket.create_server(("127.0.0.1", 0)) as connection:
-        assert not its._is_allowed(connection, ("192.0.2.77", 4000))
+
+        def is_allowed(*peer, hosts=str(tmp_path)):
+            return guard.is_allowed(connection, peer, os.geteuid(), hosts)
+
+        assert not is_allowed("192.0.2.77", 4000)
         (tmp_path / "192.0.2.77").touch()
-        assert its._is_allowed(connection, ("192.0.2.77", 4000))
-        assert its._is_allowed(connection, ("::ffff:192.0.2.77", 4000, 0, 0))
-        assert not its._is_allowed(connection, ("192.0.2.78", 4000))
-        its._hosts = ""
-        assert not its._is_allowed(connection, ("192.0.2.77", 4000))
+        assert is_allowed("192.0.2.77", 4000)
+        assert is_allowed("::ffff:192.0.2.77", 4000, 0, 0)
+        assert not is_allowed("192.0.2.78", 4000)
+        assert not is_allowed("192.0.2.77", 4000, hosts="")
 
 
 def test_an_address_of_this_host_is_not_another_host_s_although_it_is_named(tmp_path):
-    its = guard.Guard.__new__(guard.Guard)
-    its._user, its._hosts = os.geteuid(), str(tmp_path)
     guard.publish(str(tmp_path))
     (tmp_path / "127.0.0.1").touch()
     with socket.create_server(("127.0.0.1", 0)) as connection:
         for path in tmp_path.iterdir():
-            assert not its._is_allowed(connection, (path.name, 1))
+            assert not guard.is_allowed(connection, (path.name, 1), os.geteuid(), str(tmp_path))
 
 
 def test_a_launcher_on_several_hosts_names_their_addresses_and_accepts_its_user(tmp_path):

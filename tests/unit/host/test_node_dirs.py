@@ -208,7 +208,7 @@ def test_a_folder_of_another_user_is_refused(cluster_id, runtime, monkeypatch):
     me = os.geteuid()
     with monkeypatch.context() as patch:
         patch.setattr(os, "geteuid", lambda: me + 1)
-        with pytest.raises(RecordError, match="a folder that you own"):
+        with pytest.raises(RecordError):
             node_dirs.sockets(cluster_id)
 
 

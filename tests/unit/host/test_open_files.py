@@ -8,6 +8,7 @@ import sys
 from types import SimpleNamespace
 
 import pytest
+from support.raised import raises
 
 from workbench.deploy.record import Record
 from workbench.errors import InvalidRequest
@@ -59,7 +60,7 @@ async def test_worlds_that_would_be_too_many_are_refused_before_they_are_started
     worlds = object.__new__(Worlds)
     worlds._worlds, worlds._changes = {0: SimpleNamespace(index=0, ranks=440, ready=True)}, Changes(str)
 
-    with pytest.raises(InvalidRequest, match="449 ranks"):
+    with raises(InvalidRequest, option="ranks", given=449):
         await worlds.scale(449)
 
 

@@ -14,6 +14,7 @@ import dask_jobqueue
 import pytest
 import yaml
 from support.patience import DEADLINE
+from support.raised import raises
 
 from workbench.errors import InvalidRequest
 from workbench.launch.interface import Resources
@@ -71,13 +72,16 @@ def test_a_preset_goes_ahead_of_the_schedulers_section_and_null_counts_as_set():
 
 
 def test_an_unknown_preset_is_refused_with_the_close_one():
-    with sections(bigmem={"queue": "big"}), pytest.raises(InvalidRequest, match="Did you mean 'bigmem'"):
+    with (
+        sections(bigmem={"queue": "big"}),
+        raises(InvalidRequest, option="preset", given="bigmen", allowed=("bigmem",)),
+    ):
         site("slurm", "bigmen")
 
 
 @pytest.mark.parametrize("name", ["lsf", "pbs", "local"])
 def test_the_section_of_another_scheduler_is_no_preset(name):
-    with pytest.raises(InvalidRequest, match=f"preset '{name}'"):
+    with raises(InvalidRequest, option="preset", given=name):
         site("slurm", name)
 
 
@@ -107,7 +111,7 @@ def test_the_former_names_of_settings_are_honored_and_the_present_ones_win():
 def test_a_value_of_the_wrong_kind_is_refused_and_names_its_setting(key, value):
     with (
         sections(odd={key: value}),
-        pytest.raises(InvalidRequest, match=rf"the setting jobqueue\.odd\.{key} .* is not valid. Choose"),
+        raises(InvalidRequest, option=f"jobqueue.odd.{key}"),
     ):
         site("slurm", "odd")
 
@@ -145,7 +149,7 @@ def test_a_value_that_is_not_valid_is_told_with_its_file(tmp_path, monkeypatch):
     where = rf"The setting is in {tmp_path}/jobqueue\.yaml"
     with sections(odd={"walltime": "30x"}), pytest.raises(InvalidRequest, match=f"odd.walltime '30x'.*{where}"):
         fill(Resources(), site("slurm", "odd"), ranks=1, minute=60)
-    with sections(odd={"job-extra": 3}), pytest.raises(InvalidRequest, match=where):
+    with sections(odd={"job-extra": 3}), raises(InvalidRequest, option="jobqueue.odd.job-extra"):
         site("slurm", "odd")
 
 

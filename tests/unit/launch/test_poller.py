@@ -106,8 +106,7 @@ def test_a_job_that_nobody_looks_at_any_more_is_forgotten(poller, scheduler, mon
     monkeypatch.setattr(room, "_FORGET", 0.1)
     scheduler.answers["1"] = QUEUED
     poller.status("slurm", "1")
-    until("the thread ends", lambda: poller._thread is None)
-    assert poller._jobs == {}
+    until("the thread ends", lambda: all(thread.name != "job-poller" for thread in threading.enumerate()))
     until("it starts again", lambda: poller.status("slurm", "1") is QUEUED)
 
 

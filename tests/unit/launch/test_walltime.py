@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.raised import raises
 
 from workbench.errors import InvalidRequest
 from workbench.launch.walltime import clock, pbs_clock, site_walltime, walltime
@@ -44,13 +45,13 @@ def test_a_bare_number_is_refused_since_schedulers_read_it_differently(given):
      "1h,", "9999 days", "inf s", "nan hours", None, True, [], "1e400 days", "1:2:3"],
 )  # fmt: skip
 def test_what_is_no_walltime_is_refused_with_the_forms_that_are(given):
-    with pytest.raises(InvalidRequest, match="walltime"):
+    with raises(InvalidRequest, option="walltime"):
         walltime(given)
 
 
 @pytest.mark.parametrize("text", ["1" * 5000, "1" * 5000 + ":00", "9" * 61, "1" * 61 + "-00:00:00"])
 def test_a_walltime_of_a_site_may_have_any_number_of_digits(text):
-    with pytest.raises(InvalidRequest, match="Choose a time above zero"):
+    with raises(InvalidRequest, option="walltime"):
         site_walltime(text, 60)
 
 

@@ -8,6 +8,7 @@ import re
 import numpy as np
 import pytest
 from support.node_messages import joined, message
+from support.raised import raises
 
 from workbench import report
 from workbench.errors import InvalidRequest
@@ -87,7 +88,7 @@ def test_fits_have_the_columns_of_every_table_also_before_the_first_one(update):
 
 
 def test_a_table_that_there_is_not_is_refused_in_words(update):
-    with pytest.raises(InvalidRequest, match=r"table 'rank' is not valid\. Did you mean 'ranks'\?") as refused:
+    with raises(InvalidRequest, option="table", given="rank") as refused:
         frame(update, "rank")
     assert (refused.value.option, refused.value.given, refused.value.allowed[0]) == ("table", "rank", "ranks")
 
@@ -116,12 +117,15 @@ def test_an_event_of_a_fit_becomes_records():
     assert list(training.records({"fit": 1, "records": [{"loss": 1.0}]}, 5.0)) == []
 
 
-def test_a_report_is_of_numbers_and_to_somebody():
-    with pytest.raises(InvalidRequest, match=r"takes numbers, and loss is '3'\. Pass float\(loss\)"):
-        report(1, loss="3")
-    with pytest.raises(InvalidRequest, match=r"report\(time=...\) is not valid: 'time' is a reserved name"):
-        report(1, time=3.0)
-    with pytest.raises(InvalidRequest, match="in the range of a float"):
-        report(1, loss=10**400)
-    with pytest.raises(InvalidRequest, match=r"found no cluster\. Call report\(\) after %mpicluster start"):
-        report(1, loss=3.0)
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"loss": "3"}, r"takes numbers, and loss is '3'\. Pass float\(loss\)"),
+        ({"time": 3.0}, r"report\(time=...\) is not valid: 'time' is a reserved name"),
+        ({"loss": 10**400}, "in the range of a float"),
+        ({"loss": 3.0}, r"found no cluster\. Call report\(\) after %mpicluster start"),
+    ],
+)
+def test_a_report_is_of_numbers_and_to_somebody(values, words):
+    with pytest.raises(InvalidRequest, match=words):
+        report(1, **values)

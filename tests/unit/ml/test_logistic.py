@@ -12,6 +12,7 @@ import pytest
 from scipy import sparse
 from sklearn import linear_model
 from sklearn.exceptions import ConvergenceWarning
+from support.raised import raises
 from support.sklearn_checks import accepted_by_scikit_learn
 
 from workbench.ml import LogisticRegression
@@ -258,7 +259,7 @@ def test_what_a_callback_raises_ends_the_fit():
     def refuse(record):
         raise LookupError("enough")
 
-    with pytest.raises(LookupError, match="enough"):
+    with raises(LookupError, args=("enough",)):
         LogisticRegression(callback=refuse).fit(X, y)
 
 

@@ -144,5 +144,5 @@ def test_the_error_of_a_part_ends_its_rank(pair):
     (comm, other), (_, there) = pair
     mpi_parts._Requests(comm).send((mpi_parts._sum, "refuse", ()))
 
-    with pytest.raises(LookupError, match="no such rows"):
+    with pytest.raises(LookupError):
         serve(other, there)

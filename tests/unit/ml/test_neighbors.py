@@ -13,6 +13,7 @@ import pytest
 from dask.sizeof import sizeof
 from scipy import sparse
 from sklearn import neighbors
+from support import refused
 from support.processes import until
 from support.sklearn_checks import accepted_by_scikit_learn
 
@@ -233,7 +234,7 @@ def test_a_model_of_an_array_can_be_pickled():
 
 def test_names_of_features_have_to_agree():
     frame = pd.DataFrame(rows(20, 3), columns=["a", "b", "c"])
-    with pytest.raises(ValueError, match="feature names should match"):
+    with refused.other_features():
         NearestNeighbors(3).fit(frame).kneighbors(frame[["c", "a", "b"]])
 
 
@@ -275,7 +276,7 @@ def test_what_cannot_be_is_refused_when_it_is_fitted(options, X, message):
 
 def test_numbers_whose_squares_overflow_are_refused():
     X = np.array([[1e200], [-1e200], [3e200]])
-    with pytest.raises(ValueError, match="Distances overflow"):
+    with refused.overflow():
         NearestNeighbors(2).fit(X).kneighbors(X)
 
 
@@ -356,7 +357,7 @@ def test_rows_on_ranks_are_checked_and_converted_once(client, form, engine, monk
 
 def test_queries_on_ranks_are_checked(client):
     model = NearestNeighbors(3).fit(da.from_array(rows(203), chunks=(60, 6)))
-    with pytest.raises(ValueError, match="Input X contains NaN"):
+    with refused.not_finite("NaN"):
         model.kneighbors(da.full((20, 6), np.nan, chunks=(5, 6)))
 
 

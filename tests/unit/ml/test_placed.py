@@ -12,6 +12,8 @@ import sklearn.utils
 from dask import bag
 from dask.blockwise import Blockwise
 from sklearn import preprocessing
+from support import refused
+from support.raised import raises
 
 from workbench import place
 from workbench.errors import InvalidRequest, PlacementError
@@ -121,7 +123,7 @@ def test_what_is_not_placed_is_placed_beside_what_is(client, monkeypatch):
 
     np.testing.assert_allclose(model.mean_, StandardScaler().fit(X, sample_weight=TABLE["weight"]).mean_)
     assert assembled == ["sample_weight"]
-    with pytest.raises((PlacementError, ValueError), match="inconsistent"):
+    with refused.other_length():
         StandardScaler().fit(placed, sample_weight=weight[1:])
     with pytest.raises(PlacementError, match="y has 402 rows and X has 403"):
         LogisticRegression().fit(placed, dd.from_pandas(TABLE["y"].iloc[1:], npartitions=2))
@@ -207,10 +209,9 @@ def test_clients_of_lazy_data_are_found_without_their_graphs(client, monkeypatch
     ids=lambda value: type(value).__name__,
 )
 def test_collections_that_are_neither_arrays_nor_tables_are_refused(X, model):
-    with pytest.raises(TypeError, match=r"X is a dask\.\w+, whose rows are not known\. Pass a Dask array or dataframe"):
-        model.fit(X)
-    with pytest.raises(TypeError, match=r"X is a dask\.\w+, whose rows are not known"):
-        StandardScaler().fit(np.ones((3, 3))).transform(X)
+    for use in (model.fit, StandardScaler().fit(np.ones((3, 3))).transform):
+        with pytest.raises(TypeError, match=r"X is a dask\.\w+, whose rows are not known\. Pass a Dask array"):
+            use(X)
 
 
 def test_a_column_is_no_table():
@@ -278,7 +279,7 @@ def test_true_and_false_may_be_missing_where_numbers_may(client):
     table = dd.from_pandas(frame, npartitions=3)
 
     np.testing.assert_allclose(StandardScaler().fit(table).mean_, StandardScaler().fit(frame).mean_)
-    with pytest.raises(ValueError, match="Input X contains NaN"):
+    with refused.not_finite("NaN"):
         KMeans(2).fit(table)
 
 
@@ -295,9 +296,7 @@ def test_the_engine_of_a_setting_holds_where_no_other_is_named(client):
         assert StandardScaler(engine="local").fit(X).engine_ == "local"
     with (
         dask.config.set({"workbench.ml.engine": "fast"}),
-        pytest.raises(
-            InvalidRequest, match=r"workbench.ml.engine 'fast' is not valid\. Allowed: auto, mpi, dask, local"
-        ),
+        raises(InvalidRequest, option="workbench.ml.engine", given="fast", allowed=("auto", "mpi", "dask", "local")),
     ):
         StandardScaler().fit(X)
 
@@ -312,7 +311,7 @@ def test_collections_are_not_fitted_in_this_process(client, model):
 def test_the_pass_of_the_scaler_refuses_what_is_infinite_and_takes_what_is_missing(client, weight):
     bad = X.copy()
     bad[300, 1] = np.inf
-    with pytest.raises(ValueError, match="Input X contains infinity"):
+    with refused.not_finite("infinity"):
         StandardScaler().fit(place(bad), sample_weight=weight)
     bad[300, 1] = np.nan
     np.testing.assert_allclose(StandardScaler().fit(place(bad)).mean_, np.nanmean(bad, axis=0))

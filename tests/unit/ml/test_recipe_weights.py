@@ -11,6 +11,7 @@ import pytest
 from sklearn.impute import SimpleImputer
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import KBinsDiscretizer, StandardScaler, TargetEncoder
+from support import refused
 from support.recipes import DELAY, FLIGHTS, MEANS, ONE_HOT, PARTS, ROWS, in_parts
 
 from workbench.ml import LogisticRegression, Recipe
@@ -106,11 +107,11 @@ def test_weights_go_to_the_steps_of_a_pipeline():
 
 def test_weights_that_cannot_be_are_refused():
     recipe = Recipe([(StandardScaler(), "hour")])
-    with pytest.raises(ValueError, match="at least one non-zero"):
+    with refused.no_weight():
         recipe.fit(FLIGHTS, sample_weight=np.zeros(ROWS))
     with pytest.raises(ValueError, match="Negative values in data passed to `sample_weight`"):
         recipe.fit(FLIGHTS, sample_weight=-np.ones(ROWS))
-    with pytest.raises(ValueError, match="inconsistent numbers of samples"):
+    with refused.other_length():
         recipe.fit(FLIGHTS, sample_weight=np.ones(ROWS - 1))
     with pytest.raises(TypeError, match=r"sample_weight is a .* Pass only Dask collections, or no Dask collection"):
         recipe.fit(FLIGHTS, sample_weight=da.ones(ROWS))

