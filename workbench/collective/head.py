@@ -366,7 +366,7 @@ class SpmdCalls:
         self._cancelled = Cancelled(_TAKE_BACK)
         self.handlers: dict[str, Callable[..., Coroutine[Any, Any, Any]]] = {
             protocol.CALL: self.call,
-            protocol.RUNNING: self.calls,
+            protocol.RUNNING: self.running,
             protocol.WHERE: self.where,
         }
         self.stream_handlers: dict[str, Callable[..., None]] = {
