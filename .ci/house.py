@@ -23,14 +23,14 @@ PACKAGE = ROOT / "workbench"
 WINGS = {"lab", "ml", "tune", "torch", "bench"}
 # Measure: limit and target. A walk varies by a few files: a thread may begin its work before or after the request.
 LIMITS = {
-    "lines of the core": (40000, 31000),
-    "lines in all": (67750, 54000),
-    "modules of the core": (196, 165),
-    "modules in all": (364, 330),
-    "doors above four, in all packages": (61, 0),
-    "names that wings take from the core": (150, 40),
-    "private attributes that tests read": (488, 60),
-    "sentences that tests match": (776, 200),
+    "lines of the core": (40520, 31000),
+    "lines in all": (68080, 54000),
+    "modules of the core": (198, 165),
+    "modules in all": (365, 330),
+    "doors above four, in all packages": (60, 0),
+    "names that wings take from the core": (154, 40),
+    "private attributes that tests read": (280, 60),
+    "sentences that tests match": (561, 200),
     "files of a start": (106, 70),
     "files of a call": (47, 32),
     "files of a cell": (47, 32),
