@@ -46,7 +46,7 @@ def test_the_order_of_ranks_is_that_of_the_communicator(client4):
 
 
 def waiting_or_running(dask_scheduler):
-    return len(dask_scheduler.handlers["workbench_status"].__self__.spmd.calls)
+    return len(dask_scheduler.handlers["workbench_status"].__self__.spmd.operations)
 
 
 def test_a_call_on_all_ranks_comes_in_its_order_between_calls_on_some(client4, tmp_path):

@@ -52,7 +52,7 @@ async def the_sender_dies_before_its_frames(end: End):
     before = level()
     comm = await end.pair()
     if not end.left:
-        link = comm._incoming.link
+        link = comm.link
         tags = {1: link.take_tag(), 2: link.take_tag()}
         frames = [b"\xc0", b"x" * MIB, b"y"]
         # announces what is never sent

@@ -39,7 +39,7 @@ class ByHand:
     """A message whose header and frames are sent at times of the test's choosing."""
 
     def __init__(self, comm: Any, frames: Sequence[bytes]) -> None:
-        self._link, self._stream = comm._incoming.link, comm.stream
+        self._link, self._stream = comm.link, comm.stream
         tags = {index: self._link.take_tag() for index in range(len(frames))}
         [self._header] = framing.pack(frames, [len(frame) for frame in frames], tags)
         self._frames = [(ensure_memoryview(frame), tags[index]) for index, frame in enumerate(frames)]
@@ -78,7 +78,7 @@ async def until_refused(comm: Any, message: Any) -> None:
             for _ in range(8):
                 await comm.write(message)
                 await asyncio.sleep(0)
-            await comm._incoming.link.arrived()
+            await comm.link.arrived()
 
 
 async def cancelled(reading: asyncio.Task[Any]) -> None:
@@ -263,7 +263,7 @@ async def test_a_connection_is_closed_in_the_moment_that_something_comes(end: En
 async def test_mpi_refuses_a_send_while_the_peer_lives(end: End):
     comm = await end.pair()
     if end.left:
-        link, tags = comm._incoming.link, member.current().tags[end.partner]
+        link, tags = comm.link, member.current().tags[end.partner]
         before = set(tags.used)
         communicator, link._communicator = link._communicator, SimpleNamespace(Issend=out_of_memory)
         await comm.write(to_serialize(numbered(3 * MIB)))
@@ -291,7 +291,7 @@ async def test_mpi_refuses_a_send_while_the_peer_lives(end: End):
 async def test_a_receive_of_less_than_was_announced_fails(end: End):
     comm = await end.pair()
     if end.left:
-        link = comm._incoming.link
+        link = comm.link
         tag = link.take_tag()
         [header] = framing.pack([NIL, b"y" * MIB], [1, MIB], {1: tag})
         await comm.stream.write(header)
@@ -363,7 +363,7 @@ async def test_two_thousand_frames_in_a_message(end: End):
 async def test_there_are_fewer_tags_than_frames(end: End):
     comm = await end.pair()
     tags = member.current().tags[end.partner]
-    before, tags._size = sent_by_mpi(end.partner), 8
+    before, tags.size = sent_by_mpi(end.partner), 8
 
     try:
         for number in range(40):
@@ -378,7 +378,7 @@ async def test_there_are_fewer_tags_than_frames(end: End):
         assert 0 < nbytes < 40 * 8 * 1100
         await end.gather()
     finally:
-        tags._size = member.MAX_TAG + 1
+        tags.size = member.MAX_TAG + 1
     await comm.close()
 
 

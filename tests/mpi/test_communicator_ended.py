@@ -467,12 +467,12 @@ async def a_message_that_is_too_long_leaves_nothing_behind(end: End):
     from workbench.mpi import polling
 
     comm = _ours(_communicators(), 1, range(end.size))
-    before = sum(map(len, polling._abandoned.values()))
+    before = sum(map(len, polling.abandoned.values()))
     sent = comm.Isend(np.zeros(8), end.rank)
     with pytest.raises(MPI.Exception):
         comm.Recv(np.zeros(2), end.rank)
     sent.Wait()
-    assert sum(map(len, polling._abandoned.values())) == before
+    assert sum(map(len, polling.abandoned.values())) == before
 
 
 async def what_mpi_may_write_to_yet_is_kept(end: End):

@@ -56,7 +56,7 @@ async def left_behind(end: End, function: Callable[[Any], object]) -> tuple[bool
             return MPI.COMM_WORLD.Dup()
 
     call = SpmdCall("ab", "a call", 1, tuple(range(end.size)))
-    call._function = lambda comm: [function(comm)].clear()
+    call.function = lambda comm: [function(comm)].clear()
     assert run(call, Fresh(), end.rank)["nbytes"]
     told = (await end.gather(call.left_behind())).values()
     return any(each["pending"] for each in told), bool(sum(each["messages"] for each in told) & KEYS)
@@ -312,7 +312,7 @@ async def what_is_left_on_communicators_that_a_call_made_is_received(end: End) -
     def call(number: int, function: Callable[[Any], object]) -> dict[str, Any]:
         nonlocal last
         before, last = last, SpmdCall(str(number), "a call", 1, tuple(range(end.size)))
-        last._function = function
+        last.function = function
         return run(last, communicators, end.rank, before)
 
     def leaves(comm: Any) -> None:
@@ -349,7 +349,7 @@ async def a_buffer_of_the_communicator_ends_with_the_call(end: End) -> None:
     communicators, last = communicator_cache.CommunicatorCache(MPI.COMM_WORLD.Dup()), None
     for number in range(3):
         before, last = last, SpmdCall(str(number), "a call", 1, tuple(range(end.size)))
-        last._function = send
+        last.function = send
         assert run(last, communicators, end.rank, before)["pending"]
         assert last.settle(communicators)
 
@@ -395,7 +395,7 @@ async def a_copy_that_is_freed_leaves_a_request_alone(end: End) -> None:
     call = SpmdCall("ab", "a call", 1, tuple(range(end.size)))
     fresh: Any = types.SimpleNamespace(get=lambda *_: MPI.COMM_WORLD.Dup())
     for started in (False, True):
-        call._function = functools.partial(free_copies, started=started)
+        call.function = functools.partial(free_copies, started=started)
         assert ("error" in run(call, fresh, end.rank)) == (not started)
         polling.release()
     # MPI gives the handles to what is made next.

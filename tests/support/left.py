@@ -24,7 +24,7 @@ def _what_is_left(dask_scheduler: Any) -> dict[str, Any]:
         "worlds": [world.index for world in worlds if world.index],
         "ranks that are gone": worlds[0].missing(),
         "ranks that do not come back": worlds[0].broken,
-        "calls on all ranks": [*head.spmd.calls],
+        "calls on all ranks": [*head.spmd.operations],
         "cells": [cell.id for cell in head.cells.known.values() if not cell.task.done()],
     }
     return {what: left for what, left in found.items() if left}

@@ -32,4 +32,4 @@ def let_go(rank):
 
 def under_way(dask_worker):
     """Tell whether this rank is in a broadcast."""
-    return bool(dask_worker.handlers["workbench_broadcast_go"].__wrapped__.__self__._calls)
+    return bool(dask_worker.handlers["workbench_broadcast_go"].__wrapped__.__self__.calls)

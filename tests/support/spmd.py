@@ -273,7 +273,7 @@ def be_impatient():
 
 def doing(dask_worker):
     """Return the rank and what it does in a call: an MPI operation, None in other code; "" outside of calls."""
-    calls = dask_worker.handlers["workbench_spmd_go"].__wrapped__.__self__._calls
+    calls = dask_worker.handlers["workbench_spmd_go"].__wrapped__.__self__.calls
     return dask_worker.name, next((call.watch.operation for call in calls.values() if call.running), "")
 
 

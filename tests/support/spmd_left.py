@@ -162,7 +162,7 @@ def spin():
 
 
 def running(dask_worker):
-    calls = dask_worker.handlers["workbench_spmd_go"].__wrapped__.__self__._calls
+    calls = dask_worker.handlers["workbench_spmd_go"].__wrapped__.__self__.calls
     return [call for call, its in calls.items() if its.running]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 import os
 import shutil
 import signal
@@ -100,7 +101,7 @@ class World:
         if self._process is None:
             self._start()
         for connection in self._connections.values():
-            connection.send(("run", check.__code__.co_filename, check.__name__))
+            connection.send(("run", inspect.unwrap(check).__code__.co_filename, check.__name__))
         outcomes = self._attend("done")
         failures = {rank: outcome for rank, outcome in outcomes.items() if outcome is not None}
         if failures or not self.dead <= set(mortal):

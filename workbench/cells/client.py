@@ -120,7 +120,7 @@ def run(
     patience = config.seconds("spmd.watchdog")
     client = current_client(client)
     sent: list[Future[Any]] = []
-    transfers = {name: _transfer(client, name, value, sent) for name, value in (names or {}).items()}
+    transfers = {name: transfer(client, name, value, sent) for name, value in (names or {}).items()}
     cell = uuid.uuid4().hex
     try:
         granted = _granted(client, cell, _begin(client, cell, world, ranks, transfers, check=check), patience)
@@ -190,7 +190,7 @@ def check_syntax(code: str) -> None:
 # -- objects ---------------------------------------------------------------------------------------------------
 
 
-def _transfer(client: Client, name: str, value: Any, sent: list[Future[Any]]) -> protocol.Transfer:
+def transfer(client: Client, name: str, value: Any, sent: list[Future[Any]]) -> protocol.Transfer:
     """Return how an object of the notebook reaches the ranks; futures of broadcasts are appended to `sent`."""
     from dask.base import is_dask_collection
     from distributed import Future

@@ -168,7 +168,7 @@ class Broadcasts:
 
     def __init__(self, worker: Worker, context: RankContext, communicators: CommunicatorCache) -> None:
         self._worker, self._context, self._communicators = worker, context, communicators
-        self._calls: dict[str, _Call] = {}
+        self.calls: dict[str, _Call] = {}
         worker.handlers[protocol.BROADCAST_UPLOAD] = self.upload
         worker.handlers |= answering(
             {
@@ -216,13 +216,13 @@ class Broadcasts:
         """Send or receive with the communicator of this number; return when this rank has the object."""
         from distributed.utils import offload
 
-        ready = self._calls.get(call)
+        ready = self.calls.get(call)
         if ready is None:
             raise CollectiveFailed("the broadcast was cancelled.")
         try:
             await asyncio.wrap_future(self._context.spmd_thread.submit(self._bcast, ready, serial))
         finally:
-            self._calls.pop(call, None)
+            self.calls.pop(call, None)
         if ready.frames is not None:
             self._worker.update_data({ready.key: await offload(_from_frames, ready.frames)})
 
@@ -232,13 +232,13 @@ class Broadcasts:
 
     def cancel(self, call: str) -> None:
         """End a broadcast in any state."""
-        if ready := self._calls.pop(call, None):
+        if ready := self.calls.pop(call, None):
             ready.called_off.set()
 
     def _expect(self, asked: protocol.Offer) -> _Call:
-        ready = self._calls[asked["call"]] = _Call(asked["key"], time.monotonic() + asked["timeout"])
+        ready = self.calls[asked["call"]] = _Call(asked["key"], time.monotonic() + asked["timeout"])
         # Without a request to start, the memory is released at the deadline.
-        asyncio.get_running_loop().call_later(asked["timeout"], self._calls.pop, asked["call"], None)
+        asyncio.get_running_loop().call_later(asked["timeout"], self.calls.pop, asked["call"], None)
         return ready
 
 

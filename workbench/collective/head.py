@@ -359,7 +359,7 @@ class SpmdCalls:
         # known, in seconds since the epoch.
         self._got_on = got_on
         # Calls that wait for their turn, or have their turn.
-        self.calls: dict[str, tuple[Turn, CollectiveCall]] = {}
+        self.operations: dict[str, tuple[Turn, CollectiveCall]] = {}
         # Calls that have their turn, by identity: the name, the index of the world, and the ranks.
         self._current: dict[str, tuple[str, int, dict[int, str]]] = {}
         self._made: dict[str, list[Key]] = {}
@@ -388,7 +388,7 @@ class SpmdCalls:
         operation = CollectiveCall(self._scheduler, self._queue, world, members, request, deadline=deadline)
         needed = request["ranks"] or (None if request["addresses"] is None else [*ranks])
         turn = self._queue.turn(world, request["client"], deadline, ranks=needed)
-        self.calls[call] = turn, operation
+        self.operations[call] = turn, operation
         try:
             async with turn.held():
                 require_complete(world, needed)
@@ -398,7 +398,7 @@ class SpmdCalls:
                 finally:
                     del self._current[call]
         finally:
-            del self.calls[call]
+            del self.operations[call]
         if "blocks" in answer:
             self._made[call] = answer.pop("keys")
             asyncio.get_running_loop().call_later(_TAKE_BACK, self._made.pop, call, None)
@@ -451,7 +451,7 @@ class SpmdCalls:
 
     def cancel(self, call: str, client: str) -> None:
         """End a call in any state, for its client."""
-        if running := self.calls.get(call):
+        if running := self.operations.get(call):
             turn, operation = running
             turn.cancel(operation.was_cancelled)
         elif made := self._made.pop(call, None):

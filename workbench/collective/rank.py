@@ -60,7 +60,7 @@ class SpmdCalls:
     ) -> None:
         self._worker, self._context, self._communicators = worker, context, communicators
         self._activity = activity
-        self._calls: dict[str, SpmdCall] = {}
+        self.calls: dict[str, SpmdCall] = {}
         self._ended = Cancelled(_REMEMBER)
         # The last call, if the call has succeeded.
         self._last: SpmdCall | None = None
@@ -82,19 +82,19 @@ class SpmdCalls:
         if id in self._ended:
             raise CollectiveFailed("the call was cancelled.")
         work = request["work"]
-        call = self._calls[id] = SpmdCall(id, work["name"], request["serial"], tuple(request["ranks"]))
+        call = self.calls[id] = SpmdCall(id, work["name"], request["serial"], tuple(request["ranks"]))
         call.watch.compares, call.channel.listener = work["compares"], work["listener"]
         call.taken = {key: take(data, key) for key in keys}
         values = [call.taken[key] for key in keys]
         answer = await asyncio.wrap_future(self._context.spmd_thread.submit(call.unpack, work["contents"], values))
         if answer or id in self._ended:
             # No request to run this call will come, with which the call would give its blocks back.
-            self._calls.pop(id, None)
+            self.calls.pop(id, None)
         return answer
 
     async def go(self, **request: Unpack[protocol.Go]) -> protocol.Outcome:
         """Run a prepared call, and return the outcome."""
-        call = self._calls.get(request["call"])
+        call = self.calls.get(request["call"])
         if call is None:
             raise CollectiveFailed("the call was cancelled.")
         last, self._last = self._last, None
@@ -107,7 +107,7 @@ class SpmdCalls:
         finally:
             call.put_back(self._worker.data)
             if not call.made or call.id in self._ended:
-                self._calls.pop(call.id, None)
+                self.calls.pop(call.id, None)
                 call.take_made()  # `_last` would hold the blocks until the next call
         if "messages" in outcome and call.id not in self._ended:
             self._last = call
@@ -121,7 +121,7 @@ class SpmdCalls:
 
     async def keep(self, call: str) -> protocol.Outcome:
         """Keep the blocks that a call has made; return the keys, and the bytes of each block."""
-        made = self._calls.pop(call).take_made()
+        made = self.calls.pop(call).take_made()
         return {"kept": list(self._worker.update_data(made)["nbytes"].items())}
 
     def end(self, **request: Unpack[protocol.End]) -> None:
@@ -134,17 +134,17 @@ class SpmdCalls:
         if self._last is not None and self._last.id == id:
             # The call has failed on another rank, which does not free its communicators, a collective operation.
             self._last = None
-        if call := self._calls.get(id):
+        if call := self.calls.get(id):
             call.end(request["reason"], asyncio.get_running_loop().call_later)
             if not call.running:
-                del self._calls[id]
+                del self.calls[id]
                 call.take_made()
 
     def answer(self, **answer: Unpack[protocol.Answered]) -> None:
         """Pass an answer to the call that waits for it; the call may have ended."""
-        if call := self._calls.get(answer["call"]):
+        if call := self.calls.get(answer["call"]):
             call.channel.take(answer["question"], answer["contents"])
 
     def where(self) -> dict[str, Any] | None:
         """Return the position of this rank in a call; None outside a call."""
-        return next((place for call in self._calls.values() if (place := call.where())), None)
+        return next((place for call in self.calls.values() if (place := call.where())), None)

@@ -129,7 +129,8 @@ class SpmdCall(RankState):
         # Whether the function has returned a value that can be sent or kept.
         self._returned = False
         self._serial, self._ranks = serial, ranks
-        self._function: Callable[..., Any] | None = None
+        self.function: Callable[..., Any] | None = None
+        """The function of the communicator, from `unpack` to the end of `run`."""
         self._to_blocks: Callable[[Any, int], list[tuple[BlockMeta, Any]]] | None = None
         self._comm: Communicator | None = None
         # Requests that were incomplete at the end.
@@ -149,7 +150,7 @@ class SpmdCall(RankState):
     def _unpack(self, contents: bytes, values: Sequence[Any]) -> None:
         function, args, kwargs, self._to_blocks = serialize.loads(contents)
         args, kwargs = serialize.fill(args, kwargs, values)
-        self._function = lambda comm: function(comm, *args, **kwargs)
+        self.function = lambda comm: function(comm, *args, **kwargs)
 
     def run(self, *args: Any) -> protocol.Outcome:
         """Call the function, and return the outcome with the output of the function; arguments as of `_run`."""
@@ -200,7 +201,7 @@ class SpmdCall(RankState):
         self.watch.check()
         try:
             with without_copies():
-                value = self._function(comm)  # type: ignore[misc]
+                value = self.function(comm)  # type: ignore[misc]
         except SystemExit as end:
             # A failure; else the program has ended. An error that was unpickled by tblib has no `code`.
             if any(end.args) or self._to_blocks is not None:
@@ -252,7 +253,7 @@ class SpmdCall(RankState):
         """Release the arguments, except for buffers to which MPI may still write."""
         from mpi4py import MPI
 
-        self._function = None
+        self.function = None
         if self._comm is not None:
             self._comm.release_memory()
         # A persistent request that the user has started, and freed by a copy, MPI.Prequest(request), may seem active.

@@ -34,6 +34,13 @@ _CLOSE_TIMEOUT = 2.0
 class MPIComm(TCP):
     """A connection of the scheme ``mpi``.
 
+    Attributes
+    ----------
+    link : MPIChannel or None
+        The channel over MPI, if both sides are ranks of one world.
+    threshold : int
+        Bytes from which a frame is sent over MPI.
+
     Notes
     -----
     For a peer outside this world it is a TCP comm, byte for byte.
@@ -44,9 +51,9 @@ class MPIComm(TCP):
 
     def __init__(self, stream: Any, local_addr: str, peer_addr: str, deserialize: bool = True) -> None:
         self._incoming = MessageReader(stream)
-        self._link: MPIChannel | None = None
+        self.link: MPIChannel | None = None
         self._flow = member.peer_traffic("outside", "socket")
-        self._threshold = _UNCUT
+        self.threshold = _UNCUT
         super().__init__(stream, local_addr, peer_addr, deserialize)
 
     def handshake_info(self) -> dict[str, Any]:
@@ -79,9 +86,9 @@ class MPIComm(TCP):
             and own.rank != peer in range(own.size)
             and self.stream is not None
         ):
-            self._link = MPIChannel(self.stream, self._incoming, own, peer)
+            self.link = MPIChannel(self.stream, self._incoming, own, peer)
             self._flow = member.peer_traffic(peer, "socket")
-            self._threshold = config.size("comm.threshold")
+            self.threshold = config.size("comm.threshold")
 
     async def read(self, deserializers: Any = None) -> Any:
         """Read a message."""
@@ -123,8 +130,8 @@ class MPIComm(TCP):
             raise CommClosedError
         began = time.perf_counter()
         lengths = [nbytes(frame) for frame in frames]
-        link = self._link
-        tags = _tags(link, lengths, self._threshold) if link is not None else {}
+        link = self.link
+        tags = _tags(link, lengths, self.threshold) if link is not None else {}
         try:
             pieces = framing.pack(frames, lengths, tags)
             by_mpi = [(ensure_memoryview(frames[index]), tag) for index, tag in tags.items()]
@@ -149,7 +156,7 @@ class MPIComm(TCP):
 
     def close(self) -> Any:
         """Close the connection after all outstanding frames have arrived."""
-        link = self._link
+        link = self.link
         if link is None or self.stream is None:
             return super().close()
         self._drain_and_close(link)
@@ -157,7 +164,7 @@ class MPIComm(TCP):
 
     def abort(self) -> None:
         """Close the connection immediately."""
-        link = self._link
+        link = self.link
         if link is None or self.stream is None:
             super().abort()
         else:

@@ -22,12 +22,14 @@ class Tags:
 
     Attributes
     ----------
+    size : int
+        The number of tags.
     used : set of int
         The tags in use.
     """
 
     def __init__(self, size: int = MAX_TAG + 1) -> None:
-        self._size = size
+        self.size = size
         self._next = 0
         self.used: set[int] = set()
         self._lock = threading.Lock()
@@ -35,12 +37,12 @@ class Tags:
     def take(self) -> int | None:
         """Return a free tag, the one with the longest time since its last use, or None if all are in use."""
         with self._lock:
-            if len(self.used) == self._size:
+            if len(self.used) == self.size:
                 return None
             while self._next in self.used:
-                self._next = (self._next + 1) % self._size
+                self._next = (self._next + 1) % self.size
             tag = self._next
-            self._next = (tag + 1) % self._size
+            self._next = (tag + 1) % self.size
             self.used.add(tag)
             return tag
 

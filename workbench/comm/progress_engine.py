@@ -204,6 +204,11 @@ class ProgressEngine:
         """The incomplete transfers, also the abandoned ones."""
         return self._active + self._abandoned
 
+    @property
+    def is_polling(self) -> bool:
+        """Whether MPI will be polled for transfers."""
+        return self._next is not None
+
     def start(self, transfer: Transfer) -> None:
         """Start a transfer, which often finishes immediately."""
         until = 0.0

@@ -77,7 +77,7 @@ def shared_memory(cluster_id: str, *, make: bool = True) -> Path:
 def acquire_node(cluster_id: str, world: str) -> None:
     """Create the folder for the shared memory of a world on this node, and mark the cluster's folders as in use."""
     memory = shared_memory(cluster_id)
-    _remove_forsaken(memory.parent, but=memory.name)
+    remove_forsaken(memory.parent, but=memory.name)
     (memory / world).mkdir(mode=0o700, exist_ok=True)
     # The lock is held until the process ends.
     _marks[cluster_id] = mark = os.open(memory / _MARK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -85,7 +85,7 @@ def acquire_node(cluster_id: str, world: str) -> None:
     fcntl.flock(mark, fcntl.LOCK_SH)
 
 
-def _remove_forsaken(parent: Path, *, but: str) -> None:
+def remove_forsaken(parent: Path, *, but: str) -> None:
     """Remove the folders of clusters whose processes on this node were all killed."""
     for mark in parent.glob(f"{stub.folder_name('?' * 8, '', '*')}/{_MARK}"):
         if mark.parent.name == but or not _is_ours(mark.parent):

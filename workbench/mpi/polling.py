@@ -37,20 +37,20 @@ _crowded_until = 0.0
 
 # By thread: abandoned requests and their buffers, which MPI may use until they are complete. A thread of the user may
 # end before that.
-_abandoned: dict[int, list[tuple[Any, ...]]] = {}
+abandoned: dict[int, list[tuple[Any, ...]]] = {}
 
 
 def keep_alive(*things: Any) -> None:
     """Keep abandoned requests and their buffers until `release` finds them complete."""
-    _abandoned.setdefault(threading.get_ident(), []).append(things)
+    abandoned.setdefault(threading.get_ident(), []).append(things)
 
 
 def release() -> None:
     """Drop the complete requests, with their buffers, of this thread and of threads that have ended."""
     others = sys._current_frames().keys() - {threading.get_ident()}  # noqa: SLF001  (documented)
-    for thread in _abandoned.keys() - others:
+    for thread in abandoned.keys() - others:
         # One assignment, so that an interrupt loses no request.
-        _abandoned[thread] = [things for things in _abandoned[thread] if not all(map(is_over, things))]
+        abandoned[thread] = [things for things in abandoned[thread] if not all(map(is_over, things))]
 
 
 def is_over(thing: Any) -> bool:

@@ -179,7 +179,7 @@ async def serve(
     name = worker_name(context.world, context.rank)
     node_memory = min(MEMORY_LIMIT, allocation.memory_of_node() or MEMORY_LIMIT)
     memory = record.memory or allocation.memory_of_rank(record.threads) or node_memory // context.node_ranks
-    _check_memory(record.memory)
+    check_memory(record.memory)
     comm.configure_memory(memory)
     security = certificates.security(record.folder)
     dask.config.set(config.quiet_dask())
@@ -232,7 +232,7 @@ async def serve(
     return worker.finalize
 
 
-def _check_memory(limit: int | None) -> None:
+def check_memory(limit: int | None) -> None:
     """Raise LaunchError if a limit of the user is so small that the rank would never start a task."""
     pause = dask.config.get("distributed.worker.memory.pause")
     used = psutil.Process().memory_info().rss

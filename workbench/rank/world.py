@@ -77,7 +77,7 @@ def live(record: Record, index: int, ranks: int, timeout: float, times: dict[str
     _log_to(logs.of_rank(record.logs, worker.worker_name(context.world, context.rank)))
     description = f"rank {context.rank} of {context.size}, {context.library}, MPI_THREAD_{context.threads.upper()}"
     print(description, flush=True)  # noqa: T201  (this is the rank's log)
-    read = functools.partial(_address_and_name, record, deadline)
+    read = functools.partial(address_and_name, record, deadline)
     sent = thread.submit(broadcast_line, context, read, deadline)
     line = _result(sent, deadline, "the address of the scheduler")
     times["addressed"] = time.time()
@@ -130,7 +130,7 @@ def _wait(ended: Future[bool | None], main_thread: MainThread) -> bool | None:
         return None
 
 
-def _address_and_name(record: Record, deadline: float) -> str:
+def address_and_name(record: Record, deadline: float) -> str:
     """Return the scheduler's address, and a unique name for this start of the world."""
     address = sys.stdin.readline().strip() or None
     while address is None:

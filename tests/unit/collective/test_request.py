@@ -44,7 +44,7 @@ def test_a_function_with_a_large_table_is_broadcast_as_the_last_argument(client)
     assert [len(keys) for keys in made.keys] == [number + 1]
     call = SpmdCall("0", "mean", 0, (0,))
     assert call.unpack(contents, [whole]) == {}
-    assert call._function(type("Comm", (), {"rank": 0, "size": 1})) == 2
+    assert call.function(type("Comm", (), {"rank": 0, "size": 1})) == 2
 
 
 def test_a_call_without_a_client_uses_that_of_its_futures(client, local_cluster):

@@ -100,7 +100,7 @@ async def test_tags_are_free_when_there_is_no_memory_for_the_header(
 
     comm = MPIComm(ends.stream, "mpi://127.0.0.1:1", "mpi://127.0.0.1:2")
     comm._handshake_options = {}
-    comm._incoming, comm._link, comm._threshold = ends.incoming, ends.link, 1
+    comm._incoming, comm.link, comm.threshold = ends.incoming, ends.link, 1
     monkeypatch.setattr(framing, "pack", refuse)
     with pytest.raises(MemoryError):
         await comm.write(to_serialize(b"x" * 10))
@@ -113,7 +113,7 @@ async def test_tags_are_not_free_when_the_header_has_left_and_the_rest_fails(
     ends.communicator.refuses = True
     comm = MPIComm(ends.stream, "mpi://127.0.0.1:1", "mpi://127.0.0.1:2")
     comm._handshake_options = {}
-    comm._incoming, comm._link, comm._threshold = ends.incoming, ends.link, 300_000
+    comm._incoming, comm.link, comm.threshold = ends.incoming, ends.link, 300_000
     with pytest.raises(CommClosedError):
         await comm.write([to_serialize(bytearray(size)) for size in (300_000, 200_000)])
     assert len(ends.us.tags[1].used) == 1

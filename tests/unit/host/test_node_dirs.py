@@ -87,7 +87,7 @@ def test_what_others_have_made_in_the_same_place_is_left_alone(make, cluster_id,
     with monkeypatch.context() as patch:
         patch.setattr(os, "geteuid", lambda: me + 1)
         node_dirs.remove(cluster_id)
-        node_dirs._remove_forsaken(folder.parent, but=other)
+        node_dirs.remove_forsaken(folder.parent, but=other)
     assert folder.exists()
 
 

@@ -79,16 +79,16 @@ def record(monkeypatch):
 
 
 def test_the_address_is_in_the_record_if_the_launcher_does_not_forward_its_input(record) -> None:
-    assert world._address_and_name(record, time.monotonic() + DEADLINE).startswith("tls://there ")
+    assert world.address_and_name(record, time.monotonic() + DEADLINE).startswith("tls://there ")
 
 
 def test_without_an_address_the_launcher_or_the_head_is_named(record, monkeypatch) -> None:
     with pytest.raises(TimeoutError, match="does not forward its standard input"):
-        world._address_and_name(record, 0.0)
+        world.address_and_name(record, 0.0)
     ended = dataclasses.replace(record, process=dataclasses.replace(record.process, started=0.0))
     monkeypatch.setattr(registry, "read", lambda _: ended)
     with pytest.raises(ConnectionError, match="the head ended before it sent the address"):
-        world._address_and_name(record, time.monotonic() + DEADLINE)
+        world.address_and_name(record, time.monotonic() + DEADLINE)
 
 
 def test_a_rank_that_waits_in_vain_names_the_event_and_a_call_that_does_gives_the_reason() -> None:

@@ -12,7 +12,7 @@ def test_a_memory_limit_below_the_use_of_a_rank_names_one_that_is_enough():
     with pytest.raises(
         LaunchError, match=r"--memory 10.00 MiB is too small: a rank of this cluster uses \d+.*80 %"
     ) as error:
-        worker._check_memory(10 << 20)
+        worker.check_memory(10 << 20)
     enough = int(error.value.hint[2].split()[0].removesuffix("MiB."))
-    worker._check_memory(enough << 20)
-    worker._check_memory(None)
+    worker.check_memory(enough << 20)
+    worker.check_memory(None)
