@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from unittest import mock
 
 import pytest
 from support.processes import until
@@ -117,15 +118,9 @@ def test_a_class_of_a_cell_is_pickled_by_the_names_of_its_notebook(client4, othe
 def forgetful(client4):
     """A head that keeps the names of no notebook."""
 
-    def keep(seconds):
-        from workbench.cells import head
-
-        before, head._KEEP_NAMES = head._KEEP_NAMES, seconds
-        return before
-
-    before = client4.run_on_scheduler(keep, 0.001)
+    client4.run_on_scheduler(lambda: mock.patch("workbench.cells.head._KEEP_NAMES", 0.001).start())
     yield
-    client4.run_on_scheduler(keep, before)
+    client4.run_on_scheduler(mock.patch.stopall)
 
 
 def test_names_of_a_notebook_that_has_gone_are_deleted(cluster4, client4, forgetful):

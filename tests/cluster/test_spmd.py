@@ -24,6 +24,7 @@ from workbench.cells import client as cells_client
 from workbench.errors import CollectiveFailed, InvalidRequest, PlacementError
 from workbench.placement.globals import taken_along
 from workbench.placement.in_use import is_aligned
+from workbench.session.current import current_worker
 from workbench.tune import tune
 
 TABLE = np.arange(40_004.0).reshape(-1, 2)
@@ -155,9 +156,7 @@ def test_a_function_with_large_globals_goes_by_broadcast(client4):
     table = np.arange(1_000_000.0)
 
     def look(comm, X):
-        from distributed import Worker
-
-        (worker,) = Worker._instances
+        worker = current_worker()
         return float(table[comm.rank] + X.sum()), sum(str(key).startswith("broadcast-bytes-") for key in worker.data)
 
     assert run_on_ranks(look, place(np.ones(8))) == [(2.0 + rank, 1) for rank in range(4)]

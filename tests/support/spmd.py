@@ -13,6 +13,7 @@ import numpy as np
 
 from support.patience import DEADLINE, FACTOR
 from workbench import rank, run_on_ranks, spmd
+from workbench.session.current import current_worker
 
 # Items from which ranks meet before they exchange them.
 LARGE = 100_000
@@ -54,10 +55,7 @@ def nested(comm):
 
 def held(_, *blocks):
     """Return for each block under which key of the rank's worker it lies, and its address."""
-    from distributed import Worker
-
-    [worker] = Worker._instances
-    data = {its.ctypes.data: str(key) for key, its in worker.data.items() if hasattr(its, "ctypes")}
+    data = {its.ctypes.data: str(key) for key, its in current_worker().data.items() if hasattr(its, "ctypes")}
     return [(data[block.ctypes.data], block.ctypes.data) for block in blocks]
 
 
@@ -279,9 +277,7 @@ def doing(dask_worker):
 
 def spill():
     """Have the worker of this rank write all that it holds to disk, as Dask does when memory is short."""
-    from distributed import Worker
-
-    (worker,) = Worker._instances
+    worker = current_worker()
     over = threading.Event()
 
     def evict():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from unittest import mock
 
 import numpy as np
 
@@ -77,10 +78,5 @@ def killed(comm, stream, size):
 
 def without_a_rank(comm, stream):
     """Take a batch in a process of which the workbench does not know that it is a rank."""
-    from workbench.session import current
-
-    workers, current._workers[:] = current._workers[:], []
-    try:
+    with mock.patch("workbench.session.current._workers", []):
         next(batches(comm, stream, size=comm.size))
-    finally:
-        current._workers[:] = workers

@@ -88,9 +88,8 @@ def test_an_unknown_word_is_a_field_of_its_error_with_the_words_there_are_and_th
 
 
 def test_an_option_without_its_value_names_the_values():
-    with pytest.raises(InvalidRequest, match="--table needs a value") as refused:
+    with raises(InvalidRequest, option="table") as refused:
         parse(["metrics", "--table"], TERMINAL)
-    assert refused.value.option == "table"
     assert "ranks" in refused.value.allowed
     assert "ranks" in refused.value.hint[0]
 

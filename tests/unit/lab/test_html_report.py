@@ -131,5 +131,5 @@ def test_the_error_of_the_process_that_draws_comes_with_its_fields():
 def test_a_report_that_is_not_drawn_in_time_is_given_up(record, tmp_path, monkeypatch):
     monkeypatch.setattr(html_report, "_DEADLINE", 0.001)
 
-    with pytest.raises(StartTimeout, match="was not drawn within 0 s"):
+    with pytest.raises(StartTimeout):
         report(str(tmp_path / "report.html"), "mine")

