@@ -155,7 +155,7 @@ async def test_nothing_runs_where_nothing_is_outstanding(end: End):
         reading = asyncio.ensure_future(comm.read())
     # both wait for a message now, and once it is known that the last one has arrived nobody looks after anything
     await until(lambda: not progress_engine.engine().outstanding)
-    assert not progress_engine.engine().is_polling
+    assert progress_engine.engine().next_poll is None
     await end.gather()
     await comm.close()
     with pytest.raises(CommClosedError):

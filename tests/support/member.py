@@ -46,7 +46,7 @@ def level() -> dict[str, int]:
     return {
         "transfers": len(its.outstanding),
         "connections that part": len(its.tasks),
-        "plans to poll": int(its.is_polling),
+        "plans to poll": int(its.next_poll is not None),
         "tags in use": sum(len(tags.used) for tags in us.tags),
         "bytes leased": comm.receive_pool().statistics().leased,
         "files": psutil.Process().num_fds(),

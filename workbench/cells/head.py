@@ -51,11 +51,6 @@ class Cells(SchedulerPlugin):
         Runs a coroutine in the background.
     began
         Called with the identity of each cell, and the number of the cell in its notebook.
-
-    Attributes
-    ----------
-    known : dict of str to _Cell
-        Cells that wait, run or have just ended, by identity.
     """
 
     name = "workbench-cells"
@@ -72,7 +67,7 @@ class Cells(SchedulerPlugin):
         self._run, self._began = run, began
         self.queue = CallQueue()
         self._engines: dict[tuple[int, int], Engines] = {}
-        self.known: dict[str, _Cell] = {}
+        self.known: dict[str, _Cell] = {}  # cells that wait, run or have just ended, by identity
         self._notebooks: dict[str, _Notebook] = {}
         self._cancelled = Cancelled(_REMEMBER)
         self.handlers: dict[str, Callable[..., Coroutine[Any, Any, Any]]] = {

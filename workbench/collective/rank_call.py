@@ -130,7 +130,6 @@ class SpmdCall(RankState):
         self._returned = False
         self._serial, self._ranks = serial, ranks
         self.function: Callable[..., Any] | None = None
-        """The function of the communicator, from `unpack` to the end of `run`."""
         self._to_blocks: Callable[[Any, int], list[tuple[BlockMeta, Any]]] | None = None
         self._comm: Communicator | None = None
         # Requests that were incomplete at the end.

@@ -34,13 +34,6 @@ _CLOSE_TIMEOUT = 2.0
 class MPIComm(TCP):
     """A connection of the scheme ``mpi``.
 
-    Attributes
-    ----------
-    link : MPIChannel or None
-        The channel over MPI, if both sides are ranks of one world.
-    threshold : int
-        Bytes from which a frame is sent over MPI.
-
     Notes
     -----
     For a peer outside this world it is a TCP comm, byte for byte.
@@ -51,9 +44,9 @@ class MPIComm(TCP):
 
     def __init__(self, stream: Any, local_addr: str, peer_addr: str, deserialize: bool = True) -> None:
         self._incoming = MessageReader(stream)
-        self.link: MPIChannel | None = None
+        self.link: MPIChannel | None = None  # if both sides are ranks of one world
         self._flow = member.peer_traffic("outside", "socket")
-        self.threshold = _UNCUT
+        self.threshold = _UNCUT  # bytes from which a frame is sent over MPI
         super().__init__(stream, local_addr, peer_addr, deserialize)
 
     def handshake_info(self) -> dict[str, Any]:

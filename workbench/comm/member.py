@@ -18,15 +18,7 @@ MAX_TAG = 32767
 
 
 class Tags:
-    """The tags of one receiver, each used by one frame at a time. Thread-safe.
-
-    Attributes
-    ----------
-    size : int
-        The number of tags.
-    used : set of int
-        The tags in use.
-    """
+    """The tags of one receiver, each used by one frame at a time. Thread-safe."""
 
     def __init__(self, size: int = MAX_TAG + 1) -> None:
         self.size = size

@@ -193,7 +193,7 @@ class ProgressEngine:
         self._loop = loop
         self._active: list[Transfer] = []
         self._abandoned: list[Transfer] = []
-        self._next: asyncio.Handle | None = None
+        self.next_poll: asyncio.Handle | None = None
         self._settling: asyncio.TimerHandle | None = None
         self._pause = _MIN_INTERVAL
         self.tasks: set[asyncio.Task[None]] = set()
@@ -203,11 +203,6 @@ class ProgressEngine:
     def outstanding(self) -> list[Transfer]:
         """The incomplete transfers, also the abandoned ones."""
         return self._active + self._abandoned
-
-    @property
-    def is_polling(self) -> bool:
-        """Whether MPI will be polled for transfers."""
-        return self._next is not None
 
     def start(self, transfer: Transfer) -> None:
         """Start a transfer, which often finishes immediately."""
@@ -266,19 +261,19 @@ class ProgressEngine:
         return self._loop.is_closed() and not self.outstanding
 
     def _plan(self) -> None:
-        if self._next is not None:
-            self._next.cancel()
-            self._next = None
+        if self.next_poll is not None:
+            self.next_poll.cancel()
+            self.next_poll = None
         if not self._active:
             if self._abandoned:
-                self._next = self._loop.call_later(_ABANDONED_INTERVAL, self._poll)
+                self.next_poll = self._loop.call_later(_ABANDONED_INTERVAL, self._poll)
             return
         now = time.monotonic()
         delay = min(_delay(transfer, now) for transfer in self._active)
-        self._next = self._loop.call_later(delay, self._poll) if delay else self._loop.call_soon(self._poll)
+        self.next_poll = self._loop.call_later(delay, self._poll) if delay else self._loop.call_soon(self._poll)
 
     def _poll(self) -> None:
-        self._next = None
+        self.next_poll = None
         # One burst serves all transfers, because each test makes progress for all of them.
         now = time.monotonic()
         self._active = [

@@ -142,7 +142,7 @@ async def test_a_send_that_was_given_up_is_over_when_the_peer_was_only_slow(monk
     # It has arrived: its tags are free.
     assert posting.told == [None]
     assert its.outstanding == []
-    assert not its.is_polling
+    assert its.next_poll is None
 
 
 async def test_calls_of_mpi_that_take_long_leave_the_loop_to_others_in_between(monkeypatch):
