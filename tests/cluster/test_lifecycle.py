@@ -164,7 +164,7 @@ def test_a_detached_cluster_goes_on_and_an_attached_one_can_end_it() -> None:
     assert not any(map(gone, processes))
     MPICluster.attach(name).close(shutdown=True)
     until("all processes are gone", lambda: all(map(gone, processes)), GONE_WITHIN)
-    with pytest.raises(ClusterNotFound, match=name):
+    with pytest.raises(ClusterNotFound):
         MPICluster.attach(name)
 
 

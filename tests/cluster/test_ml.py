@@ -424,7 +424,7 @@ def test_a_rank_and_a_head_that_die_in_a_fit_are_told(engine):
         with pytest.raises(RankLost):
             fit_and_kill(cluster.ranks[1]["pid"])
         cluster.restart()
-        with pytest.raises(HeadUnreachable, match="the head of the cluster was lost during"):
+        with pytest.raises(HeadUnreachable):
             fit_and_kill(cluster.record.process.pid)
     # Which takes the record of a dead head away.
     actions.listing()

