@@ -12,6 +12,7 @@ ON_RANKS = {
         "cluster",
         "collective.api",
         "collective.broadcast",
+        "collective.channel",
         "metrics.profile",
         "metrics.report",
         "mpi.native",

@@ -90,7 +90,7 @@ def send(value: Any) -> None:
 
     Examples
     --------
-    >>> @spmd
+    >>> @workbench.spmd
     ... def fit(comm):
     ...     for iteration in range(3):
     ...         if comm.rank == 0:
