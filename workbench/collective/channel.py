@@ -83,9 +83,9 @@ def send(value: Any) -> None:
 
     Notes
     -----
-    The value is the `Event.value` that the function `on_event` of the call receives. The function does not wait. If the
-    call has no `on_event`, and outside of calls, the event is dropped. The events of a rank arrive in their order, and
-    all events of a call that succeeds before its result.
+    The function `on_event` of the call receives the value as ``Event.value``. `send` does not wait. If the call has no
+    `on_event`, and outside of calls, the event is dropped. The events of a rank arrive in their order, and all events
+    of a call that succeeds before its result.
     The head forwards each event, so a rank should not send more than some hundred per second.
 
     Examples
@@ -106,7 +106,7 @@ def send(value: Any) -> None:
 
 
 def ask(value: Any) -> Any:
-    """Send an event from a rank, and wait for the `Event.answer`.
+    """Send an event from a rank, and wait for the ``Event.answer``.
 
     Parameters
     ----------
