@@ -425,7 +425,7 @@ class Worlds:
             self._run(world.settle())
 
     async def restart(self, client: Connection | None = None) -> None:
-        """Restart all worlds in the same job; results on ranks are lost.
+        """Restart all worlds in the same job, and wait for those that are being started; results on ranks are lost.
 
         Parameters
         ----------
@@ -435,7 +435,7 @@ class Worlds:
         Raises
         ------
         InvalidRequest
-            If a world is being started, or another change is in progress.
+            If another change is in progress.
         StartError
             If a world does not start again, or loses ranks before all worlds have started.
         """
@@ -444,18 +444,18 @@ class Worlds:
 
     async def _restart(self, change: Change) -> None:
         worlds = list(self)
-        if unready := [world.index for world in worlds if not world.ready]:
-            raise InvalidRequest(f"world {unready[0]} is being started. Restart after that world is ready.")
-        for world in worlds:
+        # A world that is being started, as after the loss of its ranks, gets new ranks without an end.
+        ready = [world for world in worlds if world.ready]
+        for world in ready:
             world.restart_requested = True
-        starts = {world.index: world.starts for world in worlds}
-        await asyncio.gather(*(world.stop(self._end_request(world)) for world in worlds))
+        starts = {world.index: world.starts for world in ready}
+        await asyncio.gather(*(world.stop(self._end_request(world)) for world in ready))
         change.waits = True
         # Later worlds may wait for a job.
         queued = config.seconds("queue-timeout") if any(world.job for world in worlds) else 0.0
         deadline = time.monotonic() + queued + self._record.ready_within + _EXTRA_TIMEOUT
         while waiting := [
-            w for w in worlds if w.index in self._worlds and (w.starts == starts[w.index] or not w.ready)
+            w for w in worlds if w.index in self._worlds and (w.starts == starts.get(w.index) or not w.ready)
         ]:
             if self._is_ending():
                 raise StartError(f"cluster {self._record.name!r} ended during the restart. See its logs.")

@@ -195,6 +195,26 @@ async def test_a_restart_names_the_world_that_is_not_ready_at_its_deadline(clust
             await cluster.worlds.restart()
 
 
+async def test_a_restart_waits_for_a_world_that_is_started_after_a_loss(cluster):
+    first = cluster.worlds.get(0)
+    async with asyncio.timeout(DEADLINE):
+        await cluster.worlds.scale(4)
+        later = cluster.worlds.get(1)
+        later.complete_starts = 2
+        cluster.tasks.append(asyncio.ensure_future(cluster.worlds.keep_first(DEADLINE)))
+        first.started.clear()
+        first.lose()
+        await first.started.wait()
+        restarting = asyncio.ensure_future(cluster.worlds.restart())
+        later.started.clear()
+        await later.started.wait()
+        assert not restarting.done()
+        for rank in range(2):
+            cluster.worlds.joined(0, rank, {"threads": "multiple"})
+        await restarting
+    assert (first.starts, later.starts) == (2, 2)
+
+
 async def test_a_restart_that_ends_with_lost_ranks_is_an_error(cluster):
     async with asyncio.timeout(DEADLINE):
         await cluster.worlds.scale(4)
