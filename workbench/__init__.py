@@ -5,54 +5,31 @@ The names below are loaded at their first use, so ``import workbench`` imports n
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from workbench import lazy
+
 if TYPE_CHECKING:
-    from workbench.cluster import MPICluster
-    from workbench.collective.api import run_on_ranks, spmd
-    from workbench.collective.broadcast import broadcast
-    from workbench.config import __version__
-    from workbench.metrics.report import report
-    from workbench.placement.place import blocks, map_blocks, place, reduce
+    from workbench.cluster import MPICluster as MPICluster
+    from workbench.collective.api import run_on_ranks as run_on_ranks
+    from workbench.collective.api import spmd as spmd
+    from workbench.collective.broadcast import broadcast as broadcast
+    from workbench.config import __version__ as __version__
+    from workbench.metrics.report import report as report
+    from workbench.placement.place import blocks as blocks
+    from workbench.placement.place import map_blocks as map_blocks
+    from workbench.placement.place import place as place
+    from workbench.placement.place import reduce as reduce
 
-_MODULES = {
-    "MPICluster": "workbench.cluster",
-    "__version__": "workbench.config",
-    "blocks": "workbench.placement.place",
-    "broadcast": "workbench.collective.broadcast",
-    "map_blocks": "workbench.placement.place",
-    "place": "workbench.placement.place",
-    "reduce": "workbench.placement.place",
-    "report": "workbench.metrics.report",
-    "run_on_ranks": "workbench.collective.api",
-    "spmd": "workbench.collective.api",
+_HOMES = {
+    "workbench.cluster": "MPICluster",
+    "workbench.collective.api": "run_on_ranks spmd",
+    "workbench.collective.broadcast": "broadcast",
+    "workbench.config": "__version__",
+    "workbench.metrics.report": "report",
+    "workbench.placement.place": "blocks map_blocks place reduce",
 }
-
-__all__ = [
-    "MPICluster",
-    "__version__",
-    "blocks",
-    "broadcast",
-    "map_blocks",
-    "place",
-    "reduce",
-    "report",
-    "run_on_ranks",
-    "spmd",
-]
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _MODULES:
-        raise AttributeError(f"module 'workbench' has no attribute {name!r}")
-    value = getattr(import_module(_MODULES[name]), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted(set(globals()) | set(_MODULES))
+__getattr__, __dir__, __all__ = lazy.names(__name__, _HOMES)
 
 
 def _jupyter_labextension_paths() -> list[dict[str, str]]:

@@ -6,72 +6,45 @@ of them that needs PyTorch: ``import workbench.torch`` imports neither PyTorch n
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from workbench import lazy
 
 if TYPE_CHECKING:
-    from workbench.torch.averaging import average
-    from workbench.torch.context import distributed
-    from workbench.torch.estimators import NeuralNetClassifier, NeuralNetRegressor
-    from workbench.torch.feeding import batches
-    from workbench.torch.fitting import fit, predict
-    from workbench.torch.initialization import materialize
-    from workbench.torch.pipelines.cutting import pipeline
-    from workbench.torch.sharded import load_sharded, save_sharded
-    from workbench.torch.spatial.api import strips
-    from workbench.torch.streams import stream
-    from workbench.torch.tensors import tensor
+    from workbench.torch.averaging import average as average
+    from workbench.torch.context import distributed as distributed
+    from workbench.torch.estimators import NeuralNetClassifier as NeuralNetClassifier
+    from workbench.torch.estimators import NeuralNetRegressor as NeuralNetRegressor
+    from workbench.torch.feeding import batches as batches
+    from workbench.torch.fitting import fit as fit
+    from workbench.torch.fitting import predict as predict
+    from workbench.torch.initialization import materialize as materialize
+    from workbench.torch.pipelines.cutting import pipeline as pipeline
+    from workbench.torch.sharded import load_sharded as load_sharded
+    from workbench.torch.sharded import save_sharded as save_sharded
+    from workbench.torch.spatial.api import strips as strips
+    from workbench.torch.streams import stream as stream
+    from workbench.torch.tensors import tensor as tensor
 
-_HOME = {
-    "NeuralNetClassifier": "workbench.torch.estimators",
-    "NeuralNetRegressor": "workbench.torch.estimators",
-    "average": "workbench.torch.averaging",
-    "batches": "workbench.torch.feeding",
-    "distributed": "workbench.torch.context",
-    "fit": "workbench.torch.fitting",
-    "load_sharded": "workbench.torch.sharded",
-    "materialize": "workbench.torch.initialization",
-    "pipeline": "workbench.torch.pipelines.cutting",
-    "predict": "workbench.torch.fitting",
-    "save_sharded": "workbench.torch.sharded",
-    "stream": "workbench.torch.streams",
-    "strips": "workbench.torch.spatial.api",
-    "tensor": "workbench.torch.tensors",
+_HOMES = {
+    "workbench.torch.averaging": "average",
+    "workbench.torch.context": "distributed",
+    "workbench.torch.estimators": "NeuralNetClassifier NeuralNetRegressor",
+    "workbench.torch.feeding": "batches",
+    "workbench.torch.fitting": "fit predict",
+    "workbench.torch.initialization": "materialize",
+    "workbench.torch.pipelines.cutting": "pipeline",
+    "workbench.torch.sharded": "load_sharded save_sharded",
+    "workbench.torch.spatial.api": "strips",
+    "workbench.torch.streams": "stream",
+    "workbench.torch.tensors": "tensor",
 }
+__getattr__, __dir__, __all__ = lazy.names(__name__, _HOMES)
 
 PRELOAD = (
-    *dict.fromkeys(_HOME.values()),
+    *_HOMES,
     "workbench.torch.epochs", "workbench.torch.process_group", "torch.distributed.fsdp", "torch.distributed.tensor",
     "torch.nn.parallel", "torch._dynamo", "dask.array",
     "distributed.protocol.numpy",
 )  # fmt: skip
 """Modules that the first training imports on each rank."""
-
-__all__ = [
-    "NeuralNetClassifier",
-    "NeuralNetRegressor",
-    "average",
-    "batches",
-    "distributed",
-    "fit",
-    "load_sharded",
-    "materialize",
-    "pipeline",
-    "predict",
-    "save_sharded",
-    "stream",
-    "strips",
-    "tensor",
-]
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module 'workbench.torch' has no attribute {name!r}")
-    value = getattr(import_module(_HOME[name]), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted(set(globals()) | set(_HOME))
