@@ -56,13 +56,13 @@ async def test_a_call_that_is_ended_while_it_is_unpacked_does_not_keep_its_block
     worker: Any = SimpleNamespace(data={"x": Block()}, handlers={}, stream_handlers={})
     block = weakref.ref(worker.data["x"])
     contents = serialize.dumps((print, [Slow(), serialize.Placeholder(0)], {}, None))
-    work = {"name": "f", "contents": contents, "compares": False}
+    work = {"name": "f", "contents": contents, "compares": False, "listener": False}
     with ThreadPoolExecutor(1) as thread:
         context: Any = SimpleNamespace(spmd_thread=thread)
         SpmdCalls(worker, context, NOTHING, NOTHING)
         reserve = worker.handlers[protocol.RESERVE]
         reserving = asyncio.ensure_future(reserve(call="1f", work=work, serial=1, ranks=[0], keys=["x"]))
-        await asyncio.to_thread(begun.wait, DEADLINE)
+        assert await asyncio.to_thread(begun.wait, DEADLINE)
         worker.stream_handlers[protocol.END](call="1f", serial=None, reason="it was called off")
         go_on.set()
         await reserving
