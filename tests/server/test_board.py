@@ -48,7 +48,7 @@ async def slow(monkeypatch):
 async def test_all_who_ask_while_it_is_looked_share_the_next_look_which_none_of_them_ends(slow, cluster):
     its = StateFeed(Observer())
     first = asyncio.create_task(its.refresh())
-    await asyncio.to_thread(slow.reading.wait, DEADLINE)
+    assert await asyncio.to_thread(slow.reading.wait, DEADLINE)
     cluster("new")
 
     asking = [asyncio.create_task(its.refresh()) for _ in range(20)]
@@ -67,7 +67,7 @@ async def test_all_who_ask_while_files_hang_hear_of_it_at_once_and_who_asks_late
     cluster("there")
     its = StateFeed(Observer())
     first = asyncio.create_task(its.refresh())
-    await asyncio.to_thread(slow.reading.wait, DEADLINE)
+    assert await asyncio.to_thread(slow.reading.wait, DEADLINE)
 
     asking = [first, *(asyncio.create_task(its.refresh()) for _ in range(20))]
     await asyncio.sleep(0)
@@ -89,7 +89,7 @@ async def test_while_files_hang_what_is_being_done_is_told_as_it_is_now(slow, cl
     slow.answers.clear()
     slow.reading.clear()
     hanging = asyncio.create_task(its.refresh())
-    await asyncio.to_thread(slow.reading.wait, DEADLINE)
+    assert await asyncio.to_thread(slow.reading.wait, DEADLINE)
 
     its.changes.begin(record, "scale", ["4"])
     slow.failure = FilesystemTimeout("they hang")

@@ -48,7 +48,7 @@ def asleep(monkeypatch):
 async def test_a_kernel_whose_interpreter_hangs_keeps_no_other_and_says_so_itself(asleep, monkeypatch):
     its = Kernels(Manager(asleep=ASLEEP, well=sys.executable))
     asking = asyncio.create_task(its.all())
-    await asyncio.to_thread(asleep.wait, DEADLINE)
+    assert await asyncio.to_thread(asleep.wait, DEADLINE)
 
     assert (await its.get("well")).version == __version__
 

@@ -35,7 +35,7 @@ async def ignores_a_cancellation(begun, end):
 
 async def leaves_a_task_that_ignores_a_cancellation(begun, end):
     asyncio.get_running_loop().leaves = asyncio.create_task(ignores_a_cancellation(begun, end))
-    await asyncio.to_thread(begun.wait, DEADLINE)
+    assert await asyncio.to_thread(begun.wait, DEADLINE)
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ def sigints(monkeypatch):
     interruptible(lambda: not over.is_set())
 
     def send():
-        begun.wait(DEADLINE)
+        assert begun.wait(DEADLINE)
         while not over.wait(0.05):
             signal.pthread_kill(main, signal.SIGINT)
 

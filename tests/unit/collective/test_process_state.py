@@ -85,7 +85,7 @@ def test_the_state_before_two_at_once_is_restored_at_the_end_of_the_last(tmp_pat
     captured = io.StringIO()
     thread = threading.Thread(target=restored, args=[first])
     thread.start()
-    begun.wait(DEADLINE)
+    assert begun.wait(DEADLINE)
     restored(second)
     meanwhile = Path.cwd(), sys.stdout, sys.stderr
     end.set()

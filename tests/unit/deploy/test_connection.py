@@ -94,7 +94,7 @@ async def test_an_answer_of_the_head_does_not_wait_for_a_file_server_that_hangs(
         return over.wait(2 * DEADLINE)
 
     async def answer():
-        await asyncio.to_thread(looked.wait, DEADLINE)
+        assert await asyncio.to_thread(looked.wait, DEADLINE)
         return dataclasses.asdict(its)
 
     monkeypatch.setattr(connected._job, "runs", hang)

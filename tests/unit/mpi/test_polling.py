@@ -142,7 +142,7 @@ class Thread(threading.Thread):
 def test_a_thread_is_where_its_innermost_frame_of_user_code_is():
     thread = Thread()
     thread.start()
-    thread.arrived.wait(DEADLINE)
+    assert thread.arrived.wait(DEADLINE)
     watch = CallState()
     watch.enter("Allreduce")
     try:
