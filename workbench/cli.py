@@ -17,6 +17,7 @@ from workbench.commands.parse import answer, complete, split_option
 from workbench.commands.subcommand import Answer, Place
 from workbench.commands.table import find
 from workbench.config import __version__
+from workbench.deploy.job import ClusterJob
 from workbench.errors import InvalidRequest, WorkbenchError
 from workbench.hints import NOTEBOOK, TERMINAL, Command
 from workbench.host import debug_log
@@ -109,7 +110,7 @@ class Terminal(Place):
 
     def use(self, cluster: MPICluster) -> Answer:
         """Disconnect from the cluster and return how to reach it."""
-        status = Status.of(cluster.record)
+        status = Status.of(ClusterJob(cluster.record))
         cluster.detach()
         text = (
             f"{status_line(status)}; it continues without this terminal.\n"

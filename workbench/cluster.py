@@ -18,14 +18,15 @@ from workbench.collective.serialize import dask_raises_exceptions_only
 from workbench.deploy import display, logs, registry
 from workbench.deploy.connection import HeadConnection
 from workbench.deploy.ending_loop import EndingLoop
+from workbench.deploy.job import POLL_INTERVAL_S, ClusterJob
 from workbench.deploy.progress import Progress, widget
 from workbench.deploy.record import Record
-from workbench.deploy.request import rank_count
 from workbench.deploy.signature import documented, takes
-from workbench.deploy.start import POLL_INTERVAL_S, ClusterStarter, submitted_script
+from workbench.deploy.start import ClusterStart
+from workbench.deploy.stop import await_end
 from workbench.errors import HeadUnreachable, InvalidRequest
 from workbench.host import debug_log
-from workbench.launch.options import ClusterOptions, option
+from workbench.launch.options import ClusterOptions, option, rank_count
 from workbench.launch.options import options as cluster_options
 from workbench.metrics.tables import frame, openmetrics
 from workbench.session import clients
@@ -79,7 +80,7 @@ class MPICluster(EndingLoop):
     """
 
     # `of_job` sets the job of an object; any other object makes the job from its options.
-    _given_job: ClusterStarter | None = None
+    _given_job: ClusterJob | None = None
 
     @takes(_Arguments)
     def __init__(self, options: _Arguments) -> None:
@@ -87,11 +88,11 @@ class MPICluster(EndingLoop):
         # `__del__` and `__repr__` read these attributes, also of an object whose `__init__` has failed.
         self.status = Status.closed
         self.security: Any = None
-        self._job = job = self._given_job or ClusterStarter.of(options)
-        self._owner = not job.attached
-        self._note = job.note()
+        self._job = job = self._given_job or ClusterStart.of(options)
+        # None of an attached cluster, which another object has started.
+        self._start_of = job if isinstance(job, ClusterStart) else None
         self._connection = HeadConnection(job, options.ssh_tunnel)
-        self._ending = self._owner
+        self._ending = self._start_of is not None
         self.on_gone: Callable[[str], None] = lambda _: None
         """Called on the loop, with the reason, when the cluster has ended and this object is closed."""
         super().__init__(
@@ -104,19 +105,19 @@ class MPICluster(EndingLoop):
             except BaseException as error:
                 self.status = Status.closed
                 self._end_loop()
-                if not self._owner:
+                if self._start_of is None:
                     raise
                 # The user has no object with which to stop the job.
-                self._job.abandon(error)
+                self._start_of.abandon(error)
 
     @classmethod
-    def of_job(cls, job: ClusterStarter, **options: Any) -> Self:
-        """Return the object of the cluster of a job.
+    def of_job(cls, job: ClusterJob, **options: Any) -> Self:
+        """Return the object of the cluster of a handle.
 
         Parameters
         ----------
-        job : ClusterStarter
-            The job.
+        job : ClusterJob
+            The handle of the cluster.
         **options : object
             Keyword arguments of ``__init__``.
 
@@ -178,7 +179,7 @@ class MPICluster(EndingLoop):
         """
         if fixed := sorted(options.keys() & {each.name for each in cluster_options()}):
             raise TypeError(f"{cls.__name__}.attach() got an unexpected keyword argument {fixed[0]!r}")
-        job = ClusterStarter(registry.running(name), renamable=False, attached=True)
+        job = ClusterJob(registry.running(name))
         return cls.of_job(job, ssh_tunnel=ssh_tunnel, asynchronous=asynchronous, loop=loop, quiet=quiet, **options)
 
     def __await__(self) -> Any:
@@ -188,9 +189,9 @@ class MPICluster(EndingLoop):
                     await self._start()
                 except BaseException as error:
                     self.status = Status.closed
-                    if not self._owner:
+                    if self._start_of is None:
                         raise
-                    await run_to_end(asyncio.to_thread(self._job.abandon, error))
+                    await run_to_end(asyncio.to_thread(self._start_of.abandon, error))
             return self
 
         return start().__await__()
@@ -198,10 +199,12 @@ class MPICluster(EndingLoop):
     # -- start -------------------------------------------------------------------------------------------------
 
     async def _start(self) -> None:
-        if self._owner:
-            await asyncio.to_thread(self._job.submit)
+        note = ""
+        if self._start_of is not None:
+            note = self._start_of.hint()
+            await asyncio.to_thread(self._start_of.submit)
         try:
-            with Progress(self._job.record.ranks, quiet=self.quiet, note=self._note) as progress:
+            with Progress(self._job.record.ranks, quiet=self.quiet, note=note) as progress:
                 await self._await_address(progress)
                 await self._connection.open()
                 self.scheduler_comm, self.security = self._connection.rpc, self._connection.security
@@ -233,14 +236,14 @@ class MPICluster(EndingLoop):
         self._end_loop_soon(await clients.close(self, self._connection.lost()))
 
     async def _await_address(self, progress: Progress) -> None:
-        while (record := await asyncio.to_thread(self._job.look)).address is None:
-            progress.show(self._job.words(), record.up, record.total)
+        while (record := await asyncio.to_thread(self._job.poll)).address is None:
+            progress.show(self._job.description(), record.up, record.total)
             await asyncio.sleep(self._job.pause)
 
     async def _await_ready(self, progress: Progress) -> None:
         while True:
             record = self._job.record
-            progress.show(self._job.words(), record.up, record.total)
+            progress.show(self._job.description(), record.up, record.total)
             if record.state in ("ready", "degraded"):
                 return
             if record.state in ("failed", "closing"):
@@ -506,7 +509,7 @@ class MPICluster(EndingLoop):
         InvalidRequest
             If there is no such log.
         """
-        return logs.read(self._job.record.logs, rank)
+        return logs.read(self._job.folder.logs, rank)
 
     def script(self) -> str:
         """Return the script of the cluster's job as it was submitted.
@@ -521,7 +524,7 @@ class MPICluster(EndingLoop):
         ClusterNotFound
             If the cluster has ended.
         """
-        return submitted_script(self._job.record)
+        return self._job.folder.script()
 
     # -- end ---------------------------------------------------------------------------------------------------
 
@@ -568,7 +571,7 @@ class MPICluster(EndingLoop):
             self.status = before
             raise
         if self._ending:
-            await asyncio.to_thread(self._job.await_end)
+            await asyncio.to_thread(await_end, self._job)
 
     def __eq__(self, other: object) -> bool:
         # Dask compares names, and would use the client of an earlier cluster with the same name.

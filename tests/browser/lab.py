@@ -21,6 +21,7 @@ from support.processes import DEADLINE, until
 
 from browser.viewing import Viewer
 from workbench.deploy import registry
+from workbench.deploy.folder import ClusterFolder
 from workbench.deploy.record import Record, World
 from workbench.host import node_dirs
 from workbench.host.processes import ProcessId
@@ -298,11 +299,11 @@ def make(name: str, log: str = "", process: ProcessId | None = None, ends: float
     worlds = (World(0, ranks=2, state="ready", up=2),)
     record = Record(name, ranks=2, state="ready", worlds=worlds, process=process or ProcessId.here(), ends=ends)
     registry.create(record)
-    (record.logs / "head.log").write_text(f"{log}\n")
+    (ClusterFolder.of(record).logs / "head.log").write_text(f"{log}\n")
     return record
 
 
 def forget(record: Record) -> None:
     """Remove what there is of a cluster that does not run."""
-    registry.remove(record)
+    ClusterFolder.of(record).remove()
     node_dirs.remove(record.id)

@@ -12,6 +12,7 @@ from support.processes import gone, until
 from browser.lab import BASE, PANEL, Worker, end_clusters, workbench
 from browser.viewing import Viewer
 from workbench.deploy import registry
+from workbench.deploy.folder import ClusterFolder
 
 pytestmark = pytest.mark.in_order
 
@@ -174,7 +175,7 @@ def test_a_cluster_that_is_stopped_in_one_browser_is_gone_in_every_one_and_its_d
         each.card("lab").wait_for(state="detached")
         assert each.faults() == []
         assert each.elsewhere(lab) == []
-    assert not registry.owns_lease(record)
+    assert not ClusterFolder.of(record).owns_lease()
 
 
 def test_what_the_server_has_started_ends_with_it_and_clusters_are_there_again_when_it_is_back(

@@ -17,6 +17,8 @@ from support.processes import DEADLINE, GONE_WITHIN, until
 
 from workbench import MPICluster
 from workbench.deploy import certificates, registry
+from workbench.deploy.folder import ClusterFolder
+from workbench.deploy.record import Record
 from workbench.deploy.stop import stop
 from workbench.errors import HeadUnreachable, StartError, StartTimeout
 
@@ -164,9 +166,9 @@ def test_a_head_that_cannot_be_reached_is_named_with_host_and_port() -> None:
         deaf.bind(("127.0.0.1", 0))
         deaf.listen()
         port = deaf.getsockname()[1]
-        record = registry.Record(name=NAME, ranks=2, state="ready", address=f"tls://127.0.0.1:{port}")
+        record = Record(name=NAME, ranks=2, state="ready", address=f"tls://127.0.0.1:{port}")
         registry.create(record)
-        certificates.make(record.folder, NAME)
+        certificates.make(ClusterFolder.of(record).path, NAME)
         try:
             with (
                 dask.config.set({"workbench.connect-timeout": "0.5 s"}),
@@ -174,7 +176,7 @@ def test_a_head_that_cannot_be_reached_is_named_with_host_and_port() -> None:
             ):
                 MPICluster.attach(NAME)
         finally:
-            registry.remove(record)
+            ClusterFolder.of(record).remove()
 
 
 def test_a_record_that_appears_late_is_waited_for() -> None:
@@ -182,13 +184,14 @@ def test_a_record_that_appears_late_is_waited_for() -> None:
     patient = {**os.environ, "DASK_WORKBENCH__RECORD_TIMEOUT": f"{DEADLINE:.0f} s"}
     head = subprocess.Popen([sys.executable, "-m", "workbench.head", NAME], env=patient)
     until("the head runs", lambda: _processes() == [head.pid])
+    from support.requested import request
+
     from workbench.deploy.job_spec import write_dask_settings
-    from workbench.deploy.request import request
 
     record = request(1, name=NAME)
     registry.create(record)
-    certificates.make(record.folder, NAME)
-    write_dask_settings(record)
+    certificates.make(ClusterFolder.of(record).path, NAME)
+    write_dask_settings(record, ClusterFolder.of(record))
     until("the cluster is ready", lambda: registry.read(NAME).state == "ready")
     with MPICluster.attach(NAME) as cluster, Client(cluster) as client:
         assert len(client.run(os.getpid)) == 1
@@ -199,9 +202,9 @@ def test_a_record_that_appears_late_is_waited_for() -> None:
 @pytest.mark.parametrize("address", ["tls://127.0.0.1:1", None])
 def test_a_job_that_has_run_before_does_not_begin_again(address) -> None:
     # An administrator has put it back into the queue, and its first head was killed before it could tidy up.
-    record = registry.Record(name=NAME, ranks=1, state="starting", address=address)
+    record = Record(name=NAME, ranks=1, state="starting", address=address)
     registry.create(record)
-    certificates.make(record.folder, NAME)
+    certificates.make(ClusterFolder.of(record).path, NAME)
     head = subprocess.run(
         [sys.executable, "-m", "workbench.head", NAME, record.id], capture_output=True, text=True, check=False
     )
@@ -209,5 +212,5 @@ def test_a_job_that_has_run_before_does_not_begin_again(address) -> None:
     assert "its job was put back into the queue after it had run" in head.stderr
     if address is None:
         assert registry.read(NAME).state == "failed", "somebody waits for it to start"
-        registry.remove(record)
+        ClusterFolder.of(record).remove()
     assert NAME not in registry.names()

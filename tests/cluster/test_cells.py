@@ -30,6 +30,7 @@ import workbench
 from workbench import MPICluster, blocks, place, run_on_ranks
 from workbench.cells import client as cells_client
 from workbench.cells.output import failures, grouped, with_label
+from workbench.deploy.folder import ClusterFolder
 from workbench.errors import (
     CollectiveFailed,
     CollectiveTimeout,
@@ -658,7 +659,7 @@ def test_no_key_is_on_a_command_line_or_in_a_file(cluster4, client4):
     process = controller(cluster4)
     folder = process.cmdline()[process.cmdline().index("--folder") + 1]
     told = " ".join(process.cmdline()) + " ".join(process.environ().values()) + cluster4.logs()
-    for where, _, files in [*os.walk(folder), *os.walk(cluster4.record.folder)]:
+    for where, _, files in [*os.walk(folder), *os.walk(ClusterFolder.of(cluster4.record).path)]:
         for name in files:
             with open(os.path.join(where, name), errors="replace") as file:  # noqa: PTH118
                 told += file.read()

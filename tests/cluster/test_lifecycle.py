@@ -28,6 +28,8 @@ from support.processes import DEADLINE, GONE_WITHIN, gone, processes_of, until
 
 from workbench import MPICluster, run_on_ranks
 from workbench.deploy import ended, registry
+from workbench.deploy.folder import ClusterFolder, clusters_folder
+from workbench.deploy.record import Record
 from workbench.errors import ClusterExists, ClusterNotFound, HeadUnreachable, InvalidRequest, StartError
 from workbench.session import current
 
@@ -50,10 +52,10 @@ def test_close_leaves_no_process_no_record_and_no_socket_but_the_logs() -> None:
     processes, record = processes_of(cluster), cluster.record
     cluster.close()
     until("all processes are gone", lambda: all(map(gone, processes)), GONE_WITHIN)
-    assert not record.folder.exists()
+    assert not ClusterFolder.of(record).path.exists()
     assert folders_of(record) == []
     assert end_of(record) == (ended.STOPPED, "the user has closed it")
-    assert "rank 1 of 2" in (record.logs / "rank-1.log").read_text()
+    assert "rank 1 of 2" in (ClusterFolder.of(record).logs / "rank-1.log").read_text()
     with pytest.raises(ClusterNotFound, match=r"has ended, and its script was removed\. Its logs are in"):
         cluster.script()
 
@@ -121,7 +123,7 @@ def test_two_clusters_run_side_by_side_and_one_ends_in_order_on_sigint(cluster4:
     left_open = [Client(other, set_as_default=False)]
     os.kill(record.process.pid, signal.SIGINT)
     until("all processes are gone", lambda: all(map(gone, processes)), GONE_WITHIN)
-    assert not record.folder.exists()
+    assert not ClusterFolder.of(record).path.exists()
     assert end_of(record) == (ended.ENDED, "SIGINT was received")
     until("the client is closed, too", lambda: left_open[0].status == "closed")
     left_open.clear()
@@ -152,7 +154,7 @@ async def test_a_cluster_is_used_with_async_with() -> None:
     ):
         assert await client.submit(sum, [1, 2]) == 3
         record = cluster.record
-    await asyncio.to_thread(until, "the record is removed", lambda: not record.folder.exists())
+    await asyncio.to_thread(until, "the record is removed", lambda: not ClusterFolder.of(record).path.exists())
 
 
 def test_a_detached_cluster_goes_on_and_an_attached_one_can_end_it() -> None:
@@ -239,7 +241,7 @@ def test_restart_gives_new_ranks_in_the_same_job_for_cluster_and_client_and_clie
     until("all processes are gone", lambda: all(map(gone, processes)), GONE_WITHIN)
     assert end_of(cluster.record)[0] == ended.STOPPED, "by the client, whether or not it asks the head by the cluster"
     cluster.close()
-    assert not cluster.record.folder.exists()
+    assert not ClusterFolder.of(cluster.record).path.exists()
 
 
 def test_a_later_world_that_does_not_start_again_is_told_by_restart(growing: MPICluster, broken: Path) -> None:
@@ -263,7 +265,7 @@ def test_an_idle_cluster_ends_itself_but_neither_while_it_starts_nor_under_a_cli
     with Client(cluster) as client:
         assert client.submit(_sleep, 1.1 * idle).result(DEADLINE) == 1.1 * idle
         assert registry.read(record.name).id == record.id
-    until("the idle cluster is gone", lambda: not record.folder.exists(), GONE_WITHIN)
+    until("the idle cluster is gone", lambda: not ClusterFolder.of(record).path.exists(), GONE_WITHIN)
     assert end_of(record) == (ended.ENDED, f"the cluster had no client and no task for {idle:.0f} s (idle-timeout)")
     cluster.close()
 
@@ -295,7 +297,7 @@ def test_a_head_ends_in_order_on_sigterm_and_gives_its_reason_to_all_that_wait(t
             with pytest.raises(HeadUnreachable, match=why):
                 waits.result(DEADLINE)
     until("all processes are gone", lambda: all(map(gone, processes)), GONE_WITHIN)
-    assert not record.folder.exists()
+    assert not ClusterFolder.of(record).path.exists()
     for request in (cluster.refresh, cluster.get_logs):
         with pytest.raises(HeadUnreachable):
             request()
@@ -318,7 +320,7 @@ def _wait_in_a_call(comm: Any, begun: Path) -> None:
 
 
 def test_script_is_what_was_run_whichever_python_asks(cluster4: MPICluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    submitted = (cluster4.record.folder / "job.sh").read_text()
+    submitted = (ClusterFolder.of(cluster4.record).path / "job.sh").read_text()
     assert f"exec {sys.executable} -P -m workbench.head shared" in submitted
     assert "KEY" not in submitted
     monkeypatch.setattr(sys, "executable", "/another/python")
@@ -362,7 +364,7 @@ def test_the_live_table_is_one_and_tells_at_last_that_it_is_closed(cluster4: MPI
 def test_ctrl_c_during_the_start_leaves_nothing() -> None:
     code = "from workbench import MPICluster; print('go', flush=True); MPICluster(4, name='interrupted', quiet=True)"
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as kernel:
-        folder = registry.clusters_folder() / "interrupted"
+        folder = clusters_folder() / "interrupted"
         until("the job is submitted", (folder / "job.sh").exists)
         os.kill(kernel.pid, signal.SIGINT)
         _, errors = kernel.communicate(timeout=DEADLINE)
@@ -376,7 +378,7 @@ def test_ctrl_c_during_the_start_leaves_nothing() -> None:
 def test_a_removed_record_ends_the_cluster(cluster4: MPICluster) -> None:
     cluster = MPICluster(1, quiet=True)
     processes = processes_of(cluster)
-    shutil.rmtree(cluster.record.folder)
+    shutil.rmtree(ClusterFolder.of(cluster.record).path)
     until("all processes are gone", lambda: all(map(gone, processes)), GONE_WITHIN)
     assert end_of(cluster.record) == (ended.STOPPED, "its record was removed or belongs to another cluster")
     cluster.close()
@@ -386,13 +388,13 @@ def test_a_removed_record_ends_the_cluster(cluster4: MPICluster) -> None:
 def test_a_record_that_belongs_to_another_cluster_ends_this_one() -> None:
     cluster = MPICluster(1, quiet=True)
     processes, record = processes_of(cluster), cluster.record
-    other = registry.Record(name=record.name, ranks=1)
-    registry.write(other)
+    other = Record(name=record.name, ranks=1)
+    ClusterFolder.of(other).write(other)
     until("all processes are gone", lambda: all(map(gone, processes)), GONE_WITHIN)
     assert registry.read(record.name).id == other.id, "the folder is the other cluster's now"
     cluster.close()
     assert registry.read(record.name).id == other.id
-    shutil.rmtree(record.folder)
+    shutil.rmtree(ClusterFolder.of(record).path)
 
 
 def test_two_clients_that_ask_for_one_size_at_once_get_one_world(growing: MPICluster) -> None:

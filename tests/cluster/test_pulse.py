@@ -11,6 +11,7 @@ from support.processes import DEADLINE, until
 
 from workbench import MPICluster
 from workbench.deploy import certificates, registry
+from workbench.deploy.folder import ClusterFolder
 from workbench.deploy.record import Record
 from workbench.host.processes import ProcessId
 from workbench.lab import observer
@@ -48,9 +49,9 @@ def hung():
         address = f"tls://127.0.0.1:{listening.getsockname()[1]}"
         record = Record(name="hung", ranks=1, state="ready", address=address, process=ProcessId.here())
         registry.create(record)
-        certificates.make(record.folder, record.name)
+        certificates.make(ClusterFolder.of(record).path, record.name)
         yield record
-        registry.remove(record)
+        ClusterFolder.of(record).remove()
 
 
 async def test_heads_are_asked_each_by_itself_until_nobody_wants_to_know(unused, hung, monkeypatch):

@@ -20,6 +20,7 @@ from workbench import MPICluster, place, run_on_ranks
 from workbench.cells import client as cells
 from workbench.commands import actions
 from workbench.deploy import logs
+from workbench.deploy.folder import ClusterFolder
 from workbench.errors import InvalidRequest, StartError
 
 RANK, HEAD, TEMPLATE = "workbench.rank", "workbench.head", "workbench.fork"
@@ -138,12 +139,12 @@ def test_what_dask_logs_on_a_rank_is_in_the_log_of_the_rank(client4, cluster4):
 
     client4.run(warn)
     for rank in range(4):
-        log = (cluster4.record.logs / f"rank-{rank}.log").read_text()
+        log = (ClusterFolder.of(cluster4.record).logs / f"rank-{rank}.log").read_text()
         assert f" - distributed.worker - WARNING - rank {rank} warns\n" in log
 
 
 def test_a_start_leaves_a_table_of_its_times(cluster4):
-    lines = (cluster4.record.logs / "head.log").read_text().splitlines()
+    lines = (ClusterFolder.of(cluster4.record).logs / "head.log").read_text().splitlines()
     told = {step for time, _, step in (line.strip().partition(" s ") for line in lines) if time[:1].isdigit()}
     steps = {"the head begins", "mpiexec is started", "ranks begin", "ranks are forked", "ranks have initialized MPI"}
     steps |= {"the scheduler listens", "ranks have made their workers", "all ranks have registered"}
@@ -159,7 +160,10 @@ def test_a_module_that_starts_threads_has_the_ranks_import_by_themselves():
     with MPICluster(2, preload=["support.starts_thread"], quiet=True) as cluster, Client(cluster) as client:
         assert all("support.starts_thread" in modules for modules in client.run(lambda: list(sys.modules)).values())
         assert all(programs(cluster, rank["pid"])[:1] == [RANK] for rank in cluster.ranks)
-        assert "the import of support.starts_thread starts threads" in logs.of_world(cluster.record, 0).read_text()
+        assert (
+            "the import of support.starts_thread starts threads"
+            in logs.of_world(ClusterFolder.of(cluster.record).logs, 0).read_text()
+        )
 
 
 @pytest.mark.parametrize("name", ["", "a b", "os;", "1"])

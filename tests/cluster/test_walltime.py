@@ -16,8 +16,9 @@ from support.processes import DEADLINE, gone, processes_of, until
 
 from workbench import MPICluster
 from workbench.deploy import ended, registry
+from workbench.deploy.folder import ClusterFolder
 from workbench.deploy.record import Record
-from workbench.deploy.start import ClusterStarter
+from workbench.deploy.start import ClusterStart
 from workbench.errors import WorkbenchError
 from workbench.head.walltime import LAST, WARNINGS
 from workbench.launch.interface import Resources
@@ -41,11 +42,11 @@ def _cluster_with_walltime(grace: float) -> MPICluster:
     now = time.time()
     resources = Resources(walltime=3600)
     with dask.config.set({"workbench.walltime-grace": grace}):
-        job = ClusterStarter(
+        job = ClusterStart(
             Record(name=registry.free_name(), ranks=1, resources=resources, deadline=now + DEADLINE), renamable=True
         )
         job.submit()
-    until("the cluster is ready", lambda: job.look().state == "ready")
+    until("the cluster is ready", lambda: job.poll().state == "ready")
     return MPICluster.attach(job.record.name, quiet=True)
 
 
@@ -101,10 +102,10 @@ def test_after_the_signal_running_tasks_end_and_no_others_begin(tmp_path: Path) 
         until("nothing is left", lambda: all(map(gone, processes)))
         assert "finished" not in {future.status for future in (*waiting, dependent)}
         assert [path.name for path in tmp_path.iterdir()] == ["running"]
-    assert not record.folder.exists()
+    assert not ClusterFolder.of(record).path.exists()
     assert (
         "ending the cluster: the scheduler has requested the end of the job (SIGUSR1)"
-        in (record.logs / "head.log").read_text()
+        in (ClusterFolder.of(record).logs / "head.log").read_text()
     )
     cluster.close()
 
@@ -120,7 +121,7 @@ def test_a_task_that_does_not_end_is_not_waited_for_longer_than_the_grace(tmp_pa
         _signal(cluster)
         until("nothing is left", lambda: all(map(gone, processes)))
         assert endless.status != "finished"
-    assert not record.folder.exists()
+    assert not ClusterFolder.of(record).path.exists()
     cluster.close()
 
 
@@ -134,10 +135,10 @@ def test_a_cluster_ends_in_order_before_its_walltime_is_up() -> None:
         ends = time.time() + grace
     until("nothing is left", lambda: all(map(gone, processes)))
     assert time.time() < ends
-    log = (record.logs / "head.log").read_text()
+    log = (ClusterFolder.of(record).logs / "head.log").read_text()
     assert " left, the job ends at" in log
     assert end_of(record) == (ended.ENDED, "its walltime is up")
-    assert not record.folder.exists()
+    assert not ClusterFolder.of(record).path.exists()
     cluster.close()
 
 

@@ -18,6 +18,7 @@ from support.processes import DEADLINE, line_of, processes_of
 
 from workbench import MPICluster
 from workbench.deploy import certificates
+from workbench.deploy.folder import ClusterFolder
 from workbench.host import node_dirs
 
 
@@ -98,7 +99,13 @@ def test_all_files_of_a_cluster_are_the_users_alone(cluster4: MPICluster) -> Non
     words = [word for process in processes_of(cluster4) for word in line_of(process)]
     assert record.id[:16] in words
     assert not [word for word in words if record.id[16:] in word]
-    for folder in (record.folder, record.logs, sockets, node_dirs.spill(record.id), node_dirs.shared_memory(record.id)):
+    for folder in (
+        ClusterFolder.of(record).path,
+        ClusterFolder.of(record).logs,
+        sockets,
+        node_dirs.spill(record.id),
+        node_dirs.shared_memory(record.id),
+    ):
         assert stat.S_IMODE(folder.stat().st_mode) == 0o700, folder
     assert {path.name for path in sockets.iterdir()} == {
         "head.sock",
@@ -106,7 +113,11 @@ def test_all_files_of_a_cluster_are_the_users_alone(cluster4: MPICluster) -> Non
         "template.lock",
         *(f"rank-{rank}.sock" for rank in range(4)),
     }
-    for path in (*sockets.iterdir(), *record.logs.iterdir(), *record.folder.iterdir()):
+    for path in (
+        *sockets.iterdir(),
+        *ClusterFolder.of(record).logs.iterdir(),
+        *ClusterFolder.of(record).path.iterdir(),
+    ):
         assert stat.S_IMODE(path.stat().st_mode) == (0o700 if path.suffix == ".sh" else 0o600), path
 
 

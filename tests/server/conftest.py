@@ -9,6 +9,7 @@ import pytest
 from server.running import FAKE, end, log_in, start
 
 from workbench.deploy import registry
+from workbench.deploy.folder import ClusterFolder
 from workbench.deploy.record import Record
 from workbench.host import node_dirs
 from workbench.host.processes import ProcessId
@@ -59,8 +60,8 @@ def cluster():
 
     yield make
     for record in made:
-        if record.folder.exists():
-            registry.remove(record)
+        if ClusterFolder.of(record).path.exists():
+            ClusterFolder.of(record).remove()
         node_dirs.remove(record.id)
 
 

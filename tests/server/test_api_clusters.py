@@ -8,6 +8,7 @@ from server.listening import browser
 from support.processes import until
 
 from workbench.deploy import registry
+from workbench.deploy.folder import ClusterFolder, clusters_folder
 
 
 async def begin(server, page, **options):
@@ -101,11 +102,11 @@ async def test_a_start_that_is_dismissed_before_it_is_ready_leaves_nothing(serve
     async with browser(server) as page:
         key = await begin(server, page, ranks=2, name="given-up")
         await page.until(lambda: "given-up" in page.clusters)
-        head = registry.read("given-up").logs
+        head = ClusterFolder.of(registry.read("given-up")).logs
         assert (await server.ask(f"starts/{key}", "DELETE"))[0] == 204
         await page.until(lambda: "given-up" not in page.clusters)
 
-    assert not registry.clusters_folder().joinpath("given-up").exists()
+    assert not clusters_folder().joinpath("given-up").exists()
     until(
         "nothing of it runs",
         lambda: not [its for its in psutil.process_iter(["cmdline"]) if "given-up" in (its.info["cmdline"] or [])],

@@ -12,7 +12,7 @@ from server.listening import browser
 from server.running import BASE, end, log_in, start
 from server.unreadable import unreadable
 
-from workbench.deploy import registry
+from workbench.deploy.folder import ClusterFolder
 from workbench.host.processes import ProcessId
 
 
@@ -23,11 +23,11 @@ async def test_all_browsers_hear_of_clusters_that_others_start_change_and_end(se
             found = await page.until(lambda page=page: page.clusters.get("elsewhere"))
             assert (found["id"], found["state"], found["message"]) == (record.id, "ready", "as it began")
 
-        registry.write(record.replace(message="as it went on"))
+        ClusterFolder.of(record).write(record.replace(message="as it went on"))
         for page in (one, other):
             await page.until(lambda page=page: page.clusters["elsewhere"]["message"] == "as it went on")
 
-        registry.remove(record)
+        ClusterFolder.of(record).remove()
         for page in (one, other):
             await page.until(lambda page=page: "elsewhere" not in page.clusters)
         assert [message["type"] for message in one.heard].count("state") == 1

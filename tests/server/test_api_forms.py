@@ -21,6 +21,7 @@ from support.processes import DEADLINE, gone, line_of, until
 from workbench import __version__, cli
 from workbench.commands.parse import parse
 from workbench.deploy import registry
+from workbench.deploy.folder import RECORD, ClusterFolder
 from workbench.errors import ClusterExists, InvalidRequest, from_fields
 from workbench.hints import PANEL, TERMINAL
 from workbench.host.processes import ProcessId
@@ -166,7 +167,7 @@ def test_an_error_of_a_setting_is_of_no_field():
 async def test_the_check_tells_that_a_name_is_taken_in_the_words_of_the_start(server, cluster):
     taken = cluster("taken")
     cluster("over", process=ProcessId(**{**vars(ProcessId.here()), "pid": 2**22 + 1}))
-    (cluster("unreadable").folder / registry.RECORD).write_text("{")
+    (ClusterFolder.of(cluster("unreadable")).path / RECORD).write_text("{")
     with pytest.raises(ClusterExists) as refused:
         registry.create(taken)
 

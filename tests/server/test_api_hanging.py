@@ -10,7 +10,7 @@ import pytest
 from server.listening import browser
 from server.running import BASE, TOKEN, end, log_in, start
 
-from workbench.deploy import registry
+from workbench.deploy.folder import RECORD, ClusterFolder, clusters_folder
 
 KEY = {"Authorization": f"token {TOKEN}"}
 
@@ -29,7 +29,7 @@ def hangs(cluster, tmp_path):
     opened = []
 
     def make(name):
-        path = cluster(name).folder / registry.RECORD
+        path = ClusterFolder.of(cluster(name)).path / RECORD
         kept, pipe = tmp_path / name, tmp_path / f"{name}.pipe"
         kept.write_bytes(path.read_bytes())
         kept.chmod(0o600)
@@ -68,10 +68,10 @@ async def test_every_request_that_needs_the_registry_says_in_time_which_folder_d
     answers = await asyncio.gather(*(short.ask(*its) for its in asked))
     for its, (code, told) in zip(asked, answers, strict=True):
         assert code == 504, its
-        assert told["message"].startswith(f"{registry.clusters_folder()} has not answered for 1 s"), its
+        assert told["message"].startswith(f"{clusters_folder()} has not answered for 1 s"), its
     page = await short.get(f"{BASE}workbench/dashboard/asleep/", headers=KEY)
     assert page.code == 504
-    assert str(registry.clusters_folder()) in page.body.decode()
+    assert str(clusters_folder()) in page.body.decode()
 
 
 async def test_meanwhile_the_server_goes_on_and_has_no_more_threads(short, hangs):

@@ -8,7 +8,7 @@ import os
 import pytest
 from server.running import API, TOKEN
 
-from workbench.deploy import registry
+from workbench.deploy.folder import ClusterFolder
 
 LOGIN = {"Authorization": f"token {TOKEN}"}
 # More than waits in the buffers of a connection.
@@ -18,7 +18,7 @@ HUGE = 256 << 20
 @pytest.fixture
 def log(cluster):
     """Return the log of the head of cluster ``a``."""
-    return cluster("a").logs / "head.log"
+    return ClusterFolder.of(cluster("a")).logs / "head.log"
 
 
 async def test_a_log_is_sent_as_it_is(server, log):
@@ -44,9 +44,9 @@ async def test_an_empty_log_is_sent(server, log):
 
 async def test_the_log_of_an_ended_cluster_is_sent_though_another_one_has_its_name(server, cluster):
     first = cluster("a")
-    (first.logs / "head.log").write_text("the first")
-    registry.remove(first)
-    (cluster("a").logs / "head.log").write_text("the second")
+    (ClusterFolder.of(first).logs / "head.log").write_text("the first")
+    ClusterFolder.of(first).remove()
+    (ClusterFolder.of(cluster("a")).logs / "head.log").write_text("the second")
 
     answers = [
         await server.get(f"{API}clusters/a/logs/head/download{query}", headers=LOGIN)

@@ -7,7 +7,7 @@ import json
 import pytest
 from server.running import API, BASE, TOKEN
 
-from workbench.deploy import registry
+from workbench.deploy.folder import RECORD, ClusterFolder
 
 
 @pytest.mark.parametrize("body", ["", "{", "[]", "3", '"text"', "null", "[" * 100_000], ids=range(7))
@@ -98,7 +98,7 @@ async def test_unknown_names_are_not_found(server, name):
 
 async def test_a_record_that_cannot_be_read_is_told_and_its_cluster_cannot_be_changed(server, cluster):
     record = cluster("damaged")
-    (record.folder / registry.RECORD).write_text("{")
+    (ClusterFolder.of(record).path / RECORD).write_text("{")
 
     _, told = await server.ask("clusters")
     code, refused = await server.ask("clusters/damaged", "DELETE")
@@ -123,13 +123,13 @@ async def test_a_browser_that_talks_nonsense_is_told_so(server, message):
 
 
 async def test_a_log_is_told_as_a_page_can_show_it(server, cluster):
-    (cluster("forged").logs / "head.log").write_bytes(b"\x1b[2J\x1b[31mx\r")
+    (ClusterFolder.of(cluster("forged")).logs / "head.log").write_bytes(b"\x1b[2J\x1b[31mx\r")
 
     assert (await server.ask("clusters/forged/logs/head"))[1]["text"] == "\\x1b[2J\x1b[31mx\r"
 
 
 async def test_what_nobody_has_foreseen_is_logged_and_shows_nobody_a_trace(server, cluster):
-    logs = cluster("odd").logs
+    logs = ClusterFolder.of(cluster("odd")).logs
     logs.rmdir()
     logs.write_text("no folder")
 
@@ -144,7 +144,7 @@ async def test_what_nobody_has_foreseen_is_logged_and_shows_nobody_a_trace(serve
 
 
 async def test_a_page_that_asks_again_and_again_is_no_activity_of_the_user(server, cluster):
-    (cluster("followed").logs / "head.log").write_text("one")
+    (ClusterFolder.of(cluster("followed")).logs / "head.log").write_text("one")
 
     async def active():
         return json.loads((await server.get(f"{BASE}api/status")).body)["last_activity"]
@@ -160,9 +160,9 @@ async def test_a_page_that_asks_again_and_again_is_no_activity_of_the_user(serve
 
 async def test_the_logs_of_an_ended_cluster_whose_name_was_given_again_are_asked_for_by_its_id(server, cluster):
     first = cluster("again")
-    (first.logs / "head.log").write_text("the first")
-    registry.remove(first)
-    (cluster("again").logs / "head.log").write_text("the second")
+    (ClusterFolder.of(first).logs / "head.log").write_text("the first")
+    ClusterFolder.of(first).remove()
+    (ClusterFolder.of(cluster("again")).logs / "head.log").write_text("the second")
 
     told = [await server.ask(f"clusters/again/logs/head{query}") for query in (f"?id={first.id}", "")]
 
@@ -178,7 +178,7 @@ async def test_what_was_asked_of_an_ended_cluster_is_not_done_to_the_next_one_of
     server, cluster, method, path
 ):
     first = cluster("followed")
-    registry.remove(first)
+    ClusterFolder.of(first).remove()
     second = cluster("followed")
     body = {"ranks": 2} if path == "/scale" else None
 

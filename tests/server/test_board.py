@@ -9,7 +9,8 @@ import pytest
 from server.unreadable import unreadable
 from support.processes import DEADLINE, kill
 
-from workbench.deploy import ended, registry
+from workbench.deploy import ended
+from workbench.deploy.folder import ClusterFolder
 from workbench.lab.server import state
 from workbench.lab.server.observer import Observer
 from workbench.lab.server.state import Heartbeats, StateFeed
@@ -136,8 +137,8 @@ async def test_browsers_are_told_of_an_end_once(cluster):
     record = cluster("was")
     its = StateFeed(Observer())
     before = await its.refresh()
-    ended.note(record, ended.FAILED, "rank 1 died")
-    registry.remove(record)
+    ClusterFolder.of(record).note(record, ended.FAILED, "rank 1 died")
+    ClusterFolder.of(record).remove()
 
     state = await its.refresh()
 

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 from workbench.deploy import ended, registry
+from workbench.deploy.folder import ClusterFolder
 from workbench.launch.interface import JobState
 
 CONTRACT = Path(__file__).parents[2] / "extension" / "src" / "contract.ts"
@@ -65,11 +66,11 @@ async def test_all_answers_are_those_of_the_contract(server, cluster):
     known = interfaces()
     cluster("whole")
     gone = cluster("gone")
-    ended.note(gone, ended.STOPPED, "for the test")
-    registry.remove(gone)
+    ClusterFolder.of(gone).note(gone, ended.STOPPED, "for the test")
+    ClusterFolder.of(gone).remove()
     damaged = cluster("damaged")
-    (damaged.folder / "record.json").write_text("{")
-    (registry.read("whole").logs / "head.log").write_text("a line\n")
+    (ClusterFolder.of(damaged).path / "record.json").write_text("{")
+    (ClusterFolder.of(registry.read("whole")).logs / "head.log").write_text("a line\n")
     _, refused = await server.ask("clusters", "POST", {"ranks": 2, "mpi": "intelmpi"})
 
     answers = {
@@ -81,7 +82,7 @@ async def test_all_answers_are_those_of_the_contract(server, cluster):
     _, files = await server.ask("clusters/whole/logs")
     _, kernels = await server.ask("kernels")
     await server.ask(f"starts/{refused['id']}", "DELETE")
-    (damaged.folder / "record.json").unlink()
+    (ClusterFolder.of(damaged).path / "record.json").unlink()
 
     state = answers["IState"][1]
     assert all(state[part] for part in ("clusters", "broken", "starts", "ended"))

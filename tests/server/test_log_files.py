@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from workbench.deploy import registry
+from workbench.deploy.folder import ClusterFolder
 from workbench.errors import ClusterNotFound
 from workbench.lab.server.log_files import listing, part
 
@@ -14,7 +14,7 @@ from workbench.lab.server.log_files import listing, part
 @pytest.fixture
 def logs(cluster):
     """Return the folder of logs of cluster ``a``."""
-    return cluster("a").logs
+    return ClusterFolder.of(cluster("a")).logs
 
 
 def test_the_files_are_told_by_name_and_size(logs):
@@ -109,18 +109,18 @@ def test_a_cluster_that_was_asked_for_a_moment_ago_has_no_logs_yet(logs):
 
 def test_the_logs_of_a_cluster_that_has_ended_are_there(cluster):
     record = cluster("was")
-    (record.logs / "head.log").write_text("its end")
-    registry.remove(record)
+    (ClusterFolder.of(record).logs / "head.log").write_text("its end")
+    ClusterFolder.of(record).remove()
 
     assert part("was", "head", 0)["text"] == "its end"
 
 
 def test_the_logs_of_each_cluster_of_a_name_are_there(cluster):
     first = cluster("a")
-    (first.logs / "head.log").write_text("the first")
-    registry.remove(first)
+    (ClusterFolder.of(first).logs / "head.log").write_text("the first")
+    ClusterFolder.of(first).remove()
     second = cluster("a")
-    (second.logs / "head.log").write_text("the second")
+    (ClusterFolder.of(second).logs / "head.log").write_text("the second")
 
     assert [part("a", "head", 0, key=record.id)["text"] for record in (first, second)] == ["the first", "the second"]
     assert listing("a", first.id) == [{"name": "head", "size": 9}]

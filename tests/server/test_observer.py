@@ -17,7 +17,7 @@ from server.running import observers_of
 from support.processes import DEADLINE, gone, kill, line_of, until
 from tornado.websocket import websocket_connect
 
-from workbench.deploy import registry
+from workbench.deploy.folder import ClusterFolder
 from workbench.errors import HeadUnreachable, StartError
 from workbench.host import node_dirs
 from workbench.lab import observer as process_module
@@ -258,7 +258,7 @@ async def test_a_dashboard_ends_when_its_cluster_has_and_leaves_the_others(dashb
 
     # With the long one nobody looks; with the short one somebody does, to the end.
     async with viewed(stays), viewed(socket) if idle < 1 else nullcontext():
-        registry.remove(record)
+        ClusterFolder.of(record).remove()
         await awaited("it ends", lambda: not socket.exists())
         assert stays.exists()
 
@@ -270,7 +270,7 @@ async def test_a_file_server_that_does_not_answer_is_no_end_of_a_cluster(dashboa
         asked.set()
         return answers.wait()
 
-    monkeypatch.setattr(process_module, "owns_lease", owns_lease)
+    monkeypatch.setattr(ClusterFolder, "owns_lease", owns_lease)
     monkeypatch.setattr(process_module, "_GLANCE", 0.1)
     monkeypatch.setattr(process_module, "_LOOK", 0.1)
     its, record = dashboards(idle=300), cluster("a")

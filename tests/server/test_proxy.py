@@ -9,7 +9,7 @@ import pytest
 from server.running import BASE, TOKEN
 from tornado.simple_httpclient import HTTPStreamClosedError
 
-from workbench.deploy import registry
+from workbench.deploy.folder import RECORD, ClusterFolder
 from workbench.host.processes import ProcessId
 
 SECRETS = {
@@ -168,13 +168,13 @@ async def test_a_cluster_that_is_not_known_is_not_found(server, kind, name, word
 @pytest.mark.parametrize("kind", KINDS)
 async def test_a_cluster_that_has_ended_is_not_found_and_its_logs_are_named(server, cluster, kind):
     stopped, killed = cluster("stopped"), cluster("killed", process=GONE)
-    registry.remove(stopped)
+    ClusterFolder.of(stopped).remove()
 
     for record in (stopped, killed):
         answer = await server.get(page(kind, "", record.name))
         assert answer.code == 404
         assert b"has ended" in answer.body
-        assert str(record.logs).encode() in answer.body
+        assert str(ClusterFolder.of(record).logs).encode() in answer.body
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -200,7 +200,7 @@ async def test_a_dask_dashboard_that_does_not_answer_is_a_bad_gateway_in_words(s
 @pytest.mark.parametrize("kind", KINDS)
 async def test_a_record_that_cannot_be_used_is_told_with_the_remedy(server, cluster, kind):
     record = cluster("damaged")
-    (record.folder / registry.RECORD).write_text('{"schema": 99}')
+    (ClusterFolder.of(record).path / RECORD).write_text('{"schema": 99}')
 
     answer = await server.get(page(kind, "", "damaged"))
     assert answer.code == 502

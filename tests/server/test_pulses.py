@@ -10,7 +10,8 @@ import pytest
 from distributed.core import Server
 from support.processes import DEADLINE, gone, line_of, until
 
-from workbench.deploy import certificates, registry
+from workbench.deploy import certificates
+from workbench.deploy.folder import ClusterFolder
 from workbench.lab.server import observer, state
 from workbench.lab.server.observer import Observer
 from workbench.lab.server.state import Heartbeats
@@ -89,12 +90,12 @@ class Head(Server):
 async def head(cluster):
     """Return the head of cluster ``asked``."""
     record = cluster("asked")
-    certificates.make(record.folder, record.name)
-    security = certificates.security(record.folder)
+    certificates.make(ClusterFolder.of(record).path, record.name)
+    security = certificates.security(ClusterFolder.of(record).path)
     async with Head(record, connection_args=security.get_connection_args("scheduler")) as its:
         await its.listen("tls://127.0.0.1:0", **security.get_listen_args("scheduler"))
         its.record = record.replace(address=its.address)
-        registry.write(its.record)
+        ClusterFolder.of(its.record).write(its.record)
         yield its
 
 

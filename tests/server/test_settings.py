@@ -10,6 +10,7 @@ from server.running import BASE, TOKEN, end, observers_of, start
 from support.processes import until
 from traitlets import TraitError
 
+from workbench.deploy.folder import ClusterFolder
 from workbench.lab.server.extension import WorkbenchExtension
 
 
@@ -51,7 +52,7 @@ def test_a_time_that_would_keep_the_server_busy_is_refused(trait):
 
 
 async def test_the_extension_logs_where_jupyters_server_does(cluster, capfd):
-    logs = cluster("odd").logs
+    logs = ClusterFolder.of(cluster("odd")).logs
     logs.rmdir()
     logs.write_text("no folder")
     server = start()

@@ -12,6 +12,7 @@ from server.unreadable import unreadable
 from support.processes import DEADLINE, until
 
 from workbench.deploy import ended, registry
+from workbench.deploy.folder import RECORD, ClusterFolder
 from workbench.deploy.record import World
 from workbench.errors import RecordError, StartError
 from workbench.hints import Command, Option
@@ -46,7 +47,7 @@ def test_a_job_that_waits_tells_why_and_until_when(cluster, asked):
     record = cluster("waits", scheduler="slurm", state="submitted", address=None, resources=Resources(nodes=2))
     survey = RegistryScanner(asked)
     before = survey.scan().clusters["waits"]
-    (record.folder / "job.job").write_text("4711\n")
+    (ClusterFolder.of(record).path / "job.job").write_text("4711\n")
 
     asked.status = JobStatus(JobState.QUEUED, "waiting for resources", start=2e9, label=f"workbench:{record.id}:job")
     seen = survey.scan()
@@ -103,8 +104,8 @@ def test_the_hint_of_a_start_that_has_failed_is_that_of_the_panel(cluster, asked
     expected = 'there is no MPI. Pass "MPI", or see the button "Show the logs".'
 
     assert survey.scan().clusters["a"]["message"] == expected
-    ended.note(record, ended.FAILED, error.message, hint=error.hint)
-    registry.remove(record)
+    ClusterFolder.of(record).note(record, ended.FAILED, error.message, hint=error.hint)
+    ClusterFolder.of(record).remove()
     assert [told["reason"] for told in survey.scan().ended] == [expected]
 
 
@@ -112,20 +113,20 @@ def test_the_clusters_that_have_ended_are_reported_and_read_only_when_there_is_a
     survey = RegistryScanner(asked)
     assert survey.scan().ended == []
     first, second, there = cluster("first"), cluster("second"), cluster("there")
-    ended.note(there, ended.STOPPED, "the user has stopped it")  # its record is not removed yet
-    ended.note(first, ended.FAILED, "rank 1 died", when=time.time() - 5)
-    registry.remove(first)
+    ClusterFolder.of(there).note(there, ended.STOPPED, "the user has stopped it")  # its record is not removed yet
+    ClusterFolder.of(first).note(first, ended.FAILED, "rank 1 died", when=time.time() - 5)
+    ClusterFolder.of(first).remove()
     (told,) = survey.scan().ended
     assert (told["id"], told["state"], told["reason"]) == (first.id, "failed", "rank 1 died")
-    assert told["logs"] == str(first.logs)
+    assert told["logs"] == str(ClusterFolder.of(first).logs)
     reads = []
     known = ended.known
     monkeypatch.setattr(ended, "known", lambda: reads.append(1) or known())
 
     assert survey.scan().ended == [told]
     assert reads == []
-    ended.note(second, ended.ENDED, "idle")
-    registry.remove(second)
+    ClusterFolder.of(second).note(second, ended.ENDED, "idle")
+    ClusterFolder.of(second).remove()
     assert [its["name"] for its in survey.scan().ended] == ["second", "first"]
     assert reads == [1]
     monkeypatch.setattr(survey_module, "_SHOWN", 1)
@@ -136,7 +137,7 @@ def test_the_clusters_that_have_ended_are_reported_and_read_only_when_there_is_a
 
 def test_while_a_scheduler_says_nothing_a_cluster_is_submitted(cluster, asked):
     record = cluster("silent", scheduler="slurm", state="submitted", address=None, message="submitted")
-    (record.folder / "job.job").write_text("4711\n")
+    (ClusterFolder.of(record).path / "job.job").write_text("4711\n")
 
     its = RegistryScanner(asked).scan().clusters["silent"]
 
@@ -166,7 +167,7 @@ def test_a_record_is_read_again_only_when_it_has_changed(cluster, asked, monkeyp
     survey.scan(), survey.scan()
     assert read == ["once"]
 
-    registry.write(record.replace(message="changed"))
+    ClusterFolder.of(record).write(record.replace(message="changed"))
     assert survey.scan().clusters["once"]["message"] == "changed"
     assert read == ["once", "once"]
 
@@ -191,11 +192,11 @@ def test_a_record_that_others_can_read_is_told_as_soon_as_it_is(cluster, asked):
     survey = RegistryScanner(asked)
     assert set(survey.scan().clusters) == {"open"}
 
-    (record.folder / registry.RECORD).chmod(0o644)
+    (ClusterFolder.of(record).path / RECORD).chmod(0o644)
     seen = survey.scan()
 
     assert (seen.clusters, [its["name"] for its in seen.broken]) == ({}, ["open"])
-    (record.folder / registry.RECORD).chmod(0o600)
+    (ClusterFolder.of(record).path / RECORD).chmod(0o600)
     assert set(survey.scan().clusters) == {"open"}
 
 

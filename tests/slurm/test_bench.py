@@ -9,6 +9,7 @@ import pytest
 
 from workbench.bench import submit
 from workbench.deploy import registry
+from workbench.deploy.folder import logs_folder
 from workbench.errors import LaunchError
 
 
@@ -24,7 +25,7 @@ def _run(*words):
 
 
 def test_submit_is_measured_over_a_bare_sbatch_and_leaves_nothing(slurm):
-    before = list(registry.logs_folder().glob("*"))
+    before = list(logs_folder().glob("*"))
 
     report = _run("--pairs=2")
 
@@ -33,7 +34,7 @@ def test_submit_is_measured_over_a_bare_sbatch_and_leaves_nothing(slurm):
     assert report.summary["cpu"] > report.summary["warm_cpu"] > 0
     assert slurm.jobs() == []
     assert registry.names() == []
-    assert list(registry.logs_folder().glob("*")) == before
+    assert list(logs_folder().glob("*")) == before
 
 
 def test_a_job_that_slurm_does_not_take_ends_the_bench_with_a_reason_and_leaves_nothing(slurm):

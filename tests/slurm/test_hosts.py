@@ -22,6 +22,7 @@ from support.training import listening, received_by_mpi
 
 from workbench import MPICluster
 from workbench.commands import actions
+from workbench.deploy.folder import ClusterFolder
 from workbench.launch.network import has_fabric
 
 pytestmark = pytest.mark.in_order
@@ -144,7 +145,7 @@ def test_a_job_that_is_cancelled_from_outside_leaves_nothing_however_its_ranks_w
             told = client.run(lambda: os.environ.get("OMPI_MCA_btl"))  # noqa: SIM112
         assert set(told.values()) == {None if has_fabric() else "^ofi"}
         slurm.run("scancel", cluster.record.job)
-        until("its record is gone", lambda: not cluster.record.folder.exists())
+        until("its record is gone", lambda: not ClusterFolder.of(cluster.record).path.exists())
         until("its job is over", lambda: slurm.state(cluster.record.job) == "CANCELLED")
     assert remains(slurm, cluster.record, {cluster.record.job}) == []
     assert files_on_nodes(slurm, cluster.record) == []

@@ -18,7 +18,9 @@ from support.slurm import Slurm
 
 from workbench import MPICluster
 from workbench.commands import actions
-from workbench.deploy import jobs, registry
+from workbench.deploy import registry
+from workbench.deploy.folder import ClusterFolder, clusters_folder
+from workbench.deploy.job import ClusterJob
 from workbench.errors import StartError
 from workbench.launch.launchers import poller
 
@@ -57,7 +59,7 @@ def listed():
 
 def submitting(name):
     """Tell whether an sbatch of a cluster runs."""
-    script = str(registry.clusters_folder() / name / "job.sh")
+    script = str(clusters_folder() / name / "job.sh")
     return bool(processes_of(script))
 
 
@@ -127,7 +129,9 @@ def test_the_record_of_a_job_that_the_scheduler_has_forgotten_is_cleaned(slurm):
     job = queued_without_a_starter(slurm, "forgotten")
     slurm.run("scancel", job)
     until("it to be forgotten", lambda: slurm.state(job) is None)
-    os.utime(registry.read("forgotten").folder / "job.job", (0, 0))  # else the job may be too new to be listed
+    os.utime(
+        ClusterFolder.of(registry.read("forgotten")).path / "job.job", (0, 0)
+    )  # else the job may be too new to be listed
     assert actions.listing().cleaned == ["forgotten"]
     nothing_is_left(slurm, "forgotten")
 
@@ -170,8 +174,8 @@ def test_a_world_that_still_waits_in_its_queue_does_not_outlive_the_head(slurm):
 
 @pytest.mark.parametrize("alive", [True, False], ids=["starter lives", "starter was killed"])
 def test_a_stop_while_the_job_is_being_submitted_leaves_nothing(slurm, tmp_path, monkeypatch, alive):
-    asked, ask = threading.Event(), jobs.is_being_submitted
-    monkeypatch.setattr(jobs, "is_being_submitted", lambda record: asked.set() or ask(record))
+    asked, ask = threading.Event(), ClusterJob.is_being_submitted
+    monkeypatch.setattr(ClusterJob, "is_being_submitted", lambda job: asked.set() or ask(job))
     go = tmp_path / "go"
     slow = f'touch {tmp_path}/came; while test ! -e {go}; do sleep 0.05; done; exec $REAL "$@"'
     with command(tmp_path, "sbatch", slow):

@@ -20,6 +20,7 @@ from support.processes import DEADLINE, until
 from support.training import received_by_mpi
 
 from workbench import MPICluster
+from workbench.deploy.folder import ClusterFolder
 from workbench.errors import StartError
 from workbench.host import node_dirs
 
@@ -133,7 +134,7 @@ def test_a_rank_that_fails_on_another_node_is_told_and_leaves_nothing(pbs, tmp_p
 def test_a_job_that_is_cancelled_from_outside_leaves_nothing(pbs):
     with MPICluster(2, nodes=2, scheduler="pbs", name="cancelled", quiet=True) as cluster:
         subprocess.run(["qdel", cluster.record.job], check=True, timeout=DEADLINE)
-        until("its record is gone", lambda: not cluster.record.folder.exists())
+        until("its record is gone", lambda: not ClusterFolder.of(cluster.record).path.exists())
         until("its job is over", lambda: pbs.jobs() == [])
     assert remains(pbs, cluster.record, numbers(cluster.record)) == []
     # PBS kills the ranks of the other nodes when the head has ended. The next cluster on a node removes what a rank

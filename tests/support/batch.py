@@ -15,7 +15,7 @@ import psutil
 from support.processes import DEADLINE, gone, until
 from support.slurm import Slurm
 from workbench import MPICluster
-from workbench.deploy import registry
+from workbench.deploy.folder import clusters_folder
 
 
 class Doing(threading.Thread):
@@ -71,7 +71,7 @@ def nothing_is_left(slurm: Slurm, *names: str) -> None:
     """Wait until no job, no process, no record and no half-made folder is there of clusters that have ended."""
     until("no job to be left", lambda: not slurm.jobs())
     until("no process to be left", lambda: not [process for name in names for process in processes_of(name)])
-    assert list(registry.clusters_folder().glob("*")) == []
+    assert list(clusters_folder().glob("*")) == []
 
 
 @contextlib.contextmanager

@@ -9,7 +9,9 @@ import random
 from collections import Counter
 from types import SimpleNamespace
 
-from workbench.deploy import jobs
+from workbench.deploy import job as job_module
+from workbench.deploy.folder import ClusterFolder
+from workbench.deploy.job import ClusterJob
 from workbench.deploy.record import Record
 from workbench.deploy.world import MPIWorld
 from workbench.errors import JobRejected, LaunchError, SchedulerTimeout, StartError, WorkbenchError
@@ -93,7 +95,7 @@ class Scheduler:
 
     def statuses(self, ids):
         self.sim.counts["queries"] += 1
-        for receipt in self.sim.record.folder.glob("*.job"):
+        for receipt in ClusterFolder.of(self.sim.record).path.glob("*.job"):
             if receipt.stat().st_mtime > REAL:  # written since the last query
                 os.utime(receipt, (self.sim.loop.time(),) * 2)
         if self.ill(0.1):
@@ -218,8 +220,8 @@ class Simulation:
     def __init__(self, seed, loop, folder):
         self.draw, self.loop, self.counts, self.faults = random.Random(seed), loop, Counter(), []
         self.record = Record(name=f"s{seed}", ranks=2, scheduler="slurm", id=f"{seed:032x}", job="0")
-        self.record.folder.mkdir(parents=True)
-        (self.record.folder / "record.json").write_text("{}")
+        ClusterFolder.of(self.record).path.mkdir(parents=True)
+        (ClusterFolder.of(self.record).path / "record.json").write_text("{}")
         self.scheduler, self.dask, self.ending, self.tasks = Scheduler(self, self.draw), DaskScheduler(self), False, []
         self.first = FirstWorld(self.record, OPENMPI, 0, 2)
         self.first.sim = self
@@ -300,7 +302,7 @@ class Simulation:
     def check_known(self):
         live = {job.id for job in self.scheduler.jobs.values() if not job.state.ended}
         ill, self.scheduler.healthy = self.scheduler.healthy, True
-        if lost := live - set(jobs.all_jobs(self.record, certain=True)):
+        if lost := live - set(ClusterJob(self.record).all_jobs(certain=True)):
             self.faults.append(f"jobs {sorted(lost)} are lost")
         self.scheduler.healthy = ill
 
@@ -379,7 +381,7 @@ class Simulation:
         await asyncio.sleep(20)
         self.scheduler.healthy = True
         self.check_known()
-        jobs.cancel(self.record, later=True)
+        ClusterJob(self.record).cancel(later=True)
         await asyncio.sleep(30)
         left = [job.id for job in self.scheduler.jobs.values() if not job.state.ended]
         self.faults += [f"jobs {left} are left"] if left else []
@@ -391,7 +393,7 @@ def simulate(seed, folder, monkeypatch):
     monkeypatch.setenv("JUPYTER_DATA_DIR", str(folder))
     sim = Simulation(seed, loop, folder)
     clock = SimpleNamespace(monotonic=loop.time, time=loop.time)
-    for module in (worlds, job_world, jobs):
+    for module in (worlds, job_world, job_module):
         monkeypatch.setattr(module, "time", clock)
         monkeypatch.setattr(module, "launcher", lambda _: sim.scheduler)
     monkeypatch.setattr(worlds, "WorldProcess", FirstWorld)

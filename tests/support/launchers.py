@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from support.daemons import running
 from support.processes import DEADLINE
 from support.users import NOBODY, connected
+from workbench.deploy.folder import ClusterFolder
 from workbench.deploy.record import Record
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ with socket.socket() as connection:
 
 def hosts_folder(record: Record) -> Path:
     """Return the folder that names the addresses of the hosts of world 0."""
-    return record.folder / "hosts-0"
+    return ClusterFolder.of(record).path / "hosts-0"
 
 
 def launchers(record: Record) -> list[psutil.Process]:

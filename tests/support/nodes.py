@@ -9,7 +9,8 @@ from support.folders import folders_of
 from support.slurm import NAMES, Slurm
 from support.training import place
 from workbench import MPICluster
-from workbench.deploy import jobs
+from workbench.deploy.folder import ClusterFolder
+from workbench.deploy.job import ClusterJob
 from workbench.deploy.record import Record
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ def two_on_each(ranks: int) -> list[tuple[int, int, int, str]]:
 
 def numbers(record: Record) -> set[str]:
     """Return Slurm's numbers of the jobs that a cluster has, without those that are known to have ended."""
-    return {job.partition(".")[0] for job in jobs.all_jobs(record)}
+    return {job.partition(".")[0] for job in ClusterJob(record).all_jobs()}
 
 
 def remains(slurm: Slurm, record: Record, jobs: set[str]) -> list[str]:
@@ -37,4 +38,4 @@ def remains(slurm: Slurm, record: Record, jobs: set[str]) -> list[str]:
     found = [f"job {job}" for job in jobs & set(slurm.jobs())]
     found += [str(process) for process in running(record.id[:16])]
     found += map(str, folders_of(record))
-    return found + [str(record.folder)] * record.folder.exists()
+    return found + [str(ClusterFolder.of(record).path)] * ClusterFolder.of(record).path.exists()

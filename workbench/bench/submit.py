@@ -23,13 +23,12 @@ from typing import TYPE_CHECKING, Any
 
 from workbench.bench import plotting
 from workbench.bench.report import Report, alternate, machine, positive
-from workbench.deploy import jobs
 from workbench.deploy.job_spec import job_spec
-from workbench.deploy.request import request
-from workbench.deploy.start import ClusterStarter
+from workbench.deploy.start import ClusterStart
 from workbench.errors import LaunchError
 from workbench.launch import command, mpi_library
 from workbench.launch.environment import scrub
+from workbench.launch.options import ClusterOptions
 from workbench.launch.slurm import SlurmLauncher, available
 
 if TYPE_CHECKING:
@@ -50,15 +49,15 @@ _NEW_PROCESS = """
 import json, shutil, sys, time
 import workbench.cli, workbench.cluster
 imports = time.process_time()
-from workbench.deploy.start import ClusterStarter
-from workbench.deploy.request import request
-job = ClusterStarter(request(**json.loads(sys.argv[1])), renamable=False)
+from workbench.deploy.start import ClusterStart
+from workbench.launch.options import ClusterOptions
+job = ClusterStart.of(ClusterOptions(**json.loads(sys.argv[1])))
 try:
     job.submit()
     print(json.dumps({"cpu": time.process_time() - imports, "imports": imports, "submitted": time.monotonic()}))
 finally:
     job.remove()
-    shutil.rmtree(job.record.logs, ignore_errors=True)
+    shutil.rmtree(job.folder.logs, ignore_errors=True)
 """
 
 
@@ -156,21 +155,22 @@ def _same_process(asked: dict[str, Any]) -> list[dict[str, Any]]:
     started = []
 
     def submit() -> None:
-        started.append(ClusterStarter(request(**asked), renamable=False))
+        started.append(ClusterStart.of(ClusterOptions(**asked)))
         started[0].submit()
 
     try:
         submitted = _timed(SAME, submit)
-        job = jobs.job_id(started[0].record)
+        job = started[0].job_id()
         return [submitted, _timed(POLL, lambda: SlurmLauncher().statuses([str(job)]))]
     finally:
         for starter in started:
             starter.remove()
-            shutil.rmtree(starter.record.logs, ignore_errors=True)
+            shutil.rmtree(starter.folder.logs, ignore_errors=True)
 
 
 def _sbatch(asked: dict[str, Any]) -> list[dict[str, Any]]:
-    spec = job_spec(request(**asked))
+    start = ClusterStart.of(ClusterOptions(**asked))
+    spec = job_spec(start.record, start.folder)
     environment, _ = scrub(os.environ)
     with tempfile.TemporaryDirectory(prefix="workbench-bench-") as folder:
         script = Path(folder) / "job.sh"

@@ -14,6 +14,7 @@ from workbench.cells import protocol
 from workbench.cells.protocol import ANSWER_S, CONTROLLER_S
 from workbench.collective.operation import RankRPC, gather_or_cancel
 from workbench.deploy import logs
+from workbench.deploy.folder import ClusterFolder
 from workbench.errors import CollectiveFailed
 from workbench.host import debug_log, node_dirs, parent_death
 from workbench.host.processes import end
@@ -92,7 +93,7 @@ class Engines:
             str(folder),
         ]
         tied = [*parent_death.command_line(str(folder)), *program]
-        path = self._record.logs / "controller.log"
+        path = ClusterFolder.of(self._record).logs / "controller.log"
         with logs.append(path) as log:
             self._process = await asyncio.create_subprocess_exec(
                 *tied,

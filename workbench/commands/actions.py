@@ -12,10 +12,12 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from workbench import config
-from workbench.deploy import ended, jobs, registry
+from workbench.deploy import ended, registry
 from workbench.deploy import logs as log_files
-from workbench.deploy.record import Record
-from workbench.errors import ClusterNotFound, HeadUnreachable, InvalidRequest, StartError, WorkbenchError
+from workbench.deploy.folder import ClusterFolder
+from workbench.deploy.job import ClusterJob
+from workbench.deploy.record import Record, from_dict
+from workbench.errors import ClusterNotFound, HeadUnreachable, InvalidRequest, WorkbenchError
 from workbench.hints import Command
 from workbench.host import files
 from workbench.launch import command
@@ -72,22 +74,23 @@ class Status:
     """Folder of its logs."""
 
     @classmethod
-    def of(cls, record: Record, job: JobStatus | None = None) -> Status:
+    def of(cls, job: ClusterJob, status: JobStatus | None = None) -> Status:
         """Return the status of a cluster from its record and its job, which is asked for until the head runs."""
-        if job is None:
-            job = jobs.status(record) if record.state == "submitted" and jobs.is_batch(record) else UNKNOWN
-        state, message = jobs.shown(record, job)
-        if state == "submitted" and jobs.is_batch(record):
-            message = _unknown_job(record, job)
+        record = job.record
+        if status is None:
+            status = job.ask_status() if record.state == "submitted" and job.batch else UNKNOWN
+        state, message = job.shown(status)
+        if state == "submitted" and job.batch:
+            message = _unknown_job(job, status)
         return cls(
-            **jobs.plain(record) | {"state": state, "message": message},
+            **job.plain() | {"state": state, "message": message},
             worlds=[asdict(world) for world in record.worlds],
             mpi=record.mpi,
             pid=record.process.pid,
             headed=record.state != "submitted",
             address=record.address,
             age=round(time.time() - record.created, 1),
-            logs=str(record.logs),
+            logs=str(job.folder.logs),
         )
 
 
@@ -148,12 +151,12 @@ class Stopped:
     """Clusters that could not be stopped."""
 
 
-def _unknown_job(record: Record, status: JobStatus) -> str:
+def _unknown_job(job: ClusterJob, status: JobStatus) -> str:
     """Describe a job whose state the scheduler does not report."""
-    job_id = jobs.job_id(record)
-    job = f"job {job_id}" if job_id else "a job whose id is not known"
+    job_id = job.job_id()
+    name = f"job {job_id}" if job_id else "a job whose id is not known"
     reason = status.reason or "its state is not known"
-    return f"{reason}, asked at {clock(time.time())}; {job}, submitted at {clock(record.created)}"
+    return f"{reason}, asked at {clock(time.time())}; {name}, submitted at {clock(job.record.created)}"
 
 
 def listing(*, everything: bool = False) -> Listing:
@@ -169,7 +172,8 @@ def listing(*, everything: bool = False) -> Listing:
         records, broken, cleaned = _scan(statuses)
         running = {record.id for record in records}
         gone = [Gone.of(end) for end in (ended.known() if everything else []) if end.id not in running]
-        return Listing([Status.of(record, statuses.get(record.id)) for record in records], broken, cleaned, gone)
+        clusters = [Status.of(ClusterJob(record), statuses.get(record.id)) for record in records]
+        return Listing(clusters, broken, cleaned, gone)
 
 
 def _scan(job_statuses: dict[str, JobStatus] | None = None) -> tuple[list[Record], list[Broken], list[str]]:
@@ -206,7 +210,7 @@ def choose(name: str | None, bound: Record | None = None, *, ending: bool = Fals
         if record.id != bound.id:
             raise ClusterNotFound(
                 f"the cluster {bound.name!r} in use has ended, and another cluster now has its name. "
-                f"Its logs are in {bound.logs}.",
+                f"Its logs are in {ClusterFolder.of(bound).logs}.",
                 hint=("Use the other cluster with ", Command("attach", bound.name), "."),
             )
         return record
@@ -240,9 +244,9 @@ def start(*, dry_run: bool = False, quiet: bool = False, **options: Any) -> MPIC
         from workbench.deploy.start import preview
 
         return preview(request)
-    from workbench.deploy.start import ClusterStarter
+    from workbench.deploy.start import ClusterStart
 
-    job = ClusterStarter.of(request)
+    job = ClusterStart.of(request)
     try:
         # The job is queued or starts while this process loads Dask.
         job.submit()
@@ -282,8 +286,8 @@ def attach(name: str, ssh_tunnel: str | None = None) -> MPICluster:
 def logs(name: str | None, rank: str | None, bound: Record | None = None) -> str:
     """Return the logs of a cluster, as of `choose`, or of one of its ranks, also after the cluster's end."""
     if name is not None:
-        return log_files.read(log_files.folder(name), rank)
-    return log_files.read((bound or choose(None)).logs, rank)
+        return log_files.read(registry.logs_of(name), rank)
+    return log_files.read(ClusterFolder.of(bound or choose(None)).logs, rank)
 
 
 @contextmanager
@@ -312,30 +316,32 @@ def connected(record: Record, bound: MPICluster | None = None) -> Iterator[MPICl
 
 def status(record: Record, bound: MPICluster | None = None) -> Status:
     """Return the state of a cluster: of the one in use, or with an old record, from its head."""
+    job = ClusterJob(record)
     if bound is not None and bound.record.id == record.id:
         with suppress(OSError):  # the head is busy or ending: the record has the same values
-            record = bound.refresh()  # type: ignore[assignment]  # an awaitable only of asynchronous clusters
-            return Status.of(record)
-    elif record.address is not None and registry.written(record) is not None:
-        from workbench.deploy.connection import present  # loads Dask
+            job.record = bound.refresh()  # type: ignore[assignment]  # an awaitable only of asynchronous clusters
+            return Status.of(job)
+    elif record.address is not None and job.folder.written() is not None:
+        from workbench.deploy.connection import ask_once  # loads Dask
 
-        with suppress(OSError, StartError):
-            return Status.of(present(record))
-    return Status.of(record, jobs.status(record) if jobs.shows_more(record) else None)
+        with suppress(OSError):
+            job.record = from_dict(ask_once(job, "workbench_status"))
+            return Status.of(job)
+    return Status.of(job, job.ask_status() if job.shows_more() else None)
 
 
 def scale(record: Record, ranks: str, bound: MPICluster | None = None) -> Status:
     """Scale a cluster to a total number of ranks, and return its state."""
     with connected(record, bound) as cluster:
         cluster.scale(ranks)  # type: ignore[arg-type]  # a text, which `scale` checks
-        return Status.of(cluster.record)
+        return Status.of(ClusterJob(cluster.record))
 
 
 def restart(record: Record, bound: MPICluster | None = None) -> Status:
     """Restart all ranks of a cluster, and return its state."""
     with connected(record, bound) as cluster:
         cluster.restart()
-        return Status.of(cluster.record)
+        return Status.of(ClusterJob(cluster.record))
 
 
 def where(record: Record, bound: MPICluster | None = None) -> dict[int, dict[int, Any]]:

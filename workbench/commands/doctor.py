@@ -22,7 +22,7 @@ from workbench.commands import doctor_schedulers, entry_points
 from workbench.commands.finding import CheckResult, failure, skipped
 from workbench.config import __version__
 from workbench.deploy import registry
-from workbench.deploy.record import clusters_folder, logs_folder
+from workbench.deploy.folder import clusters_folder, logs_folder
 from workbench.errors import InvalidRequest, RecordError, WorkbenchError
 from workbench.gpu import devices, visible
 from workbench.host import guard, node_dirs, ports

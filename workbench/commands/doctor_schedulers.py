@@ -13,7 +13,7 @@ from pathlib import Path, PurePath
 
 from workbench import config
 from workbench.commands.finding import CheckResult, failure, skipped
-from workbench.deploy.record import clusters_folder
+from workbench.deploy.folder import clusters_folder
 from workbench.errors import WorkbenchError
 from workbench.launch.allocation import Allocation, current_allocation
 from workbench.launch.environment import scrub_rank

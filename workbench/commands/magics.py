@@ -24,6 +24,7 @@ from workbench.commands.parse import answer, complete, split_option
 from workbench.commands.subcommand import Answer, Place
 from workbench.commands.table import overview
 from workbench.deploy import registry
+from workbench.deploy.folder import ClusterFolder
 from workbench.deploy.record import Record
 from workbench.errors import WorkbenchError
 from workbench.hints import NOTEBOOK, Command
@@ -142,7 +143,8 @@ class Notebook(Place):
             _print_notice(cluster, notice["message"])
 
     def _on_gone(self, cluster: MPICluster, reason: str) -> None:
-        self._release_ended(cluster, f"the cluster has ended: {reason}. Its logs are in {cluster.record.logs}")
+        logs = ClusterFolder.of(cluster.record).logs
+        self._release_ended(cluster, f"the cluster has ended: {reason}. Its logs are in {logs}")
 
     def _release_ended(self, cluster: MPICluster, message: str) -> None:
         """Print why a cluster ends, and remove the user's variables."""

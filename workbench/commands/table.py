@@ -11,6 +11,7 @@ from workbench.commands import actions, completion, entry_points
 from workbench.commands import format as shown
 from workbench.commands.subcommand import OUTPUT, SUBCOMMAND_GROUPS, Answer, Argument, Place, Subcommand, grouped
 from workbench.deploy import registry
+from workbench.deploy.folder import ClusterFolder
 from workbench.errors import ClusterNotFound, WorkbenchError
 from workbench.hints import NOTEBOOK, TERMINAL
 from workbench.launch.jobqueue import presets
@@ -77,9 +78,7 @@ def _doctor(at: Place, name: str | None, mpi: str | None) -> list[CheckResult]:
 
 
 def _script(at: Place, name: str | None) -> str:
-    from workbench.deploy.start import submitted_script
-
-    return submitted_script(at.choose(name))
+    return ClusterFolder.of(at.choose(name)).script()
 
 
 # -- answers -----------------------------------------------------------------------------------------------

@@ -1,5 +1,5 @@
-"""A cluster from request to end: its record, its job, its connection, its files.
+"""A cluster from request to end: its record, its folder, its job, its connection.
 
-Doors: `certificates`, `connection`, `display`, `ended`, `ending_loop`, `job_spec`, `jobs`, `logs`, `progress`,
-`record`, `registry`, `request`, `signature`, `start`, `stop`, `world`.
+Doors: `certificates`, `connection`, `display`, `ended`, `ending_loop`, `folder`, `job`, `job_spec`, `logs`, `progress`,
+`record`, `registry`, `signature`, `start`, `stop`, `world`.
 """

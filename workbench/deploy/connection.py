@@ -15,11 +15,10 @@ from workbench import config
 from workbench.cancellation import run_to_end
 from workbench.comm import listener
 from workbench.deploy import certificates, ended
-from workbench.deploy.jobs import is_batch
+from workbench.deploy.job import ClusterJob
 from workbench.deploy.progress import Progress
 from workbench.deploy.record import from_dict
 from workbench.deploy.ssh_tunnel import Tunnel
-from workbench.deploy.start import ClusterStarter
 from workbench.errors import HeadUnreachable, StartError
 from workbench.session.head_client import HeadClient, is_lost
 
@@ -49,7 +48,7 @@ class HeadConnection(HeadClient):
         Host, as ``ssh`` takes it, through which the head is reached; None: directly.
     """
 
-    def __init__(self, job: ClusterStarter, ssh_tunnel: str | None = None) -> None:
+    def __init__(self, job: ClusterJob, ssh_tunnel: str | None = None) -> None:
         listener.use_retrying_connector()
         self._job = job
         self._tunnel = Tunnel(ssh_tunnel) if ssh_tunnel else None
@@ -78,11 +77,21 @@ class HeadConnection(HeadClient):
         # A `stop` that has failed withdraws its note, so each call reads anew.
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_LOOK_TIMEOUT_S):
-                self._end = await asyncio.to_thread(ended.of, self._job.record)
+                self._end = await asyncio.to_thread(self._job.folder.end)
         return self._end
 
+    async def connect(self) -> None:
+        """Prepare the connections, which the first call makes; a tunnel is opened here."""
+        self.security = certificates.security(self._job.folder.path)
+        timeout = config.seconds("connect-timeout")
+        address = str(self._job.record.address)
+        if self._tunnel is not None:
+            [address] = await self._tunnel.open([address], timeout)
+        self.address = address
+        self.rpc = rpc(address, connection_args=self.security.get_connection_args("client"), timeout=timeout)
+
     async def open(self) -> None:
-        """Connect.
+        """Connect, and get the record from the head.
 
         Raises
         ------
@@ -92,15 +101,8 @@ class HeadConnection(HeadClient):
         StartError
             If its cluster has failed meanwhile.
         """
-        record = self._job.record
-        self.security = certificates.security(record.folder)
-        timeout = config.seconds("connect-timeout")
-        address = str(record.address)
-        if self._tunnel is not None:
-            [address] = await self._tunnel.open([address], timeout)
-        self.address = address
-        self.rpc = rpc(address, connection_args=self.security.get_connection_args("client"), timeout=timeout)
-        attempt_timeout = timeout
+        await self.connect()
+        timeout = attempt_timeout = config.seconds("connect-timeout")
         while True:
             try:
                 async with asyncio.timeout(attempt_timeout):
@@ -162,7 +164,7 @@ class HeadConnection(HeadClient):
         record = self._job.record
         host, _, port = str(record.address).partition("://")[2].rpartition(":")
         route = f"through {self._tunnel.host}" if self._tunnel is not None else "from here"
-        hint = f"The head may be busy or stuck. See the logs in {record.logs}, and try again."
+        hint = f"The head may be busy or stuck. See the logs in {self._job.folder.logs}, and try again."
         if not record.process.is_local:
             hint += (
                 f" If this host has no route to {record.process.host}, name a host that has a route and to which you "
@@ -197,14 +199,14 @@ class HeadConnection(HeadClient):
             # Dask would try to connect until its timeout.
             raise HeadUnreachable(
                 f"the head of cluster {self._job.record.name!r}, process {process.pid} on {process.host}, has ended. "
-                f"Its logs are in {self._job.record.logs}."
+                f"Its logs are in {self._job.folder.logs}."
             )
         return self.rpc
 
     def lost(self) -> HeadUnreachable:
         """Return the error of a lost connection."""
         if self._end is not None:
-            return ended.lost(self._job.record, self._end.reason)
+            return self._job.folder.lost(self._end.reason)
         name = self._job.record.name
         return HeadUnreachable(
             f"this object is no longer connected to cluster {name!r}.",
@@ -213,16 +215,16 @@ class HeadConnection(HeadClient):
 
     async def ask(self, timeout: float | None = None) -> None:
         """Ask the head for the state of the cluster; raises as `call`."""
-        self._job.update(from_dict(await self.call("workbench_status", timeout)))
+        self._job.record = from_dict(await self.call("workbench_status", timeout))
 
     async def ask_while_looking(self) -> None:
         """Ask the head for the state; if it fails meanwhile, raise the error of its record."""
         request = asyncio.ensure_future(self.ask())
         try:
             while not (await asyncio.wait({request}, timeout=_JOB_CHECK_INTERVAL_S))[0]:
-                await asyncio.to_thread(self._job.look)
+                await asyncio.to_thread(self._job.poll)
             if request.exception():
-                await asyncio.to_thread(self._job.look)
+                await asyncio.to_thread(self._job.poll)
             await request
         finally:
             request.cancel()
@@ -244,7 +246,7 @@ class HeadConnection(HeadClient):
         HeadUnreachable
             If the change is not done before the deadline of the head.
         """
-        record, batch = self._job.record, is_batch(self._job.record)
+        record, batch = self._job.record, self._job.batch
         # The head gives each removed world a time to move its results, and a new one a time to start ...
         timeout = record.ready_within + max(len(record.worlds), 1) * config.seconds("start-timeout")
         timeout += _ENDING_S
@@ -264,7 +266,7 @@ class HeadConnection(HeadClient):
         except TimeoutError as error:
             raise HeadUnreachable(
                 f"cluster {record.name!r}: {description} was not complete after {timeout:.0f} s.",
-                hint=f"Read the logs in {record.logs}, or stop the cluster.",
+                hint=f"Read the logs in {self._job.folder.logs}, or stop the cluster.",
             ) from error
         finally:
             request.cancel()
@@ -304,7 +306,7 @@ class HeadConnection(HeadClient):
         record = self._job.record
         return HeadUnreachable(
             f"the head of cluster {record.name!r} at {record.address} does not answer ({type(error).__name__}).",
-            hint=f"The head has ended, is stuck or is not reachable. See the logs in {record.logs}.",
+            hint=f"The head has ended, is stuck or is not reachable. See the logs in {self._job.folder.logs}.",
         )
 
     async def gone(self) -> bool:
@@ -348,26 +350,25 @@ class HeadConnection(HeadClient):
                 return
 
 
-def present(record: Record) -> Record:
-    """Return the record of a cluster that the head has now, whatever its state; for any thread.
+def ask_once(job: ClusterJob, operation: str, **message: Any) -> Any:
+    """Connect to the head for one call, and return its answer; for any thread, and a cluster in any state.
 
     Raises
     ------
     OSError
         If the head does not answer within ``workbench.connect-timeout``.
-    StartError
-        If the cluster has failed to start.
     """
 
-    async def ask() -> Record:
-        job = ClusterStarter(record, renamable=False, attached=True)
+    async def ask() -> Any:
+        if job.record.address is None:
+            raise HeadUnreachable("the head does not listen yet")
         connection = HeadConnection(job)
         try:
             async with asyncio.timeout(config.seconds("connect-timeout")):
-                await connection.open()
+                await connection.connect()
+                return await connection.call(operation, **message)
         finally:
             await run_to_end(connection.close())
-        return job.record
 
     # The thread of a notebook runs a loop already.
     with ThreadPoolExecutor(1) as thread:

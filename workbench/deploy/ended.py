@@ -16,10 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from workbench import config, hints
-from workbench.deploy.record import Record, logs_folder, typed
-from workbench.errors import HeadUnreachable
-from workbench.hints import NOTEBOOK, Command, Hint
-from workbench.host.files import check_private, make_private, replace_file
+from workbench.deploy.record import typed
+from workbench.hints import NOTEBOOK
+from workbench.host.files import check_private
 from workbench.text import printable
 
 STOPPED = "stopped"
@@ -30,7 +29,7 @@ FAILED = "failed"
 """State of a cluster that did not start, that gave up, or whose head was killed."""
 
 # A loop that starts clusters must not fill the disk.
-_MAX_FILES, _MAX_REASON_LENGTH = 200, 1000
+_MAX_FILES = 200
 # Seconds for which an end is listed.
 _KEPT = 7 * 86400.0
 # Errors of reading a damaged file.
@@ -65,71 +64,17 @@ class EndReason:
     @property
     def logs_folder(self) -> Path:
         """Folder of its logs, which are kept for a number of clusters."""
-        return logs_folder() / _stem(self.name, self.id)
+        return config.data_folder() / "workbench" / "logs" / self.stem
 
-
-def lost(record: Record, reason: str) -> HeadUnreachable:
-    """Return the error of a request to a cluster that has ended for a known reason."""
-    return HeadUnreachable(
-        f"cluster {record.name!r} has ended ({reason}). Its logs are in {record.logs}.",
-        hint=("Start a new cluster with ", Command("start", f"--name {record.name}"), "."),
-    )
+    @property
+    def stem(self) -> str:
+        """Name of its folder of logs, and of its file without the ending."""
+        return f"{self.name}-{self.id[:8]}"
 
 
 def folder() -> Path:
     """Return the folder of these files."""
     return config.data_folder() / "workbench" / "ended"
-
-
-def note(record: Record, state: str, reason: str, when: float | None = None, hint: Hint = ()) -> None:
-    """Note how a cluster ends, unless a note exists: the first process to write one knows most.
-
-    Parameters
-    ----------
-    record
-        The cluster.
-    state
-        `STOPPED`, `ENDED` or `FAILED`.
-    reason
-        The reason; its first line is kept.
-    when
-        Time in seconds since the epoch; None: now.
-    hint
-        What to do.
-
-    Notes
-    -----
-    A note that cannot be written, for example on a full disk, is omitted.
-    """
-    path = _path(record)
-    # The reason may have text of a scheduler, or of a library that a rank has loaded.
-    line = printable(reason.strip().partition("\n")[0][:_MAX_REASON_LENGTH])
-    what = tuple(hints.to_json(hint))
-    end = EndReason(record.name, record.id, state, line, when or time.time(), record.created, record.total, hint=what)
-    with suppress(OSError):
-        make_private(path.parent)
-        if not is_noted(record):
-            replace_file(path, json.dumps(dataclasses.asdict(end)))
-            _prune()
-
-
-def withdraw(record: Record, *, age: float = 0.0) -> None:
-    """Remove the note of the end of a cluster that goes on, if the note is at least `age` seconds old."""
-    end = of(record)
-    with suppress(OSError):
-        # A note that is written after this look stays.
-        if not age or (end is not None and time.time() - end.when >= age):
-            _path(record).unlink(missing_ok=True)
-
-
-def is_noted(record: Record) -> bool:
-    """Return whether a note of the end of a cluster exists."""
-    return _path(record).exists()
-
-
-def of(record: Record) -> EndReason | None:
-    """Return how a cluster has ended, or None if unknown."""
-    return _read(_path(record))
 
 
 def known() -> list[EndReason]:
@@ -140,10 +85,10 @@ def known() -> list[EndReason]:
     RecordError
         If the folder belongs to another user, or is open to others.
     """
+    ends_folder, since = folder(), time.time() - _KEPT
     with suppress(FileNotFoundError):
-        check_private(folder())
-    since = time.time() - _KEPT
-    ends = [end for path in folder().glob("*.json") if (end := _read(path)) is not None and end.when >= since]
+        check_private(ends_folder)
+    ends = [end for path in ends_folder.glob("*.json") if (end := read(path)) is not None and end.when >= since]
     return sorted(ends, key=lambda end: end.when, reverse=True)
 
 
@@ -152,30 +97,24 @@ def last(name: str) -> EndReason | None:
     return next((end for end in known() if end.name == name), None)
 
 
-def _path(record: Record) -> Path:
-    return folder() / f"{_stem(record.name, record.id)}.json"
-
-
-def _stem(name: str, key: str) -> str:
-    return f"{name}-{key[:8]}"
-
-
-def _read(path: Path) -> EndReason | None:
+def read(path: Path) -> EndReason | None:
+    """Return the reason in a file; None if there is no file, or a damaged one."""
     try:
         values = json.loads(path.read_bytes())
         end = typed(EndReason, {**values, "hint": tuple(values.get("hint", ()))})
         end.words(NOTEBOOK)  # raises one of these errors for a hint that is damaged
     except _DAMAGED:
         return None
-    if path.stem != _stem(end.name, end.id) or end.state not in (STOPPED, ENDED, FAILED):
+    if path.stem != end.stem or end.state not in (STOPPED, ENDED, FAILED):
         return None
     # Another program may have written the file.
     return dataclasses.replace(end, reason=printable(end.reason))
 
 
-def _prune() -> None:
+def prune(folder: Path) -> None:
+    """Remove the files of the earliest ends."""
     ages = {}
-    for path in folder().glob("*.json"):
+    for path in folder.glob("*.json"):
         with suppress(FileNotFoundError):  # another cluster that has just ended has removed the file
             ages[path] = path.stat().st_mtime
     newest = sorted(ages, key=ages.__getitem__, reverse=True)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from workbench import config
+from workbench.deploy.folder import ClusterFolder
 from workbench.deploy.record import Record
 from workbench.host import debug_log, stub
 from workbench.host.files import opener
@@ -23,12 +24,12 @@ from workbench.launch.network import has_fabric
 from workbench.launch.process_manager import remote_shell, spread_command
 
 
-def dask_settings(record: Record) -> Path:
+def dask_settings(folder: ClusterFolder) -> Path:
     """Return the file with the Dask settings of a cluster."""
-    return record.folder / "dask.yaml"
+    return folder.path / "dask.yaml"
 
 
-def write_dask_settings(record: Record) -> None:
+def write_dask_settings(record: Record, folder: ClusterFolder) -> None:
     """Write those Dask settings of this process that a new process would not have to the cluster's folder."""
     import dask
     import yaml
@@ -41,7 +42,7 @@ def write_dask_settings(record: Record) -> None:
     changes = [_changes(dask.config.config, base) for base in (defaults, with_files)]
     if record.local_directory and dask.config.get("temporary-directory", None) is None:
         changes.append({"temporary-directory": record.local_directory})
-    with open(dask_settings(record), "w", encoding="utf-8", opener=opener) as file:
+    with open(dask_settings(folder), "w", encoding="utf-8", opener=opener) as file:
         yaml.safe_dump(dask.config.merge(*changes), file)
 
 
@@ -77,12 +78,13 @@ _RANK_MODULES = (
 )  # fmt: skip
 
 
-def job_spec(record: Record) -> JobSpec:
+def job_spec(record: Record, folder: ClusterFolder) -> JobSpec:
     """Return the job with the head and world 0 of a cluster."""
-    return _spec(record, "job", "head", record.ranks, ("-m", "workbench.head", record.name, public_id(record)))
+    command = ("-m", "workbench.head", record.name, public_id(record))
+    return _spec(record, folder, record.ranks, command, stem="job", log="head")
 
 
-def world_job_spec(record: Record, index: int, ranks: int, start: int = 1) -> JobSpec:
+def world_job_spec(record: Record, folder: ClusterFolder, index: int, ranks: int, start: int = 1) -> JobSpec:
     """Return the job with a later world of a cluster, for one start of that world."""
     command = ("-m", "workbench.head.keeper", record.name, public_id(record), str(index), str(ranks))
     # A node has as many ranks as in world 0, and the number of nodes follows from that.
@@ -91,7 +93,7 @@ def world_job_spec(record: Record, index: int, ranks: int, start: int = 1) -> Jo
         record.resources, nodes=None, ranks_per_node=min(per_node, ranks) if per_node else None
     )
     resources = launcher(record.scheduler).resolve(request, ranks=ranks, threads=record.threads, memory=record.memory)
-    spec = _spec(record, f"world-{index}-{start}", f"job-{index}", ranks, command)
+    spec = _spec(record, folder, ranks, command, stem=f"world-{index}-{start}", log=f"job-{index}")
     return dataclasses.replace(spec, resources=resources)
 
 
@@ -108,19 +110,21 @@ def public_id(record: Record) -> str:
     return record.id[:16]
 
 
-def _spec(record: Record, stem: str, log: str, ranks: int, command: tuple[str, ...]) -> JobSpec:
+def _spec(
+    record: Record, folder: ClusterFolder, ranks: int, command: tuple[str, ...], *, stem: str, log: str
+) -> JobSpec:
     return JobSpec(
         name=record.name,
         ranks=ranks,
         threads=record.threads,
         memory=record.memory,
         command=(sys.executable, "-P", *command),
-        log=record.logs / f"{log}.log",
-        script=record.folder / f"{stem}.sh",
+        log=folder.logs / f"{log}.log",
+        script=folder.path / f"{stem}.sh",
         environment=(
             # A batch job may not inherit the variables of this process, but must use the same registry.
-            ("JUPYTER_DATA_DIR", str(config.data_folder())),
-            ("DASK_CONFIG", str(dask_settings(record))),
+            ("JUPYTER_DATA_DIR", str(folder.data)),
+            ("DASK_CONFIG", str(dask_settings(folder))),
             *debug_log.variables(),
         ),
         resources=record.resources,
@@ -131,6 +135,7 @@ def _spec(record: Record, stem: str, log: str, ranks: int, command: tuple[str, .
 
 def world_line(
     record: Record,
+    folder: ClusterFolder,
     mpi: MPI,
     *,
     index: int,
@@ -145,6 +150,8 @@ def world_line(
 
     Parameters
     ----------
+    folder
+        The folder of the cluster.
     mpi
         The MPI in use.
     index, ranks
@@ -166,7 +173,7 @@ def world_line(
         geometry = Geometry.here(ranks, record.threads, shared_memory)
         command = world_command(mpi, geometry, rank, config.arguments("mpi.extra-args"))
         return dataclasses.replace(command, guard="" if config.switch("mpi.guard") else None)
-    hosts = str(record.folder / f"hosts-{index}") if config.switch("mpi.guard") else None
+    hosts = str(folder.path / f"hosts-{index}") if config.switch("mpi.guard") else None
     placement = _spread(record, ranks, allocation, before=before, shared_memory=shared_memory, guard=hosts)
     return spread_command(mpi, placement, rank)
 

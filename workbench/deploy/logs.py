@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import os
-import re
 from pathlib import Path
 from typing import BinaryIO
 
-from workbench.deploy import registry
-from workbench.deploy.record import Record, logs_folder
-from workbench.errors import ClusterNotFound, InvalidRequest
+from workbench.errors import InvalidRequest
 from workbench.host import output
 from workbench.host.files import make_private, opener
 from workbench.text import printable
@@ -19,27 +16,6 @@ _KINDS = ("head", "job", "world", "rank")
 COMMAND, FAILURE = "$ ", "! "
 """Prefixes of lines in the log of a world: the command line of a start, and the failure of a rank before the world was
 ready."""
-
-
-def folder(name: str, key: str | None = None) -> Path:
-    """Return the folder of the logs of cluster `name` with the id `key`, by default of the latest one.
-
-    Raises
-    ------
-    ClusterNotFound
-        If no such cluster or no logs are found.
-    """
-    if key is None:
-        try:
-            return registry.read(name).logs
-        except ClusterNotFound:
-            if (newest := registry.newest_logs(name)) is None:
-                raise
-            return newest
-    path = logs_folder() / f"{registry.check_name(name)}-{key[:8]}"
-    if not re.fullmatch(r"[0-9a-f]{8,32}", key) or not path.is_dir():
-        raise ClusterNotFound(f"cluster {name!r} with the id {key!r} has no logs. The logs may have been removed.")
-    return path
 
 
 def read(path: Path, rank: int | str | None = None) -> str:
@@ -67,9 +43,9 @@ def read(path: Path, rank: int | str | None = None) -> str:
     return _text(of_rank(path, rank))
 
 
-def of_world(record: Record, index: int) -> Path:
+def of_world(folder: Path, index: int) -> Path:
     """Return the log of a world, with the output of ``mpiexec`` and of ranks that fail while starting."""
-    return record.logs / f"world-{index}.log"
+    return folder / f"world-{index}.log"
 
 
 def of_rank(folder: Path, name: int | str) -> Path:
@@ -91,14 +67,14 @@ def append(path: Path) -> BinaryIO:
         return output.append(Path(os.devnull))
 
 
-def tail(record: Record, lines: int = 15, *, head: bool = True) -> str:
-    """Return at most `lines` lines of the log that most likely has the reason of a failure, `printable`, with its path.
+def tail(folder: Path, lines: int = 15, *, head: bool = True) -> str:
+    """Return the end of the log in a folder that most likely has the reason of a failure, `printable`, with its path.
 
     Ranks that fail while starting write to the log of their world, so its last start is preferred to the log of the
     head, which is used only if `head` is set.
     """
-    worlds = sorted(record.logs.glob("world-*.log"), key=lambda path: path.stat().st_mtime, reverse=True)
-    for path in (*worlds, *([record.logs / "head.log"] if head else [])):
+    worlds = sorted(folder.glob("world-*.log"), key=lambda path: path.stat().st_mtime, reverse=True)
+    for path in (*worlds, *([folder / "head.log"] if head else [])):
         # The output of a start begins with its command line.
         start = f"\n{_text(path)}".rpartition(f"\n{COMMAND}")
         lines_of_start = [line for line in start[2].splitlines()[bool(start[1]) :] if line.strip()]
@@ -108,7 +84,7 @@ def tail(record: Record, lines: int = 15, *, head: bool = True) -> str:
             end = failures[0] + 1 if failures else len(lines_of_start)
             shown = [f"    {line.removeprefix(FAILURE)}" for line in lines_of_start[max(0, end - lines) : end]]
             return "\n".join([f"{path}:", *shown])
-    return f"{record.logs} has no output" if head else ""
+    return f"{folder} has no output" if head else ""
 
 
 def _text(path: Path) -> str:

@@ -1,9 +1,8 @@
-"""The record of a cluster, a value that is written to disk and sent to clients, and the lease of its folder."""
+"""The record of a cluster, a value that is written to disk and sent to clients."""
 
 from __future__ import annotations
 
 import dataclasses
-import errno
 import functools
 import json
 import os
@@ -13,18 +12,13 @@ import typing
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, TypeVar
 
-from workbench import config
 from workbench.errors import from_fields
-from workbench.host import files
 from workbench.host.processes import ProcessId
 from workbench.launch.options import SCHEDULERS, RecordOptions, Resources
 
 SCHEMA = 7
-RECORD = "record.json"
-"""Name of the file of a record."""
 DAMAGED = (ValueError, TypeError, KeyError, RecursionError)
 """Errors of the parser for a damaged record."""
 _ID = re.compile(r"[0-9a-f]{32}")
@@ -117,16 +111,6 @@ class Record(RecordOptions):
     """Version of this format."""
 
     @property
-    def folder(self) -> Path:
-        """Folder of the cluster."""
-        return clusters_folder() / self.name
-
-    @property
-    def logs(self) -> Path:
-        """Folder of the log files, which are kept after the end of the cluster."""
-        return logs_folder() / f"{self.name}-{self.id[:8]}"
-
-    @property
     def total(self) -> int:
         """Ranks of all worlds together."""
         return sum(world.ranks for world in self.worlds) or self.ranks
@@ -151,14 +135,16 @@ class Record(RecordOptions):
         return dataclasses.replace(self, **changes)
 
 
-def clusters_folder() -> Path:
-    """Return the folder of all cluster records of this user."""
-    return config.data_folder() / "workbench" / "clusters"
-
-
-def logs_folder() -> Path:
-    """Return the folder of all logs of this user's clusters."""
-    return config.data_folder() / "workbench" / "logs"
+def parse(content: bytes, name: str) -> Record:
+    """Return the record in the content of a file; raises one of the errors in `DAMAGED`."""
+    values = json.loads(content)
+    if not isinstance(values, dict):
+        raise TypeError("the record is not a JSON object")
+    if values.get("schema") != SCHEMA:
+        raise ValueError(f"the record has schema {values.get('schema')!r}, and this version reads schema {SCHEMA}")
+    if values["name"] != name:
+        raise ValueError(f"the record names cluster {values['name']!r}")
+    return from_dict(values)
 
 
 def from_dict(values: dict[str, Any]) -> Record:
@@ -211,53 +197,3 @@ def typed(kind: type[_Value], values: dict[str, Any]) -> _Value:
         elif isinstance(value, int | float) and not 0 <= value <= (_LATEST if hint in _TIMES else _LARGEST):
             raise ValueError(f"{name} is {value!r}")
     return result
-
-
-# Seconds between two checks of the lease.
-_LEASE_INTERVAL_S = 2.0
-# Owners in the place of all users while an NFS server or its client cannot map names of users.
-_NOBODY = (65534, 2**32 - 2)
-
-
-def owns_lease(record: Record) -> bool:
-    """Return whether the folder exists and belongs to the cluster.
-
-    Raises
-    ------
-    OSError
-        If this is not known: the file server does not answer, or does not know the owners of files.
-    """
-    try:
-        owner = record.folder.lstat().st_uid
-        if owner != os.geteuid():
-            if owner in _NOBODY:
-                raise OSError(errno.EIO, f"{record.folder} belongs to user {owner}, which stands for any user")
-            return False
-        return is_of(record.folder, record)
-    except FileNotFoundError:
-        return False
-
-
-def is_of(folder: Path, record: Record) -> bool:
-    """Return whether a folder belongs to this cluster; raises OSError if the record cannot be read."""
-    content = files.read(folder / RECORD)
-    try:
-        return bool(json.loads(content)["id"] == record.id)
-    except DAMAGED:
-        # A damaged record belongs to no other cluster, and the head replaces it with the next change.
-        return True
-
-
-async def wait_until_lost(record: Record) -> None:
-    """Return when the lease is lost."""
-    # asyncio loads logging, without which the command, which imports this module, starts faster.
-    import asyncio
-
-    missed = 0
-    while missed < 2:  # a second check, because some network file systems do not replace files atomically
-        await asyncio.sleep(_LEASE_INTERVAL_S if not missed else _LEASE_INTERVAL_S / 4)
-        try:
-            owned = await asyncio.to_thread(owns_lease, record)
-        except OSError:
-            continue  # the file server does not answer, so the state is unknown
-        missed = 0 if owned else missed + 1

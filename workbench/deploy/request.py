@@ -19,17 +19,10 @@ from workbench.launch.interface import Launcher
 from workbench.launch.jobqueue import site
 from workbench.launch.launchers import choose, launcher, silent
 from workbench.launch.mpiexec import available_cores
-from workbench.launch.options import ClusterOptions, RecordOptions, Resources, count, options
+from workbench.launch.options import ClusterOptions, RecordOptions, Resources, options, rank_count
 
 # Bytes per rank. A larger value is a typing error.
 MAX_MEMORY = 1e18
-# Bytes of a rank without data, for Python, Dask and MPI.
-RANK_MEMORY = 50_000_000
-
-
-def request(ranks: Any = None, **options: Any) -> Record:
-    """Return the record of a requested cluster, from the options of `ClusterOptions`; raises as `record_of`."""
-    return record_of(ClusterOptions(ranks, **options))
 
 
 def record_of(given: ClusterOptions) -> Record:
@@ -140,29 +133,6 @@ def _size(ranks: Any, requested: Resources, chosen: Launcher) -> int:
             ),
         )
     return requested.nodes * requested.ranks_per_node
-
-
-def rank_count(given: Any, *, here: bool = True) -> int:
-    """Return a valid number of ranks.
-
-    Raises
-    ------
-    InvalidRequest
-        If `given` is not a whole number from 1, or with `here` if this host has not enough memory.
-    """
-    from distributed.system import MEMORY_LIMIT
-
-    ranks = count("ranks", given)
-    if here and ranks * RANK_MEMORY > MEMORY_LIMIT:
-        raise InvalidRequest(
-            f"ranks {ranks} is not valid: each rank needs about {RANK_MEMORY / 1e6:.0f} MB without data, and this host "
-            f"has {MEMORY_LIMIT / 1e9:.1f} GB.",
-            option="ranks",
-            given=ranks,
-            allowed=f"up to {MEMORY_LIMIT // RANK_MEMORY}",
-            hint=f"Choose at most {MEMORY_LIMIT // RANK_MEMORY}.",
-        )
-    return ranks
 
 
 def _bytes(given: Any, *, here: bool) -> int:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import socket
 import time
-from concurrent.futures import ThreadPoolExecutor
 
-from workbench import config
-from workbench.deploy import certificates, ended, jobs, registry
-from workbench.deploy.record import Record, owns_lease
-from workbench.errors import ClusterNotFound, HeadUnreachable, SchedulerTimeout
+from workbench.deploy import ended
+from workbench.deploy.job import ClusterJob
+from workbench.deploy.record import Record
+from workbench.errors import HeadUnreachable, SchedulerTimeout
 from workbench.hints import Command
 from workbench.host import node_dirs
 from workbench.launch import command
@@ -41,27 +39,28 @@ def stop(record: Record) -> None:
         If its scheduler does not cancel its jobs, or does not confirm their end; the record of a cluster whose jobs
         may remain stays, so that they are not forgotten.
     """
-    batch = jobs.is_batch(record)
-    record = _wait_for_head(record)
+    job = ClusterJob(record)
+    _wait_for_head(job)
+    record, folder = job.record, job.folder
     # A queued job has no head.
-    accepted = not (batch and record.state == "submitted") and _ask(record)
-    noted = ended.of(record) is not None
+    accepted = not (job.batch and record.state == "submitted") and _ask_to_end(job)
+    noted = folder.end() is not None
     # Written before the jobs are cancelled or the lease is removed, which the head would take for the reason.
-    ended.note(record, ended.STOPPED, STOPPED)
-    if not accepted and not batch:
+    folder.note(record, ended.STOPPED, STOPPED)
+    if not accepted and not job.batch:
         # The head does not listen, or its key is gone: without its lease the head ends.
-        registry.remove(record)
-    if (accepted or not batch) and has_ended(record):
+        folder.remove()
+    if (accepted or not job.batch) and _has_ended(job):
         return
-    if batch:
+    if job.batch:
         try:
-            _cancel_jobs(record)
+            _cancel_jobs(job)
         except BaseException:
             if not (accepted or noted):
-                ended.withdraw(record)  # the cluster goes on
+                folder.withdraw_note()  # the cluster goes on
             raise
-        _await_jobs(record)
-        tidy(record)
+        _await_jobs(job)
+        _tidy(job)
         return
     process = record.process
     raise HeadUnreachable(
@@ -70,54 +69,53 @@ def stop(record: Record) -> None:
     )
 
 
-def _ask(record: Record) -> bool:
+def await_end(job: ClusterJob) -> None:
+    """Wait until nothing is left of a cluster whose head was asked to end; remove what is left after a deadline."""
+    if not _has_ended(job):
+        job.note(ended.STOPPED, "the user has closed it")
+        remove(job)
+
+
+def remove(job: ClusterJob) -> None:
+    """Remove everything of a cluster: job, record, key, sockets."""
+    if job.batch:
+        _end_jobs(job)
+    else:
+        job.end_process()
+    _tidy(job)
+
+
+def _ask_to_end(job: ClusterJob) -> bool:
     """Ask the head to stop the cluster; return False if it does not answer."""
-    from distributed.core import rpc
-
-    from workbench.comm import listener
-
-    listener.use_retrying_connector()
-
-    async def ask() -> None:
-        if record.address is None:
-            raise OSError("the head does not listen yet")
-        security = certificates.security(record.folder).get_connection_args("client")
-        async with (
-            asyncio.timeout(config.seconds("connect-timeout")),
-            rpc(record.address, connection_args=security) as head,
-        ):
-            await head.workbench_close(reason=STOPPED)
+    from workbench.deploy.connection import ask_once  # loads Dask
 
     try:
-        # In a notebook this thread has a running event loop.
-        with ThreadPoolExecutor(1) as thread:
-            thread.submit(asyncio.run, ask()).result()
+        ask_once(job, "workbench_close", reason=STOPPED)
     except OSError:
         return False
     return True
 
 
-def _wait_for_head(record: Record) -> Record:
-    """Return the record that the head has written; until then the record names its starter, which must not be ended."""
+def _wait_for_head(job: ClusterJob) -> None:
+    """Get the record that the head has written; until then the record names its starter, which must not be ended."""
     deadline = time.monotonic() + _STOP_TIMEOUT_S
     next_query = 0.0
-    while record.state == "submitted" and time.monotonic() < deadline:
-        if jobs.is_batch(record) and time.monotonic() > next_query:
-            if jobs.status(record).state is not JobState.RUNNING:
-                return record  # no head runs
+    while job.record.state == "submitted" and time.monotonic() < deadline:
+        if job.batch and time.monotonic() > next_query:
+            if job.ask_status().state is not JobState.RUNNING:
+                return  # no head runs
             next_query = time.monotonic() + _SCHEDULER_POLL_INTERVAL_S
         time.sleep(_POLL_INTERVAL_S)
         try:
-            latest = registry.read(record.name)
-        except ClusterNotFound:
-            break
-        if latest.id != record.id:
-            break
-        record = latest
-    return record
+            latest = job.folder.read()
+        except FileNotFoundError:
+            return
+        if latest.id != job.record.id:
+            return
+        job.record = latest
 
 
-def has_ended(record: Record) -> bool:
+def _has_ended(job: ClusterJob) -> bool:
     """Wait until lease, head and jobs of a cluster are gone whose head was asked to end; return False at the deadline.
 
     Raises
@@ -130,23 +128,24 @@ def has_ended(record: Record) -> bool:
     next_query = time.monotonic() + _SCHEDULER_POLL_INTERVAL_S
     while time.monotonic() < deadline:
         # A head that has not written its record yet ends when it finds none.
-        alive = False if record.state == "submitted" else record.process.alive()
-        if alive is None and jobs.is_batch(record) and time.monotonic() > next_query:
+        alive = False if job.record.state == "submitted" else job.record.process.alive()
+        if alive is None and job.batch and time.monotonic() > next_query:
             # The head is on another host, and may have been killed: its scheduler knows. While the scheduler is silent,
             # a head keeps its record, but not its port.
-            job = jobs.status(record)
-            alive = False if job.finished or (job.state is JobState.UNKNOWN and _refuses(record)) else None
+            status = job.ask_status()
+            gone = status.finished or (status.state is JobState.UNKNOWN and _refuses(job.record))
+            alive = False if gone else None
             next_query = time.monotonic() + _SCHEDULER_POLL_INTERVAL_S
         try:
             if alive is False:
                 # A head that was killed has left jobs and files.
-                if jobs.is_batch(record):
-                    end_jobs(record)
-                tidy(record)
+                if job.batch:
+                    _end_jobs(job)
+                _tidy(job)
             with contextlib.suppress(OSError):
-                if not alive and not owns_lease(record):
+                if not alive and not job.folder.owns_lease():
                     left = deadline - time.monotonic()
-                    return not (jobs.is_batch(record) and jobs.wait_finished(record, left))
+                    return not (job.batch and job.wait_finished(left))
         except SchedulerTimeout as error:
             raise error.converted(SchedulerTimeout, f"the ranks have ended, but {error.message}") from error
         time.sleep(_POLL_INTERVAL_S)
@@ -166,7 +165,7 @@ def _refuses(record: Record) -> bool:
 
 
 @command.insisting()
-def end_jobs(record: Record) -> None:
+def _end_jobs(job: ClusterJob) -> None:
     """Cancel all jobs of a cluster and wait until they have ended.
 
     Raises
@@ -176,38 +175,38 @@ def end_jobs(record: Record) -> None:
     LaunchError
         If the scheduler does not cancel the jobs, or does not confirm their end.
     """
-    _cancel_jobs(record)
-    _await_jobs(record)
+    _cancel_jobs(job)
+    _await_jobs(job)
 
 
-def _cancel_jobs(record: Record) -> None:
+def _cancel_jobs(job: ClusterJob) -> None:
     deadline = time.monotonic() + command.submit_timeout()
-    if jobs.is_being_submitted(record):
+    if job.is_being_submitted():
         command.say("waiting for the command that submits a job of the cluster")
-    while jobs.is_being_submitted(record):
+    while job.is_being_submitted():
         if time.monotonic() > deadline:
             raise SchedulerTimeout(
-                f"cluster {record.name!r}: the command that submits its job has not ended yet.",
+                f"cluster {job.record.name!r}: the command that submits its job has not ended yet.",
                 hint="Stop the cluster again when the scheduler answers.",
             )
         time.sleep(_POLL_INTERVAL_S)
-    jobs.cancel(record)
+    job.cancel()
 
 
-def _await_jobs(record: Record) -> None:
-    if left := jobs.wait_finished(record, _CANCEL_TIMEOUT_S):
+def _await_jobs(job: ClusterJob) -> None:
+    if left := job.wait_finished(_CANCEL_TIMEOUT_S):
         raise HeadUnreachable(
-            f"cluster {record.name!r}: its jobs {', '.join(left)} were cancelled, but have not ended after "
+            f"cluster {job.record.name!r}: its jobs {', '.join(left)} were cancelled, but have not ended after "
             f"{_CANCEL_TIMEOUT_S:.0f} s. The scheduler or a node of the jobs may be down.",
             hint=("Check again with ", Command("list"), "."),
         )
 
 
-def tidy(record: Record) -> None:
+def _tidy(job: ClusterJob) -> None:
     """Remove the files of a cluster that has ended, and note how it has ended if its head could not."""
     with contextlib.suppress(OSError):
-        if owns_lease(record):
-            registry.note_end(record)
-        registry.remove(record)
-    if record.process.is_local:
-        node_dirs.remove(record.id)
+        if job.folder.owns_lease():
+            job.note_end()
+        job.folder.remove()
+    if job.record.process.is_local:
+        node_dirs.remove(job.record.id)

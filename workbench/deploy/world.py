@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from workbench.deploy import logs
+from workbench.deploy.folder import ClusterFolder
 from workbench.deploy.record import Record
 from workbench.launch.mpi_library import MPI
 
@@ -18,6 +19,8 @@ class MPIWorld(abc.ABC):
 
     def __init__(self, record: Record, mpi: MPI, index: int, ranks: int) -> None:
         self.record, self.mpi, self.index, self.ranks = record, mpi, index, ranks
+        self.folder = ClusterFolder.of(record)
+        """The folder of the cluster."""
         self.starts = 0
         self.present: dict[int, dict[str, Any]] = {}
         """Facts of each registered rank, by rank."""
@@ -49,7 +52,7 @@ class MPIWorld(abc.ABC):
     @property
     def log(self) -> Path:
         """File with the output of ``mpiexec`` and of ranks that failed while starting."""
-        return logs.of_world(self.record, self.index)
+        return logs.of_world(self.folder.logs, self.index)
 
     @abc.abstractmethod
     async def start(self, timeout: float, address: str) -> None:

@@ -16,9 +16,10 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 from workbench import config
-from workbench.deploy import certificates, ended, registry
+from workbench.deploy import certificates, ended
+from workbench.deploy.folder import ClusterFolder
 from workbench.deploy.job_spec import template_modules
-from workbench.deploy.record import Record, owns_lease
+from workbench.deploy.record import Record
 from workbench.deploy.registry import await_record
 from workbench.errors import StartError, WorkbenchError
 from workbench.fork.become import append_directory
@@ -68,7 +69,7 @@ def main() -> int:
                 # The mark lets the next job on this node remove the files of a killed one.
                 node_dirs.acquire_node(record.id, "world-0")
             address = network.address(record.interface, peers=peers() if record.spread else None)
-            registry.write(record)
+            ClusterFolder.of(record).write(record)
             mpi = mpi_library.mpiexec_of(library.result(), record.mpi)
             record = record.replace(mpi=str(mpi))
             if record.template:
@@ -123,9 +124,10 @@ def _refuse(record: Record) -> int:
     if record.address is None:
         return _fail(record, StartError(message))  # a client may wait for the start
     logging.getLogger("workbench.head").error(message)
-    ended.note(record, ended.FAILED, message)
+    folder = ClusterFolder.of(record)
+    folder.note(record, ended.FAILED, message)
     # The killed head of the first run could not remove the record.
-    registry.remove(record)
+    folder.remove()
     return 1
 
 
@@ -133,11 +135,12 @@ def _fail(record: Record, error: WorkbenchError | OSError) -> int:
     # The fields have the hint, which is worded where the record is shown.
     message, failure = (error.message, error.fields()) if isinstance(error, WorkbenchError) else (str(error), {})
     logging.getLogger("workbench.head").error(error, exc_info=None if failure else error)
+    folder = ClusterFolder.of(record)
     with contextlib.suppress(OSError):  # most likely the disk is full
-        registry.update(record.replace(state="failed", message=message, failure=failure))
+        folder.update(record.replace(state="failed", message=message, failure=failure))
     with contextlib.suppress(OSError):
-        if owns_lease(record):  # else the folder is that of another cluster
-            certificates.remove(record.folder)
+        if folder.owns_lease():  # else the folder is that of another cluster
+            certificates.remove(folder.path)
     return 1
 
 

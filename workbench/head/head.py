@@ -20,8 +20,9 @@ from workbench.collective.broadcast_head import Broadcasts
 from workbench.collective.head import SpmdCalls
 from workbench.collective.queue import CallQueue
 from workbench.config import __version__
-from workbench.deploy import certificates, ended, jobs, registry
-from workbench.deploy.record import Record, World, wait_until_lost
+from workbench.deploy import certificates, ended
+from workbench.deploy.job import ClusterJob
+from workbench.deploy.record import Record, World
 from workbench.errors import LaunchError, StartError, WorkbenchError
 from workbench.gpu import devices
 from workbench.head.pauses import Pauses
@@ -82,14 +83,14 @@ class Head:
         *,
         times: dict[str, float] | None = None,
     ) -> None:
-        self.record = record
+        self.record, self.folder = record, world.folder
         self._times = times or {}
         self.scheduler = HeadScheduler(
             http_socket=node_dirs.sockets(record.id) / "head.sock",
             local_directory=node_dirs.spill(record.id),
             host=address,
-            security=certificates.security(record.folder),
-            logs=record.logs,
+            security=certificates.security(world.folder.path),
+            logs=world.folder.logs,
         )
         self._changed = asyncio.Event()
         self._saving = threading.Lock()
@@ -123,7 +124,7 @@ class Head:
     async def run(self) -> int:
         """Serve until the cluster ends; return the exit code of the process."""
         loop = asyncio.get_running_loop()
-        cause = ", as when its job is cancelled or deleted" if jobs.is_batch(self.record) else ""
+        cause = ", as when its job is cancelled or deleted" if self._job().batch else ""
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             loop.add_signal_handler(number, self._on_signal, f"{number.name} was received{cause}")
         # Slurm's --signal announces the end.
@@ -156,14 +157,14 @@ class Head:
 
     def _on_signal(self, reason: str) -> None:
         if not self._end.done():
-            self._signaled = jobs.is_batch(self.record)
+            self._signaled = self._job().batch
             self.end(reason)
 
     async def _scheduler_reason(self, reason: str) -> str:
         """Return the scheduler's reason for the end of the job after a signal; `reason` if it reports none soon."""
         with contextlib.suppress(OSError):  # TimeoutError is one
             async with asyncio.timeout(_REASON_TIMEOUT):
-                if known := await asyncio.to_thread(jobs.end_reason, self.record):
+                if known := await asyncio.to_thread(self._job().end_reason):
                     return f"its scheduler has ended job {self.record.job}: {known}"
         return reason
 
@@ -250,7 +251,7 @@ class Head:
             return None
         error = self._end.exception()
         reason = error.message if isinstance(error, WorkbenchError) else self._end.result()[1]
-        return ended.lost(self.record, reason)
+        return self.folder.lost(reason)
 
     # -- requests of clients -----------------------------------------------------------------------------------
 
@@ -275,6 +276,9 @@ class Head:
         self.end(reason, ended.STOPPED)
 
     # -- background tasks --------------------------------------------------------------------------------------
+
+    def _job(self) -> ClusterJob:
+        return ClusterJob(self.record, self.folder)
 
     def _start(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.ensure_future(coroutine)
@@ -316,13 +320,13 @@ class Head:
         await asyncio.sleep(_FETCH_TIME)
 
     async def _watch_lease(self) -> None:
-        await wait_until_lost(self.record)
+        await self.folder.wait_until_lost()
         self.end("its record was removed or belongs to another cluster", ended.STOPPED)
 
     async def _watch_note(self) -> None:
         # A `stop` notes the end before the end, and may be killed between: the note would be the reason of a later end.
         while True:
-            await self._on_disk(functools.partial(ended.withdraw, self.record, age=_NOTE_AGE))
+            await self._on_disk(functools.partial(self.folder.withdraw_note, age=_NOTE_AGE))
             await asyncio.sleep(_NOTE_INTERVAL)
 
     async def _watch_orphans(self) -> None:
@@ -364,13 +368,13 @@ class Head:
             await asyncio.to_thread(self._save)
             if not self._has_room:
                 self._has_room = True
-                self._report(f"{self.record.folder} has room again", kind="disk")
+                self._report(f"{self.folder.path} has room again", kind="disk")
         except OSError as error:
             self._changed.set()  # try again; the lease shows whether the folder was removed
             if error.errno in output.FULL and self._has_room:
                 self._has_room = False
                 self._report(
-                    f"{self.record.folder} has no room ({error.strerror}): the cluster continues, but its record and "
+                    f"{self.folder.path} has no room ({error.strerror}): the cluster continues, but its record and "
                     "its logs are not up to date until you free some space",
                     kind="disk",
                 )
@@ -378,7 +382,7 @@ class Head:
     def _save(self) -> None:
         # One thread writes at a time, and always the newest record, so that a late thread restores no older one.
         with self._saving:
-            registry.update(self.record)
+            self.folder.update(self.record)
 
     def _joined(self, world: int, rank: int, facts: dict[str, Any]) -> None:
         self.worlds.joined(world, rank, facts)
@@ -435,11 +439,11 @@ class Head:
     # -- end ---------------------------------------------------------------------------------------------------
 
     async def _close(self, kind: str, reason: str, hint: Hint = ()) -> int:
-        note = functools.partial(ended.note, self.record, kind, reason, hint=hint)
+        note = functools.partial(self.folder.note, self.record, kind, reason, hint=hint)
         await self._on_disk(note)
         logger.info("ending the cluster: %s", reason)
         self._notify(f"the cluster ends: {reason}", "end")
-        ending = ended.lost(self.record, reason)
+        ending = self.folder.lost(reason)
         self.scheduler.reject_new_work(ending)
         self.scheduler.fail_unfinished(ending)
         for task in self._tasks:
@@ -461,10 +465,10 @@ class Head:
             return 1
         if failed:
             # The record stays for clients that wait for the start; the key does not.
-            await self._on_disk(certificates.remove, self.record.folder)
+            await self._on_disk(certificates.remove, self.folder.path)
             await self._on_disk(self._save)  # a full disk has room now
         else:
-            await self._on_disk(registry.remove, self.record)
+            await self._on_disk(self.folder.remove)
         await self._on_disk(note)
         return 1 if failed else 0
 
@@ -478,8 +482,8 @@ class Head:
     def _ends_other_jobs(self) -> bool:
         """Cancel the jobs of later worlds, if any; return False if the scheduler does not accept that."""
         try:
-            if jobs.is_batch(self.record):
-                jobs.cancel(self.record, later=True)
+            if (job := self._job()).batch:
+                job.cancel(later=True)
         except LaunchError:
             # The record stays, so that the next process that reads it cancels the jobs.
             logger.exception("jobs of this cluster may remain in their queue")

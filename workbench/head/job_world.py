@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from workbench import config
-from workbench.deploy import jobs
+from workbench.deploy.job import PUBLISHED_S, ClusterJob, describe
 from workbench.deploy.job_spec import world_job_spec
-from workbench.deploy.jobs import describe
 from workbench.deploy.record import Record
 from workbench.deploy.world import MPIWorld
 from workbench.errors import LaunchError, StartError
@@ -82,8 +81,8 @@ class JobWorld(MPIWorld):
             self.waiting = ""
 
     async def _submit(self, start: int, no_rank_left: asyncio.Event) -> _Job:
-        spec = await asyncio.to_thread(world_job_spec, self.record, self.index, self.ranks, start)
-        receipt = self.record.folder / f"world-{self.index}-{start}.job"
+        spec = await asyncio.to_thread(world_job_spec, self.record, self.folder, self.index, self.ranks, start)
+        receipt = self.folder.path / f"world-{self.index}-{start}.job"
         job = await asyncio.to_thread(self._launcher.submit, spec)
         return _Job(job, receipt, str(spec.log), no_rank_left, time.monotonic())
 
@@ -113,7 +112,7 @@ class JobWorld(MPIWorld):
 
     def _ask(self, job: _Job) -> JobStatus:
         status = self._launcher.statuses([job.id])[job.id]
-        if status.unknown_to_scheduler and time.monotonic() < job.submitted + jobs.PUBLISHED_S:
+        if status.unknown_to_scheduler and time.monotonic() < job.submitted + PUBLISHED_S:
             return UNKNOWN
         if status.finished:
             # The id is not needed any more. An error of the disk must not stop the end of a cluster.
@@ -169,9 +168,9 @@ class JobWorld(MPIWorld):
 
     def _cancel_unconfirmed(self) -> bool:
         """Cancel jobs that have a receipt; return whether there is one. A file server that hangs holds the thread."""
-        if not any(self.record.folder.glob(f"world-{self.index}-*.job")):
+        if not any(self.folder.path.glob(f"world-{self.index}-*.job")):
             return False
-        jobs.cancel(self.record, world=self.index)
+        ClusterJob(self.record, self.folder).cancel(world=self.index)
         return True
 
     async def settle(self) -> None:

@@ -9,7 +9,7 @@ import os
 import signal
 import sys
 
-from workbench.deploy.record import Record, wait_until_lost
+from workbench.deploy.record import Record
 from workbench.deploy.registry import await_record
 from workbench.errors import WorkbenchError
 from workbench.head.world_process import WorldProcess
@@ -52,7 +52,7 @@ async def _keep(record: Record, world: WorldProcess) -> int:
         node_dirs.acquire_node(record.id, f"world-{world.index}")
     await world.start(record.ready_within, str(record.address))
     ended = asyncio.ensure_future(world.exited())
-    others = [asyncio.ensure_future(signaled.wait()), asyncio.ensure_future(wait_until_lost(record))]
+    others = [asyncio.ensure_future(signaled.wait()), asyncio.ensure_future(world.folder.wait_until_lost())]
     await asyncio.wait({ended, *others}, return_when=asyncio.FIRST_COMPLETED)
     for other in others:
         other.cancel()

@@ -39,6 +39,7 @@ class WorldProcess(MPIWorld):
         """Return the prefix that ties the world's ``mpiexec`` to this process, and its command line."""
         command = world_line(
             self.record,
+            self.folder,
             self.mpi,
             index=self.index,
             ranks=self.ranks,

@@ -31,8 +31,8 @@ from tornado.web import Application, RequestHandler
 from workbench.cancellation import run_to_end
 from workbench.deploy import registry
 from workbench.deploy.connection import HeadConnection
-from workbench.deploy.record import Record, owns_lease
-from workbench.deploy.start import ClusterStarter
+from workbench.deploy.folder import ClusterFolder
+from workbench.deploy.job import ClusterJob
 from workbench.errors import WorkbenchError
 from workbench.host import debug_log
 
@@ -73,8 +73,8 @@ class HeadPolls:
         while True:
             try:
                 # The answer of the head shows that the cluster runs; no query of a scheduler is necessary.
-                job = ClusterStarter(await asyncio.to_thread(registry.read, name), renamable=False, attached=True)
-                connection = HeadConnection(job)
+                record = await asyncio.to_thread(registry.read, name)
+                connection = HeadConnection(ClusterJob(record))
                 try:
                     await connection.open()
                     while True:
@@ -150,7 +150,7 @@ class Dashboards:
             record = await asyncio.to_thread(registry.read, name)
             async with pages_of(name, prefix, *paths.values()) as is_watched:
                 sockets.set_result({kind: str(path) for kind, path in paths.items()})
-                await self._await_end(record, is_watched)
+                await self._await_end(ClusterFolder.of(record), is_watched)
                 del self._sockets[key]  # the next request starts another one
         except Exception as error:
             if sockets.done():
@@ -161,20 +161,20 @@ class Dashboards:
             if self._sockets.get(key) is sockets:
                 del self._sockets[key]
 
-    async def _await_end(self, record: Record, is_watched: Callable[[], bool]) -> None:
+    async def _await_end(self, folder: ClusterFolder, is_watched: Callable[[], bool]) -> None:
         viewed, exists, watched = time.monotonic(), True, False
         # A viewer at the end of the cluster can use its dashboard for some more time.
         while (exists or watched) and time.monotonic() - viewed < self._idle:
             await asyncio.sleep(min(_LOOK, self._idle))
-            exists, watched = await _exists(record), is_watched()
+            exists, watched = await _exists(folder), is_watched()
             if exists and watched:
                 viewed = time.monotonic()
 
 
-async def _exists(record: Record) -> bool:
+async def _exists(folder: ClusterFolder) -> bool:
     try:
         async with asyncio.timeout(_GLANCE):
-            return await asyncio.to_thread(owns_lease, record)
+            return await asyncio.to_thread(folder.owns_lease)
     except OSError:
         return True  # a file server that does not answer is no evidence that the cluster has ended
 

@@ -96,7 +96,7 @@ class JobStatus:
     unknown_to_scheduler: bool = False
     """Whether the scheduler answers but does not know the job: the job cannot run, and how it ended is unknown.
 
-    A scheduler may not know a new job yet: see `workbench.deploy.jobs.is_new`.
+    A scheduler may not know a new job yet: see `workbench.deploy.job.is_new`.
     """
     hopeless: bool = False
     """Whether the job is queued, and the scheduler reports that the job can never start."""

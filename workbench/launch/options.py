@@ -34,6 +34,8 @@ GROUPS = {
 """The groups in which help and pages show the options."""
 # A larger number is a typing error.
 MAX_RANKS = 100_000
+# Bytes of a rank without data, for Python, Dask and MPI.
+_RANK_MEMORY = 50_000_000
 
 _T = TypeVar("_T")
 Check = Callable[[str, Any], Any]
@@ -55,6 +57,29 @@ def count(option: str, given: Any) -> int:
         allowed = f"a whole number from 1 to {MAX_RANKS}, e.g. {named(option)}=4"
         raise InvalidRequest(option=option, given=given, allowed=allowed)
     return number
+
+
+def rank_count(given: Any, *, here: bool = True) -> int:
+    """Return a valid number of ranks.
+
+    Raises
+    ------
+    InvalidRequest
+        If `given` is not a whole number from 1, or with `here` if this host has not enough memory.
+    """
+    from distributed.system import MEMORY_LIMIT
+
+    ranks = count("ranks", given)
+    if here and ranks * _RANK_MEMORY > MEMORY_LIMIT:
+        raise InvalidRequest(
+            f"ranks {ranks} is not valid: each rank needs about {_RANK_MEMORY / 1e6:.0f} MB without data, and this "
+            f"host has {MEMORY_LIMIT / 1e9:.1f} GB.",
+            option="ranks",
+            given=ranks,
+            allowed=f"up to {MEMORY_LIMIT // _RANK_MEMORY}",
+            hint=f"Choose at most {MEMORY_LIMIT // _RANK_MEMORY}.",
+        )
+    return ranks
 
 
 def text(option: str, given: Any) -> str:

@@ -20,7 +20,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from workbench.deploy.record import owns_lease
+from workbench.deploy.folder import ClusterFolder
 from workbench.deploy.stop import stop
 from workbench.errors import WorkbenchError
 from workbench.hints import Command
@@ -213,7 +213,7 @@ def _end(started: dict[str, Any]) -> None:
 
 def _stop(cluster: MPICluster) -> None:
     cluster.close()
-    if owns_lease(cluster.record):
+    if ClusterFolder.of(cluster.record).owns_lease():
         stop(cluster.record)
 
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def _demo(at: Place, ranks: str | None, mpi: str | None) -> DemoResult:
-    from workbench.deploy.request import rank_count
+    from workbench.launch.options import rank_count
     from workbench.ml.demo import run
 
     given = {} if ranks is None else {"ranks": rank_count(ranks)}

@@ -21,6 +21,7 @@ from typing import NoReturn
 
 from workbench import comm
 from workbench.deploy import logs
+from workbench.deploy.folder import ClusterFolder
 from workbench.deploy.record import Record
 from workbench.deploy.registry import await_record
 from workbench.errors import WorkbenchError
@@ -119,7 +120,7 @@ def _abort(error: BaseException, stderr_fd: int, record: Record, index: int, dae
     sys.stderr.write(lines)
     try:
         # mpiexec may end before it has forwarded the output.
-        os.write(os.open(logs.of_world(record, index), os.O_WRONLY | os.O_APPEND), reason)
+        os.write(os.open(logs.of_world(ClusterFolder.of(record).logs, index), os.O_WRONLY | os.O_APPEND), reason)
     except OSError:
         with contextlib.suppress(OSError):
             os.write(stderr_fd, reason)

@@ -30,6 +30,7 @@ from workbench.collective.rank import SpmdCalls
 from workbench.collective.serialize import dask_raises_exceptions_only
 from workbench.comm.unix_http import UnixHTTP
 from workbench.deploy import certificates
+from workbench.deploy.folder import ClusterFolder
 from workbench.deploy.record import Record
 from workbench.errors import LaunchError
 from workbench.gpu.devices import is_gpu_aware, visible_gpus
@@ -181,7 +182,7 @@ async def serve(
     memory = record.memory or allocation.memory_of_rank(record.threads) or node_memory // context.node_ranks
     check_memory(record.memory)
     comm.configure_memory(memory)
-    security = certificates.security(record.folder)
+    security = certificates.security(ClusterFolder.of(record).path)
     dask.config.set(config.quiet_dask())
     comm.guard()
     dask_raises_exceptions_only()

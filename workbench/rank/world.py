@@ -30,7 +30,8 @@ import cloudpickle
 from workbench import comm
 from workbench.collective import process_state
 from workbench.deploy import logs, registry
-from workbench.deploy.record import RECORD, Record
+from workbench.deploy.folder import RECORD, ClusterFolder
+from workbench.deploy.record import Record
 from workbench.errors import ClusterNotFound, InvalidRequest, LaunchError
 from workbench.gpu import visible
 from workbench.hints import Command
@@ -74,7 +75,7 @@ def live(record: Record, index: int, ranks: int, timeout: float, times: dict[str
     _ignore_finalize()
     _send_by_value()
     _refuse_input()
-    _log_to(logs.of_rank(record.logs, worker.worker_name(context.world, context.rank)))
+    _log_to(logs.of_rank(ClusterFolder.of(record).logs, worker.worker_name(context.world, context.rank)))
     description = f"rank {context.rank} of {context.size}, {context.library}, MPI_THREAD_{context.threads.upper()}"
     print(description, flush=True)  # noqa: T201  (this is the rank's log)
     read = functools.partial(address_and_name, record, deadline)
@@ -145,7 +146,7 @@ def address_and_name(record: Record, deadline: float) -> str:
         if address is None and time.monotonic() > deadline:
             raise TimeoutError(
                 "the launcher of the ranks does not forward its standard input to rank 0, and "
-                f"{record.folder / RECORD} has no address of the scheduler yet. See head.log."
+                f"{ClusterFolder.of(record).path / RECORD} has no address of the scheduler yet. See head.log."
             )
         time.sleep(0 if address else 0.05)
     return f"{address} {secrets.token_hex(16)}"

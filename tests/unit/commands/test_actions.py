@@ -16,11 +16,12 @@ from support.raised import raises
 
 from workbench.commands import actions
 from workbench.commands import format as commands_format
-from workbench.deploy import registry
+from workbench.deploy import certificates, registry
 from workbench.deploy import stop as deploy_stop
 from workbench.deploy.connection import HeadConnection
+from workbench.deploy.folder import RECORD, ClusterFolder, clusters_folder
 from workbench.deploy.record import Record, World
-from workbench.errors import ClusterNotFound, HeadUnreachable, InvalidRequest, StartError
+from workbench.errors import ClusterNotFound, HeadUnreachable, InvalidRequest
 from workbench.hints import TERMINAL
 from workbench.host.processes import ProcessId
 from workbench.launch import pbs
@@ -62,23 +63,23 @@ def test_the_status_counts_the_ranks_of_all_worlds():
 @pytest.mark.parametrize("state", ["degraded", "restarting", "starting"])
 def test_a_head_that_could_not_write_its_record_is_asked_for_its_state_once(monkeypatch, state):
     record = running("a", message="world 0 is ready", address="tls://127.0.0.1:1")
+    certificates.make(ClusterFolder.of(record).path, record.name)
     now = record.replace(state=state)
-    opened = mock.create_autospec(HeadConnection.open)
-    opened.side_effect = lambda connection: connection._job.update(now)  # as with the answer of the head
-    monkeypatch.setattr(HeadConnection, "open", opened)
+    called = mock.create_autospec(HeadConnection.call, return_value=dataclasses.asdict(now))
+    monkeypatch.setattr(HeadConnection, "call", called)
     assert actions.status(record).state == "ready"
-    opened.assert_not_called()
+    called.assert_not_called()
 
-    (record.folder / registry.RECORD).chmod(0o1600)
+    (ClusterFolder.of(record).path / RECORD).chmod(0o1600)
     old = registry.read("a")
     assert actions.status(old).state == state
-    opened.assert_awaited_once()
-    for error in (HeadUnreachable("no answer."), TimeoutError(), StartError("failed.")):
-        opened.side_effect = error
+    called.assert_awaited_once()
+    for error in (HeadUnreachable("no answer."), TimeoutError()):
+        called.side_effect = error
         assert re.match(r"world 0 is ready; this was the state at .*, and its head", actions.status(old).message)
-    opened.reset_mock()
+    called.reset_mock()
     actions.status(old.replace(address=None))
-    opened.assert_not_called()
+    called.assert_not_called()
 
 
 def test_a_job_on_several_nodes_is_not_told_to_be_on_one():
@@ -107,9 +108,9 @@ def test_what_is_told_can_be_written_as_json():
 def test_the_list_cleans_what_has_ended_and_shows_what_is_broken():
     running("good")
     running("damaged")
-    (registry.clusters_folder() / "damaged" / registry.RECORD).write_text("{")
+    (clusters_folder() / "damaged" / RECORD).write_text("{")
     running("ended")
-    registry.write(registry.read("ended").replace(process=GONE))
+    ClusterFolder.of(registry.read("ended")).write(registry.read("ended").replace(process=GONE))
 
     listing = actions.listing()
 
@@ -136,7 +137,7 @@ def test_a_list_asks_a_scheduler_once_for_all_jobs_and_does_not_wait_long_for_it
     for number in range(4):
         record = Record(name=f"a{number}", ranks=2, scheduler="pbs", process=elsewhere)
         registry.create(record)
-        (record.folder / "job.job").write_text(f"{number}.pbshead\n")
+        (ClusterFolder.of(record).path / "job.job").write_text(f"{number}.pbshead\n")
     assert pbs._flavor() is Flavor.PRO  # it is remembered
     begin = time.monotonic()
 
@@ -188,7 +189,7 @@ def test_without_any_cluster_it_is_told_how_to_start_one():
 
 def test_a_cluster_in_use_is_not_taken_for_a_later_one_of_its_name():
     used = running("a")
-    registry.remove(used)
+    ClusterFolder.of(used).remove()
     later = running("a")
 
     with pytest.raises(ClusterNotFound, match=r"'a' in use has ended, and another cluster now has its name"):
@@ -198,17 +199,19 @@ def test_a_cluster_in_use_is_not_taken_for_a_later_one_of_its_name():
 
 def test_a_cluster_that_has_ended_is_told_with_its_logs():
     record = running("a")
-    registry.remove(record)
+    ClusterFolder.of(record).remove()
 
-    with pytest.raises(ClusterNotFound, match=f"^cluster 'a' has ended. Its logs are in {record.logs}. Start"):
+    with pytest.raises(
+        ClusterNotFound, match=f"^cluster 'a' has ended. Its logs are in {ClusterFolder.of(record).logs}. Start"
+    ):
         actions.choose("a")
 
 
 def test_logs_are_there_after_the_end():
     record = running("a")
-    (record.logs / "head.log").write_text("it was started\n")
-    (record.logs / "rank-1.log").write_text("hello from rank 1\n")
-    registry.remove(record)
+    (ClusterFolder.of(record).logs / "head.log").write_text("it was started\n")
+    (ClusterFolder.of(record).logs / "rank-1.log").write_text("hello from rank 1\n")
+    ClusterFolder.of(record).remove()
 
     assert actions.logs("a", "1") == "hello from rank 1\n"
     assert actions.logs(None, "1", record) == "hello from rank 1\n"
@@ -224,7 +227,7 @@ def test_everything_is_either_all_or_a_name():
 
 def test_stopping_all_tells_which_records_it_could_not_use():
     running("damaged")
-    (registry.clusters_folder() / "damaged" / registry.RECORD).write_text("{")
+    (clusters_folder() / "damaged" / RECORD).write_text("{")
 
     stopped = actions.stop(actions.targets(None, everything=True))
 

@@ -11,6 +11,8 @@ from support.shell import ipython
 
 from workbench.commands import actions
 from workbench.deploy import registry
+from workbench.deploy.folder import ClusterFolder, clusters_folder
+from workbench.deploy.record import Record
 
 
 @pytest.fixture(scope="module")
@@ -68,16 +70,16 @@ def test_bad_input_is_a_usage_error_of_one_sentence_and_leaves_nothing(shell, li
 
 
 def test_a_record_that_others_can_read_is_refused_with_the_remedy(shell):
-    record = registry.Record(name="open", ranks=1)
+    record = Record(name="open", ranks=1)
     registry.create(record)
-    record.folder.chmod(0o755)
+    ClusterFolder.of(record).path.chmod(0o755)
 
     with pytest.raises(UsageError, match=r"is open to other users \(mode 755, allowed 700\).*chmod 700"):
         shell.run_line_magic("mpicluster", "attach open")
 
 
 def test_a_name_that_is_taken_is_told_with_what_can_be_done(shell):
-    registry.create(registry.Record(name="mine", ranks=1))
+    registry.create(Record(name="mine", ranks=1))
 
     with pytest.raises(
         UsageError,
@@ -148,14 +150,14 @@ def completions(shell, line):
     ],
 )
 def test_the_tab_key_completes_subcommands_options_values_and_clusters(shell, line, expected):
-    registry.create(registry.Record(name="alpha", ranks=1))
+    registry.create(Record(name="alpha", ranks=1))
 
     assert completions(shell, line) == expected
 
 
 def test_the_tab_key_shows_no_traceback_where_names_cannot_be_read(shell, capsys):
-    registry.create(registry.Record(name="alpha", ranks=1))
-    registry.clusters_folder().parent.chmod(0o777)
+    registry.create(Record(name="alpha", ranks=1))
+    clusters_folder().parent.chmod(0o777)
 
     assert "%mpicluster attach alpha" not in completions(shell, "%mpicluster attach al")
     assert capsys.readouterr().err == ""

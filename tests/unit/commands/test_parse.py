@@ -11,6 +11,7 @@ from workbench.commands.parse import complete, parse
 from workbench.commands.subcommand import ARGUMENT_GROUPS, SUBCOMMAND_GROUPS
 from workbench.commands.table import NOTEBOOK, TERMINAL, subcommands
 from workbench.deploy import registry
+from workbench.deploy.record import Record
 from workbench.errors import InvalidRequest
 from workbench.launch.options import GROUPS, options
 from workbench.text import split
@@ -208,7 +209,7 @@ def test_completion_offers_what_may_come_next(words, last, expected):
 def test_completion_offers_the_clusters_where_one_can_be_named(words, monkeypatch, tmp_path):
     monkeypatch.setenv("JUPYTER_DATA_DIR", str(tmp_path))
     for name in ("alpha", "beta"):
-        registry.create(registry.Record(name=name, ranks=1))
+        registry.create(Record(name=name, ranks=1))
 
     assert complete(words, "", NOTEBOOK) == ["alpha", "beta"]
     assert complete(words, "b", NOTEBOOK) == ["beta"]

@@ -12,6 +12,8 @@ from support.patience import DEADLINE
 
 from workbench import __version__, cli
 from workbench.deploy import registry
+from workbench.deploy.folder import RECORD, clusters_folder
+from workbench.deploy.record import Record
 from workbench.errors import from_fields
 from workbench.hints import TERMINAL
 
@@ -58,9 +60,9 @@ def test_bad_input_is_one_sentence_and_a_code_that_tells_whose_fault_it_is(capsy
 
 
 def test_a_record_that_cannot_be_used_is_listed_with_the_others(capsys):
-    registry.create(registry.Record(name="good", ranks=1))
-    registry.create(registry.Record(name="damaged", ranks=1))
-    (registry.clusters_folder() / "damaged" / registry.RECORD).write_text("[]")
+    registry.create(Record(name="good", ranks=1))
+    registry.create(Record(name="damaged", ranks=1))
+    (clusters_folder() / "damaged" / RECORD).write_text("[]")
 
     assert cli.main(["list", "--json"]) == 0
 

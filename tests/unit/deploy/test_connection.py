@@ -16,9 +16,10 @@ from support.patience import DEADLINE
 
 from workbench.deploy import connection, ended
 from workbench.deploy.connection import HeadConnection
+from workbench.deploy.folder import ClusterFolder
+from workbench.deploy.job import ClusterJob
 from workbench.deploy.record import Record
 from workbench.deploy.ssh_tunnel import Tunnel
-from workbench.deploy.start import ClusterStarter
 from workbench.errors import HeadUnreachable
 from workbench.host.processes import ProcessId
 
@@ -55,8 +56,8 @@ def connect(its: Record, monkeypatch: Any, answers: int = 2) -> HeadConnection:
     monkeypatch.setattr(connection, "rpc", lambda *_, **__: head)
     nothing = SimpleNamespace(get_connection_args=lambda _: {})
     monkeypatch.setattr(connection.certificates, "security", lambda _: nothing)
-    job = ClusterStarter(its, renamable=False, attached=True)
-    monkeypatch.setattr(job, "look", lambda: its)
+    job = ClusterJob(its)
+    monkeypatch.setattr(job, "poll", lambda: its)
     return HeadConnection(job)
 
 
@@ -149,10 +150,10 @@ async def test_a_note_that_was_withdrawn_is_not_the_end_of_a_cluster_that_goes_o
     monkeypatch.setenv("JUPYTER_DATA_DIR", str(tmp_path))
     its = record(listening, state="ready")
     connected = connect(its, monkeypatch)
-    ended.note(its, ended.STOPPED, "the user has stopped it")
+    ClusterFolder.of(its).note(its, ended.STOPPED, "the user has stopped it")
     assert await connected.end_reason()
     assert "has ended" in str(connected.lost())
-    ended.withdraw(its)
+    ClusterFolder.of(its).withdraw_note()
     assert await connected.end_reason() is None
     assert "no longer connected" in str(connected.lost())
 

@@ -14,10 +14,12 @@ from workbench.commands import actions
 from workbench.commands import format as commands_format
 from workbench.commands.parse import parse
 from workbench.commands.table import NOTEBOOK, TERMINAL
-from workbench.deploy import ended, jobs, registry, stop
+from workbench.deploy import connection, ended, job, registry, stop
+from workbench.deploy.folder import ClusterFolder
+from workbench.deploy.job import ClusterJob
 from workbench.deploy.record import Record
-from workbench.deploy.start import ClusterStarter
-from workbench.errors import ClusterNotFound, LaunchError, RecordError, StartError
+from workbench.deploy.start import ClusterStart
+from workbench.errors import ClusterNotFound, HeadUnreachable, LaunchError, RecordError, StartError
 from workbench.hints import Command, Option
 from workbench.host.processes import ProcessId
 from workbench.launch.interface import JobState, JobStatus
@@ -47,21 +49,21 @@ def only() -> ended.EndReason:
 def test_the_first_who_knows_why_is_believed():
     record = cluster()
 
-    ended.note(record, ended.STOPPED, "the user has stopped it\nand more")
-    ended.note(record, ended.FAILED, "its head is gone")
+    ClusterFolder.of(record).note(record, ended.STOPPED, "the user has stopped it\nand more")
+    ClusterFolder.of(record).note(record, ended.FAILED, "its head is gone")
 
     its = only()
     assert (its.name, its.id, its.ranks, its.created) == ("a", record.id, 2, record.created)
     assert (its.state, its.reason) == (ended.STOPPED, "the user has stopped it")
-    assert its.logs_folder == record.logs
+    assert its.logs_folder == ClusterFolder.of(record).logs
     assert [stat.S_IMODE(path.stat().st_mode) for path in ended.folder().iterdir()] == [0o600]
 
 
 def test_a_name_can_have_ended_more_than_once():
     first = cluster()
-    ended.note(first, ended.FAILED, "one", time.time() - 5)
+    ClusterFolder.of(first).note(first, ended.FAILED, "one", time.time() - 5)
     second = cluster()
-    ended.note(second, ended.FAILED, "two")
+    ClusterFolder.of(second).note(second, ended.FAILED, "two")
 
     assert [(its.id, its.reason) for its in ended.known()] == [(second.id, "two"), (first.id, "one")]
     assert ended.last("a").reason == "two"
@@ -73,11 +75,11 @@ def test_an_end_is_forgotten_after_some_days_and_the_oldest_where_there_are_many
     monkeypatch.setattr(ended, "_MAX_FILES", 2)
 
     for age, record in zip((3600.0, 86400.0 * 8, 60.0), records[:3], strict=True):
-        ended.note(record, ended.ENDED, "idle", time.time() - age)
+        ClusterFolder.of(record).note(record, ended.ENDED, "idle", time.time() - age)
         os.utime(ended.folder() / f"{record.name}-{record.id[:8]}.json", (time.time() - age,) * 2)
 
     assert [its.name for its in ended.known()] == ["c2", "c0"]
-    ended.note(records[3], ended.ENDED, "idle")
+    ClusterFolder.of(records[3]).note(records[3], ended.ENDED, "idle")
     assert [its.name for its in ended.known()] == ["c3", "c2"]
     assert len(list(ended.folder().iterdir())) == 2
 
@@ -98,18 +100,20 @@ def test_an_end_is_forgotten_after_some_days_and_the_oldest_where_there_are_many
     ],
 )
 def test_what_cannot_be_read_is_left_out(change):
-    ended.note(cluster(), ended.FAILED, "why")
+    record = cluster()
+    ClusterFolder.of(record).note(record, ended.FAILED, "why")
     (path,) = ended.folder().iterdir()
     path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
     good = cluster("good", process=HERE)
-    ended.note(good, ended.ENDED, "idle")
+    ClusterFolder.of(good).note(good, ended.ENDED, "idle")
     (ended.folder() / "bad-00000000.json").write_text("{")
 
     assert [its.name for its in ended.known()] == ["good"]
 
 
 def test_a_hint_that_is_no_text_of_unicode_is_shown_with_its_escape():
-    ended.note(cluster(), ended.FAILED, "why")
+    record = cluster()
+    ClusterFolder.of(record).note(record, ended.FAILED, "why")
     (path,) = ended.folder().iterdir()
     path.write_text(json.dumps({**json.loads(path.read_text()), "hint": ["\ud800"]}))
     (end,) = ended.known()
@@ -117,7 +121,8 @@ def test_a_hint_that_is_no_text_of_unicode_is_shown_with_its_escape():
 
 
 def test_ends_in_a_folder_that_is_open_to_others_are_refused():
-    ended.note(cluster(), ended.FAILED, "why")
+    record = cluster()
+    ClusterFolder.of(record).note(record, ended.FAILED, "why")
     ended.folder().chmod(0o755)
 
     with pytest.raises(RecordError, match="ended is open to other users"):
@@ -126,7 +131,7 @@ def test_ends_in_a_folder_that_is_open_to_others_are_refused():
 
 def test_words_of_others_are_shown_as_text_and_not_as_orders_to_the_terminal():
     record = cluster()
-    ended.note(record, ended.FAILED, "\x1b[2J\udce9" + "x" * 3000)
+    ClusterFolder.of(record).note(record, ended.FAILED, "\x1b[2J\udce9" + "x" * 3000)
     registry.clean()
 
     assert only().reason.startswith("\\x1b[2J\\udce9xxx")
@@ -150,7 +155,7 @@ def test_a_cluster_ends_also_where_nothing_can_be_written():
 
     assert registry.clean() == ["a"]
     assert registry.names() == []
-    assert not record.folder.exists()
+    assert not ClusterFolder.of(record).path.exists()
 
 
 # who ended it
@@ -169,7 +174,7 @@ def test_a_head_that_is_killed_leaves_the_word_that_it_is_gone():
 def test_a_cluster_that_is_closed_after_its_head_was_killed_has_not_ended_by_its_user():
     record = cluster()
 
-    stop.tidy(record)
+    stop.remove(ClusterJob(record))
 
     assert (only().state, only().reason.endswith("was killed or crashed")) == (ended.FAILED, True)
     assert registry.names() == []
@@ -206,7 +211,7 @@ def test_a_start_whose_process_was_killed_says_so():
 )
 def test_what_the_scheduler_has_done_is_the_reason(monkeypatch, told, reason):
     record = cluster(scheduler="slurm", job="4711", process=ELSEWHERE)
-    monkeypatch.setattr(jobs, "cancel", lambda _: None)
+    monkeypatch.setattr(ClusterJob, "cancel", lambda _: None)
 
     registry.clean({record.id: told})
 
@@ -219,17 +224,21 @@ def test_what_the_scheduler_has_done_is_the_reason(monkeypatch, told, reason):
 def test_a_cluster_whose_job_was_deleted_says_so_at_the_first_look(monkeypatch):
     cluster(scheduler="slurm", job="4711", process=ELSEWHERE, state="submitted")
     deleted = JobStatus(JobState.CANCELLED, "by alice")
-    monkeypatch.setattr(jobs, "cancel", lambda _: None)
-    monkeypatch.setattr(jobs, "status", lambda _: deleted)
-    monkeypatch.setattr(jobs, "ask_all", lambda records: {record.id: deleted for record in records})
+    monkeypatch.setattr(ClusterJob, "cancel", lambda _: None)
+    monkeypatch.setattr(ClusterJob, "ask_status", lambda _: deleted)
+    monkeypatch.setattr(job, "ask_all", lambda jobs: {each.record.id: deleted for each in jobs})
 
     with pytest.raises(ClusterNotFound, match=r"has ended \(its job 4711 has ended: CANCELLED: by alice\)\. Its logs"):
         registry.running("a")
 
 
+def no_answer(*_, **__):
+    raise HeadUnreachable("no answer.")
+
+
 def test_a_stop_is_the_users_even_if_the_head_does_not_answer(monkeypatch):
     record = cluster()
-    monkeypatch.setattr(stop, "_ask", lambda _: False)
+    monkeypatch.setattr(connection, "ask_once", no_answer)
 
     stop.stop(record)
 
@@ -251,7 +260,7 @@ def test_a_start_that_fails_leaves_why(error, state, reason):
     record = cluster(state="submitted", process=HERE)
 
     with pytest.raises(type(error)):
-        ClusterStarter(record, renamable=False).abandon(error)
+        ClusterStart(record).abandon(error)
 
     assert (only().id, only().state) == (record.id, state)
     assert only().reason == reason
@@ -260,7 +269,7 @@ def test_a_start_that_fails_leaves_why(error, state, reason):
 
 def test_a_start_that_was_refused_before_it_was_anything_leaves_nothing():
     with pytest.raises(LaunchError):
-        ClusterStarter(Record(name="a", ranks=2), renamable=False).abandon(LaunchError("the name is taken"))
+        ClusterStart(Record(name="a", ranks=2)).abandon(LaunchError("the name is taken"))
 
     assert ended.known() == []
 
@@ -272,7 +281,7 @@ def test_the_list_shows_what_has_ended_only_on_request():
     cluster("training", state="failed", message="rank 1 died", created=time.time() - 7200)
     running = cluster("running", process=HERE)
     # The head has kept the reason, and the record is still there.
-    ended.note(running, ended.STOPPED, "the user has stopped it")
+    ClusterFolder.of(running).note(running, ended.STOPPED, "the user has stopped it")
 
     listing = actions.listing(everything=True)
 
@@ -307,7 +316,8 @@ def test_the_hint_of_a_start_that_has_failed_is_that_of_the_place(place, hint):
 
 
 def test_the_reason_of_an_end_that_an_earlier_version_has_kept_can_be_read():
-    ended.note(cluster(), ended.FAILED, NO_MPI.message, hint=NO_MPI.hint)
+    record = cluster()
+    ClusterFolder.of(record).note(record, ended.FAILED, NO_MPI.message, hint=NO_MPI.hint)
     (path,) = ended.folder().iterdir()
     values = json.loads(path.read_text())
     del values["hint"]
@@ -319,7 +329,7 @@ def test_the_reason_of_an_end_that_an_earlier_version_has_kept_can_be_read():
 def test_the_list_tells_that_logs_have_been_removed():
     record = cluster()
     registry.clean()
-    record.logs.rmdir()
+    ClusterFolder.of(record).logs.rmdir()
 
     (gone,) = actions.listing(everything=True).ended
 
@@ -333,13 +343,13 @@ def test_the_list_of_all_is_asked_for_alike_in_a_notebook_and_in_a_terminal(plac
 
 
 def test_a_note_that_is_written_while_a_head_looks_for_an_old_one_stays(monkeypatch):
-    record, read = cluster(), ended.of
+    record, read = cluster(), ended.read
 
-    def read_before_it_is_written(record):
-        found = read(record)
-        ended.note(record, ended.STOPPED, "the user has stopped it")
+    def read_before_it_is_written(path):
+        found = read(path)
+        ClusterFolder.of(record).note(record, ended.STOPPED, "the user has stopped it")
         return found
 
-    monkeypatch.setattr(ended, "of", read_before_it_is_written)
-    ended.withdraw(record, age=300)
-    assert ended.is_noted(record)
+    monkeypatch.setattr(ended, "read", read_before_it_is_written)
+    ClusterFolder.of(record).withdraw_note(age=300)
+    assert ClusterFolder.of(record).end_note.exists()

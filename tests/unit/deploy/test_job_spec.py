@@ -7,6 +7,7 @@ from itertools import pairwise
 
 import pytest
 
+from workbench.deploy.folder import ClusterFolder
 from workbench.deploy.job_spec import world_line
 from workbench.deploy.record import Record
 from workbench.launch.allocation import Allocation
@@ -25,8 +26,8 @@ def hosts(tmp_path, scheduler, ranks, slots, *, threads=1, before=0):
     around = Allocation(scheduler, "17", tuple(f"n{i + 1}" for i in range(len(slots))), slots)
     record = Record("job", ranks, scheduler=scheduler, spread=True, threads=threads)
     command = world_line(
-        record, MPICH, index=0, ranks=ranks, timeout=9.0, shared_memory=tmp_path, log=tmp_path, allocation=around,
-        before=before,
+        record, ClusterFolder.of(record), MPICH, index=0, ranks=ranks, timeout=9.0, shared_memory=tmp_path,
+        log=tmp_path, allocation=around, before=before,
     )  # fmt: skip
     return {option: value for option, value in pairwise(command.argv) if option in ("-n", "-ppn", "-hosts")}
 

@@ -8,11 +8,13 @@ import dask
 import pytest
 
 from workbench.commands import actions
-from workbench.deploy import ended, jobs, registry
+from workbench.deploy import connection, job, registry
 from workbench.deploy import stop as stop_module
+from workbench.deploy.folder import ClusterFolder
+from workbench.deploy.job import ClusterJob
 from workbench.deploy.record import Record, World
 from workbench.deploy.stop import stop
-from workbench.errors import ClusterExists, ClusterNotFound, LaunchError, SchedulerTimeout, from_fields
+from workbench.errors import ClusterExists, ClusterNotFound, HeadUnreachable, LaunchError, SchedulerTimeout, from_fields
 from workbench.host.processes import ProcessId
 from workbench.launch import command, slurm
 from workbench.launch.interface import JobState
@@ -88,12 +90,12 @@ def test_a_job_that_its_own_scheduler_does_not_know_is_gone(system):
 
 def test_a_job_that_its_own_scheduler_does_not_list_yet_is_kept_by_a_list_and_cancelled_by_a_stop(system):
     record = training(system=B, state="submitted", job=None)
-    (record.folder / "job.job").write_text("4711\n")
+    (ClusterFolder.of(record).path / "job.job").write_text("4711\n")
     system.answer("squeue", UNKNOWN_JOB)
 
     assert registry.clean() == []
     assert actions.status(record).state == "submitted"
-    jobs.cancel(record)
+    ClusterJob(record).cancel()
     assert "scancel" in system.called
 
 
@@ -102,9 +104,9 @@ def test_a_job_that_has_ended_is_believed_if_it_is_the_clusters(system, written)
     record = training(system=written)
     system.queue("COMPLETED", "training", "workbench:another:job")
     assert registry.clean() == []
-    assert jobs.status(record).state is JobState.UNKNOWN
+    assert ClusterJob(record).ask_status().state is JobState.UNKNOWN
     system.queue("COMPLETED", "training", f"workbench:{record.id}:job")
-    assert jobs.status(record).state is JobState.DONE
+    assert ClusterJob(record).ask_status().state is JobState.DONE
 
 
 @pytest.mark.parametrize("written", [A, B, ""])
@@ -112,27 +114,27 @@ def test_no_job_of_the_same_number_is_cancelled(system, written):
     record = training(system=written)
     system.queue("RUNNING", "other-work", "(null)")
 
-    assert jobs.alive(record) is None
+    assert ClusterJob(record).alive() is None
     with pytest.raises(LaunchError, match=r"Stop the cluster on that system, or remove "):
-        jobs.cancel(record)
+        ClusterJob(record).cancel()
     assert "scancel" not in system.called
 
 
 def test_a_job_of_the_cluster_is_cancelled_by_comment_or_where_the_site_changes_that_by_name(system):
     record = training(system=B)
     system.queue("RUNNING", "training", f"workbench:{record.id}:job")
-    jobs.cancel(record)
+    ClusterJob(record).cancel()
     for comment in ("(null)", "billed to physics"):
         system.queue("RUNNING", "training", comment)
-        jobs.cancel(record)
+        ClusterJob(record).cancel()
     assert system.called.count("scancel") == 3
 
 
 def test_a_running_job_of_an_earlier_version_is_believed_and_cancelled(system):
     record = training()
     system.queue("RUNNING", "training", f"workbench:{record.id}:job")
-    assert jobs.alive(record) is True
-    jobs.cancel(record)
+    assert ClusterJob(record).alive() is True
+    ClusterJob(record).cancel()
     assert "scancel" in system.called
 
 
@@ -140,7 +142,7 @@ def test_nothing_is_cancelled_while_nobody_tells_whose_it_is(system):
     record = training(system=B)
     system.answer("squeue", "exit 1")
     with pytest.raises(SchedulerTimeout, match="job 4711 is not cancelled, because the scheduler does not report"):
-        jobs.cancel(record)
+        ClusterJob(record).cancel()
     assert "scancel" not in system.called
 
 
@@ -160,11 +162,10 @@ def test_a_stop_names_the_jobs_that_a_silent_scheduler_does_not_confirm(system, 
     record = training(system=B, worlds=worlds)
     jobs_of_it = "job 4711 and job 4712" if worlds else "job 4711"
 
-    def end(ended):
-        registry.remove(ended)
-        return True
+    def end(job, *_, **__):
+        job.folder.remove()
 
-    monkeypatch.setattr(stop_module, "_ask", end)
+    monkeypatch.setattr(connection, "ask_once", end)
     with dask.config.set({"workbench.scheduler-timeout": "0.4 s"}):
         failed = actions.stop(actions.targets("training", everything=False)).failed[0].error
     program = "scontrol" if "scontrol" in silent else "squeue"
@@ -173,16 +174,16 @@ def test_a_stop_names_the_jobs_that_a_silent_scheduler_does_not_confirm(system, 
         f"({program} did not answer within 0.4 s)."
     )
     assert "remove" not in str(from_fields(failed))
-    assert record.logs.is_dir()
+    assert ClusterFolder.of(record).logs.is_dir()
 
 
 def test_who_waits_for_the_end_of_a_job_is_told_once(system, monkeypatch):
     record = training(system=B)
     system.queue("COMPLETING", "training", f"workbench:{record.id}:job")
-    monkeypatch.setattr(jobs, "_QUIET_S", 0.0)
+    monkeypatch.setattr(job, "_QUIET_S", 0.0)
     told: list[str] = []
     with command.answering_soon(told.append):
-        assert jobs.wait_finished(record, 0.5) == ["4711"]
+        assert ClusterJob(record).wait_finished(0.5) == ["4711"]
     assert told == ["waiting for the end of job 4711, which the scheduler still shows"]
 
 
@@ -190,9 +191,9 @@ def test_a_head_that_keeps_its_record_for_a_silent_scheduler_has_ended_when_its_
     with socket.create_server(("127.0.0.1", 0)) as closed:
         port = closed.getsockname()[1]
     record = training(system=B, address=f"tls://127.0.0.1:{port}")
-    (record.folder / "world-1-1.job").touch()
+    (ClusterFolder.of(record).path / "world-1-1.job").touch()
     system.answer("squeue", "exec sleep 600")
-    monkeypatch.setattr(stop_module, "_ask", lambda _: True)
+    monkeypatch.setattr(connection, "ask_once", lambda *_, **__: None)
     with dask.config.set({"workbench.scheduler-timeout": "0.4 s"}):
         failed = actions.stop(actions.targets("training", everything=False)).failed[0].error
     assert failed["message"].startswith("the ranks have ended, but the end of job 4711 is not confirmed, because the ")
@@ -243,9 +244,9 @@ def test_a_stop_keeps_the_record_of_a_queued_job_while_the_scheduler_is_silent(s
 
 def test_the_end_of_a_head_without_later_jobs_does_not_wait_for_the_scheduler(system):
     record = training(system=B)
-    (record.folder / "job.job").write_text("4711\n")
+    (ClusterFolder.of(record).path / "job.job").write_text("4711\n")
     system.answer("scontrol", "exit 1")
-    jobs.cancel(record, later=True)
+    ClusterJob(record).cancel(later=True)
     assert not (system.folder / "called").exists()
 
 
@@ -286,11 +287,11 @@ def test_the_scheduler_is_asked_which_it_is_once_and_not_by_those_who_poll(syste
     record = training(system=B)
     system.queue("RUNNING", "training", f"workbench:{record.id}:job")
     for _ in range(3):
-        assert jobs.status(record).state is JobState.RUNNING
+        assert ClusterJob(record).ask_status().state is JobState.RUNNING
     assert system.called == ["squeue"] * 3
     system.answer("squeue", UNKNOWN_JOB)
     for _ in range(3):
-        assert jobs.status(record).finished
+        assert ClusterJob(record).ask_status().finished
     assert system.called.count("scontrol") == 1
 
 
@@ -298,8 +299,14 @@ def test_a_stop_that_waits_for_the_record_of_the_head_asks_the_scheduler_once_pe
     record = training(system=B, state="submitted")
     system.queue("RUNNING", "training", f"workbench:{record.id}:job")
     monkeypatch.setattr(stop_module, "_STOP_TIMEOUT_S", 0.5)
-    assert stop_module._wait_for_head(record) == record
+    job = ClusterJob(record)
+    stop_module._wait_for_head(job)
+    assert job.record == record
     assert system.called == ["squeue"]
+
+
+def no_answer(*_, **__):
+    raise HeadUnreachable("no answer.")
 
 
 def test_half_an_answer_about_the_scheduler_is_no_answer(system):
@@ -330,19 +337,19 @@ def test_status_and_list_do_not_show_a_suspended_job_as_ready(system, process):
 def test_the_cause_of_the_end_of_a_job_is_the_one_that_slurm_has_written_to_its_output(system, cause, reason):
     record = training(system=B, job="4711")
     system.queue("COMPLETING", "training", f"workbench:{record.id}:job")
-    (record.logs / "head.log").write_text(
+    (ClusterFolder.of(record).logs / "head.log").write_text(
         "slurmstepd: error: *** JOB 47 ON n1 CANCELLED AT 2026-11-27T15:24:20 DUE TO TIME LIMIT ***\n"
         f"slurmstepd-n1: error: *** JOB 4711 ON n1 CANCELLED AT 2026-11-27T15:24:21{cause} ***\n"
     )
-    assert jobs.end_reason(record) == reason
+    assert ClusterJob(record).end_reason() == reason
 
 
 def test_without_a_message_in_its_output_the_scheduler_is_asked_why_a_job_ends(system):
     record = training(system=B, job="4711")
     system.queue("PREEMPTED", "training", f"workbench:{record.id}:job")
-    assert jobs.end_reason(record) == "ended for a job of higher priority"
+    assert ClusterJob(record).end_reason() == "ended for a job of higher priority"
     system.queue("RUNNING", "training", f"workbench:{record.id}:job")
-    assert jobs.end_reason(record) == ""
+    assert ClusterJob(record).end_reason() == ""
 
 
 def _is_slow(system, name, seconds=0.2):
@@ -380,7 +387,7 @@ def test_a_stop_that_cannot_cancel_leaves_no_note_that_the_cluster_has_ended(sys
     record = training(system=B)
     system.queue("RUNNING", "training", f"workbench:{record.id}:job")
     system.answer("scancel", "echo 'scancel: error: Kill job error on job id 4711: Access denied' >&2; exit 1")
-    monkeypatch.setattr(stop_module, "_ask", lambda _: False)
+    monkeypatch.setattr(connection, "ask_once", no_answer)
     with pytest.raises(LaunchError, match="does not cancel job 4711"):
         stop(record)
-    assert ended.of(record) is None
+    assert ClusterFolder.of(record).end() is None

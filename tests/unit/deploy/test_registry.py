@@ -26,9 +26,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.processes import DEADLINE, until
 
-from workbench.deploy import display, registry
+from workbench.deploy import display, folder, registry
 from workbench.deploy import ended as ended_because
-from workbench.deploy.record import SCHEMA, Record, World
+from workbench.deploy.folder import RECORD, ClusterFolder, clusters_folder, logs_folder
+from workbench.deploy.record import DAMAGED, SCHEMA, Record, World, parse
 from workbench.deploy.registry import await_record
 from workbench.errors import ClusterExists, ClusterNotFound, InvalidRequest, RecordError
 from workbench.host.processes import ProcessId
@@ -80,7 +81,7 @@ def cluster(name="a", **fields):
 
 def put(record, content):
     """Damage a record: write something into its file."""
-    (record.folder / registry.RECORD).write_bytes(content if isinstance(content, bytes) else content.encode())
+    (ClusterFolder.of(record).path / RECORD).write_bytes(content if isinstance(content, bytes) else content.encode())
 
 
 def changed(record, **fields):
@@ -138,7 +139,7 @@ def test_no_name_leads_out_of_the_registry(name):
         registry.check_name(name)
     except InvalidRequest:
         return
-    assert (registry.clusters_folder() / name).resolve().parent == registry.clusters_folder().resolve()
+    assert (clusters_folder() / name).resolve().parent == clusters_folder().resolve()
 
 
 def test_a_free_name_is_the_first_that_no_cluster_has():
@@ -177,16 +178,18 @@ def test_folders_and_record_are_private_whatever_the_umask(tmp_path, monkeypatch
         record = cluster()
     finally:
         os.umask(before)
-    folders = [*record.folder.relative_to(tmp_path).parents][:-1]
+    folders = [*ClusterFolder.of(record).path.relative_to(tmp_path).parents][:-1]
     assert [mode(tmp_path / folder) for folder in folders] == [0o700] * 4
-    assert [mode(folder) for folder in (registry.logs_folder(), record.folder, record.logs)] == [0o700] * 3
-    assert mode(record.folder / registry.RECORD) == 0o600
+    assert [
+        mode(folder) for folder in (logs_folder(), ClusterFolder.of(record).path, ClusterFolder.of(record).logs)
+    ] == [0o700] * 3
+    assert mode(ClusterFolder.of(record).path / RECORD) == 0o600
 
 
 @pytest.mark.parametrize("open_mode", [0o777, 0o722, 0o702, 0o775])
 def test_a_folder_in_which_others_can_put_theirs_in_the_place_of_the_records_is_refused(open_mode):
     record = cluster()
-    root = registry.clusters_folder().parent
+    root = clusters_folder().parent
     root.chmod(open_mode)
     uses = (registry.names, registry.clean, registry.free_name, lambda: registry.read("a"), lambda: cluster("b"))
     for use in uses:
@@ -201,7 +204,7 @@ def test_a_folder_in_which_others_can_put_theirs_in_the_place_of_the_records_is_
 def test_the_advice_closes_all_that_was_opened_at_once():
     """Kubernetes opens each file of a volume for the group of its users whenever a server starts (`fsGroup`)."""
     record = cluster()
-    root = registry.clusters_folder().parent
+    root = clusters_folder().parent
     for path in (root, *root.rglob("*")):
         path.chmod(path.stat().st_mode | (0o2770 if path.is_dir() else 0o660))
     with pytest.raises(RecordError) as caught:
@@ -245,8 +248,8 @@ def test_a_second_cluster_of_a_name_is_refused_and_changes_nothing():
         with pytest.raises(ClusterExists, match=r"'a' already.*attach a.*stop a.*another --name"):
             registry.create(second)
     assert registry.read("a") == record
-    assert inside(registry.logs_folder()) == [record.logs.name]
-    assert inside(registry.clusters_folder()) == ["a"]
+    assert inside(logs_folder()) == [ClusterFolder.of(record).logs.name]
+    assert inside(clusters_folder()) == ["a"]
 
 
 def test_a_name_that_cannot_be_is_refused_before_anything_is_made(root):
@@ -273,7 +276,7 @@ def test_a_record_that_cannot_be_written_leaves_no_folder(monkeypatch, error):
     with pytest.raises(type(error)) as caught:
         cluster()
     assert caught.value is error
-    assert inside(registry.clusters_folder()) == []
+    assert inside(clusters_folder()) == []
 
 
 def test_a_start_that_was_killed_before_it_wrote_does_not_keep_the_name(root):
@@ -337,10 +340,10 @@ def test_without_locks_the_successor_of_a_stale_cluster_stays(monkeypatch, late)
     stale = cluster(process=GONE)
     successor = Record(name="a", ranks=4, state="ready")
     monkeypatch.setattr(registry.fcntl, "flock", no_locks)
-    owns_lease = registry.owns_lease
+    owns_lease = ClusterFolder.owns_lease
 
     def replace():
-        shutil.rmtree(stale.folder)
+        shutil.rmtree(ClusterFolder.of(stale).path)
         registry.create(successor)
 
     def look(record):
@@ -349,11 +352,11 @@ def test_without_locks_the_successor_of_a_stale_cluster_stays(monkeypatch, late)
             replace()
         return owns
 
-    monkeypatch.setattr(registry, "owns_lease", look)
+    monkeypatch.setattr(ClusterFolder, "owns_lease", look)
     monkeypatch.setattr(registry.node_dirs, "remove", lambda _: None if late else replace())
     assert registry.clean() == []
     assert registry.read("a") == successor
-    assert [path.name for path in registry.clusters_folder().iterdir()] == ["a"]
+    assert [path.name for path in clusters_folder().iterdir()] == ["a"]
 
 
 # writing
@@ -367,7 +370,7 @@ def test_a_reader_sees_the_old_record_or_the_new_one_never_a_part():
         for i in range(10_000):
             if stop.is_set():
                 break
-            registry.write(record.replace(message=str(i % 10) * 5000))
+            ClusterFolder.of(record).write(record.replace(message=str(i % 10) * 5000))
 
     writer = threading.Thread(target=write)
     writer.start()
@@ -383,26 +386,26 @@ def test_a_reader_sees_the_old_record_or_the_new_one_never_a_part():
 
 def test_writing_leaves_nothing_but_the_record():
     record = cluster()
-    registry.write(record.replace(state="closing"))
-    assert inside(record.folder) == [registry.RECORD]
-    assert mode(record.folder / registry.RECORD) == 0o600
+    ClusterFolder.of(record).write(record.replace(state="closing"))
+    assert inside(ClusterFolder.of(record).path) == [RECORD]
+    assert mode(ClusterFolder.of(record).path / RECORD) == 0o600
 
 
 def test_a_removed_folder_is_never_made_again():
     record = cluster()
-    registry.remove(record)
+    ClusterFolder.of(record).remove()
     with pytest.raises(FileNotFoundError):
-        registry.write(record)
+        ClusterFolder.of(record).write(record)
     assert registry.names() == []
 
 
 def test_a_head_does_not_write_over_the_record_of_its_successor():
     record = cluster()
-    shutil.rmtree(record.folder)
+    shutil.rmtree(ClusterFolder.of(record).path)
     successor = cluster(ranks=4)
-    registry.update(record.replace(state="closing"))
+    ClusterFolder.of(record).update(record.replace(state="closing"))
     assert registry.read("a") == successor
-    registry.update(successor.replace(state="closing"))
+    ClusterFolder.of(successor).update(successor.replace(state="closing"))
     assert registry.read("a").state == "closing"
 
 
@@ -410,23 +413,23 @@ def test_a_record_that_its_head_cannot_replace_is_marked_until_it_can(monkeypatc
     record = cluster(message="world 0 is ready")
     later = record.replace(state="degraded", message="rank 1 was lost")
     with monkeypatch.context() as full:
-        full.setattr(registry, "replace_file", mock.Mock(side_effect=OSError(errno.ENOSPC, "No space left on device")))
+        full.setattr(folder, "replace_file", mock.Mock(side_effect=OSError(errno.ENOSPC, "No space left on device")))
         with pytest.raises(OSError, match="No space left"):
-            registry.update(later)
+            ClusterFolder.of(later).update(later)
     message = r"world 0 is ready; this was the state at \d+:\d+, and its head could not write its record since"
     assert re.fullmatch(message, registry.read("a").message)
-    assert registry.written(record) == (record.folder / registry.RECORD).stat().st_mtime
+    assert ClusterFolder.of(record).written() == (ClusterFolder.of(record).path / RECORD).stat().st_mtime
     for state, message, shown in (
         ("ready", "", r"this was the state at .* since"),
         ("failed", "rank 1 was lost", "rank 1 was lost"),
         ("closing", "", ""),
     ):
-        registry.write(record.replace(state=state, message=message))
-        (record.folder / registry.RECORD).chmod(0o1600)
+        ClusterFolder.of(record).write(record.replace(state=state, message=message))
+        (ClusterFolder.of(record).path / RECORD).chmod(0o1600)
         assert re.fullmatch(shown, registry.read("a").message)
-    registry.update(later)
+    ClusterFolder.of(later).update(later)
     assert registry.read("a") == later
-    assert registry.written(record) is None
+    assert ClusterFolder.of(record).written() is None
 
 
 # reading what should not be there
@@ -468,7 +471,7 @@ def test_a_corrupt_record_is_told_with_its_path_and_what_to_do(content):
 @given(st.integers(0, len(WHOLE) - 1))
 def test_a_record_that_is_cut_anywhere_is_corrupt(cut):
     with pytest.raises(ValueError, match="line"):
-        registry._parse(WHOLE[:cut].encode(), "a")
+        parse(WHOLE[:cut].encode(), "a")
 
 
 @pytest.mark.parametrize(
@@ -511,12 +514,12 @@ def test_a_record_of_wrong_values_is_corrupt(fields):
 def test_a_record_with_any_value_in_any_place_can_be_shown_or_is_corrupt(field, value):
     text = json.dumps(json.loads(WHOLE) | {field: value}).encode()
     try:
-        record = registry._parse(text, "a")
-    except registry.DAMAGED:
+        record = parse(text, "a")
+    except DAMAGED:
         return
     shown = display.html(record, [], "running") + display.text(record, 1, "running")
     assert shown.encode()
-    assert record.logs.parent == registry.logs_folder()
+    assert ClusterFolder.of(record).logs.parent == logs_folder()
 
 
 def test_whole_numbers_are_times_too():
@@ -527,7 +530,7 @@ def test_whole_numbers_are_times_too():
 
 def test_a_folder_of_clusters_that_cannot_be_read_is_told(root):
     root.mkdir()
-    registry.clusters_folder().write_text("no folder")
+    clusters_folder().write_text("no folder")
     with pytest.raises(
         RecordError, match=r"clusters cannot be read.*must be a folder that you own.*set JUPYTER_DATA_DIR"
     ):
@@ -549,11 +552,11 @@ def test_a_record_that_names_another_cluster_is_told():
         registry.read("a")
 
 
-@pytest.mark.parametrize(("path", "open_mode", "right"), [("", 0o750, "700"), (registry.RECORD, 0o644, "600")])
+@pytest.mark.parametrize(("path", "open_mode", "right"), [("", 0o750, "700"), (RECORD, 0o644, "600")])
 def test_a_record_that_others_can_read_is_refused_with_the_command_that_closes_it(path, open_mode, right):
     record = cluster()
-    (record.folder / path).chmod(open_mode)
-    command = f"chmod {right} '{record.folder / path}'"
+    (ClusterFolder.of(record).path / path).chmod(open_mode)
+    command = f"chmod {right} '{ClusterFolder.of(record).path / path}'"
     with pytest.raises(RecordError, match=re.escape(f"(mode {open_mode:o}, allowed {right})")) as caught:
         registry.read("a")
     assert command in str(caught.value)
@@ -569,8 +572,8 @@ def test_a_record_of_another_user_is_refused(monkeypatch):
 
 def test_a_link_to_the_folder_of_somebody_is_refused(root, tmp_path):
     record = cluster()
-    record.folder.rename(tmp_path / "elsewhere")
-    record.folder.symlink_to(tmp_path / "elsewhere")
+    ClusterFolder.of(record).path.rename(tmp_path / "elsewhere")
+    ClusterFolder.of(record).path.symlink_to(tmp_path / "elsewhere")
     with pytest.raises(RecordError):
         registry.read("a")
 
@@ -583,9 +586,9 @@ def test_what_is_no_folder_is_no_record(root):
     with pytest.raises(RecordError, match="cannot be read"):
         registry.read("a")
     path.unlink()
-    (path / registry.RECORD).mkdir(parents=True)
+    (path / RECORD).mkdir(parents=True)
     path.chmod(0o700)
-    (path / registry.RECORD).chmod(0o700)
+    (path / RECORD).chmod(0o700)
     with pytest.raises(RecordError, match="cannot be read"):
         registry.read("a")
 
@@ -609,14 +612,14 @@ def test_only_a_cluster_that_is_surely_gone_is_cleaned(process, alive):
     assert record.alive() is alive
     assert registry.clean() == (["a"] if alive is False else [])
     assert registry.names() == ([] if alive is False else ["a"])
-    assert record.logs.is_dir()
+    assert ClusterFolder.of(record).logs.is_dir()
 
 
 def test_a_submitted_cluster_is_not_gone_before_its_deadline():
     record = cluster(process=GONE, state="submitted", deadline=time.time() + 60)
     assert record.alive() is None
     assert registry.clean() == []
-    registry.write(record.replace(deadline=time.time() - 1))
+    ClusterFolder.of(record).write(record.replace(deadline=time.time() - 1))
     assert registry.clean() == ["a"]
 
 
@@ -656,32 +659,32 @@ def test_strange_folders_do_not_keep_stale_records_from_being_cleaned(root):
 
 def test_cleaning_takes_the_key_along_and_leaves_no_trace():
     record = cluster(process=GONE)
-    (record.folder / "key.pem").write_text("key")
+    (ClusterFolder.of(record).path / "key.pem").write_text("key")
     registry.clean()
-    assert inside(registry.clusters_folder()) == []
+    assert inside(clusters_folder()) == []
 
 
 def test_a_cluster_that_failed_tells_why():
     record = cluster(process=GONE, state="failed", message="rank 1 died")
     with pytest.raises(ClusterNotFound, match=r"has ended \(rank 1 died\)") as caught:
         registry.running("a")
-    assert str(record.logs) in str(caught.value)
+    assert str(ClusterFolder.of(record).logs) in str(caught.value)
 
 
 def test_a_cluster_that_was_removed_still_tells_where_its_logs_are():
     record = cluster()
-    registry.remove(record)
+    ClusterFolder.of(record).remove()
     with pytest.raises(ClusterNotFound, match="'a' has ended") as caught:
         registry.running("a")
-    assert str(record.logs) in str(caught.value)
+    assert str(ClusterFolder.of(record).logs) in str(caught.value)
     with pytest.raises(ClusterNotFound, match="cluster 'b' does not exist"):
         registry.running("b")
 
 
 def test_a_cluster_that_was_removed_tells_why_as_its_head_has_kept_it():
     record = cluster()
-    ended_because.note(record, ended_because.ENDED, "SIGTERM was received, as when its job is deleted")
-    registry.remove(record)
+    ClusterFolder.of(record).note(record, ended_because.ENDED, "SIGTERM was received, as when its job is deleted")
+    ClusterFolder.of(record).remove()
     with pytest.raises(
         ClusterNotFound, match=r"'a' has ended \(SIGTERM was received, as when its job is deleted\)\. Its"
     ):
@@ -710,13 +713,13 @@ def test_a_record_that_never_appears_is_told_with_path_host_and_time():
         ) as caught,
     ):
         await_record("a")
-    assert str(registry.clusters_folder() / "a" / "record.json") in str(caught.value)
+    assert str(clusters_folder() / "a" / "record.json") in str(caught.value)
     assert socket.gethostname() in str(caught.value)
 
 
 def test_a_record_that_is_refused_is_not_awaited(monkeypatch):
     record = cluster()
-    record.folder.chmod(0o755)
+    ClusterFolder.of(record).path.chmod(0o755)
     monkeypatch.setattr(registry, "time", SimpleNamespace(monotonic=time.monotonic, sleep=pytest.fail))
     with pytest.raises(RecordError):
         await_record("a")
@@ -735,8 +738,8 @@ def test_a_record_that_another_host_replaces_during_a_read_is_read_again(monkeyp
     monkeypatch.setattr(Path, "read_bytes", stale_once)
     assert registry.read("a") == record
     stale.clear()
-    assert registry.owns_lease(record)
-    assert stale == [record.folder / registry.RECORD]
+    assert ClusterFolder.of(record).owns_lease()
+    assert stale == [ClusterFolder.of(record).path / RECORD]
 
 
 # the lease
@@ -744,32 +747,32 @@ def test_a_record_that_another_host_replaces_during_a_read_is_read_again(monkeyp
 
 def test_the_lease_is_the_folder_with_the_id_of_the_cluster():
     record = cluster()
-    assert registry.owns_lease(record)
-    assert registry.owns_lease(record.replace(state="closing"))
-    assert not registry.owns_lease(record.replace(id="another"))
-    shutil.rmtree(record.folder)
-    assert not registry.owns_lease(record)
+    assert ClusterFolder.of(record).owns_lease()
+    assert ClusterFolder.of(record.replace(state="closing")).owns_lease()
+    assert not ClusterFolder.of(record.replace(id="another")).owns_lease()
+    shutil.rmtree(ClusterFolder.of(record).path)
+    assert not ClusterFolder.of(record).owns_lease()
 
 
 def test_the_lease_is_lost_to_another_cluster_of_the_name():
     record = cluster()
-    shutil.rmtree(record.folder)
+    shutil.rmtree(ClusterFolder.of(record).path)
     cluster()
-    assert not registry.owns_lease(record)
+    assert not ClusterFolder.of(record).owns_lease()
 
 
 @pytest.mark.parametrize("content", ["{", "[" * 100_000, "null"])
 def test_the_lease_is_not_lost_by_a_record_that_is_damaged(content):
     record = cluster()
     put(record, content)
-    assert registry.owns_lease(record)
+    assert ClusterFolder.of(record).owns_lease()
 
 
 def test_the_lease_is_lost_to_another_owner(monkeypatch):
     record = cluster()
     me = os.geteuid()
     monkeypatch.setattr(os, "geteuid", lambda: me + 1)
-    assert not registry.owns_lease(record)
+    assert not ClusterFolder.of(record).owns_lease()
 
 
 @pytest.mark.parametrize("nobody", [65534, 2**32 - 2])
@@ -777,16 +780,16 @@ def test_a_file_server_that_does_not_know_its_users_says_nothing_about_the_lease
     record = cluster()
     monkeypatch.setattr(Path, "lstat", lambda _: SimpleNamespace(st_uid=nobody))
     with pytest.raises(OSError, match=f"belongs to user {nobody}"):
-        registry.owns_lease(record)
+        ClusterFolder.of(record).owns_lease()
     monkeypatch.setattr(os, "geteuid", lambda: nobody)
-    assert registry.owns_lease(record)
+    assert ClusterFolder.of(record).owns_lease()
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", "{}", b"\xff\xff"])
 def test_damage_does_not_take_the_lease(content):
     record = cluster()
     put(record, content)
-    assert registry.owns_lease(record)
+    assert ClusterFolder.of(record).owns_lease()
 
 
 def test_a_file_server_that_does_not_answer_says_nothing_about_the_lease(monkeypatch):
@@ -797,21 +800,21 @@ def test_a_file_server_that_does_not_answer_says_nothing_about_the_lease(monkeyp
 
     monkeypatch.setattr(Path, "read_bytes", stale)
     with pytest.raises(OSError, match="Stale"):
-        registry.owns_lease(record)
+        ClusterFolder.of(record).owns_lease()
 
 
 def test_removing_takes_the_own_folder_and_keeps_the_logs():
     record = cluster()
-    registry.remove(record)
-    assert inside(registry.clusters_folder()) == []
-    assert record.logs.is_dir()
+    ClusterFolder.of(record).remove()
+    assert inside(clusters_folder()) == []
+    assert ClusterFolder.of(record).logs.is_dir()
 
 
 def test_removing_never_takes_the_folder_of_a_successor():
     record = cluster()
-    shutil.rmtree(record.folder)
+    shutil.rmtree(ClusterFolder.of(record).path)
     successor = cluster()
-    registry.remove(record)
+    ClusterFolder.of(record).remove()
     assert registry.read("a") == successor
 
 
@@ -826,7 +829,7 @@ def test_no_file_of_a_stale_cluster_is_open_when_its_folder_is_removed(monkeypat
     monkeypatch.setattr(shutil, "rmtree", remove)
     assert registry.clean() == [stale.name]
     assert opened == []
-    assert inside(registry.clusters_folder()) == []
+    assert inside(clusters_folder()) == []
 
 
 def open_files():
@@ -841,21 +844,22 @@ def open_files():
 
 def test_the_newest_logs_of_a_name_are_found():
     older, newer = cluster(), None
-    registry.remove(older)
+    ClusterFolder.of(older).remove()
     newer = cluster()
-    os.utime(older.logs, (1, 1))
+    os.utime(ClusterFolder.of(older).logs, (1, 1))
     cluster("a-b")
-    assert registry.newest_logs("a") == newer.logs
-    assert registry.newest_logs("b") is None
+    assert registry.logs_of("a") == ClusterFolder.of(newer).logs
+    with pytest.raises(ClusterNotFound):
+        registry.logs_of("b")
 
 
 def ended(number):
     """Return folders of logs of clusters that have ended, the oldest first."""
     records = [cluster(f"old{i}") for i in range(number)]
     for i, record in enumerate(records):
-        shutil.rmtree(record.folder)
-        os.utime(record.logs, (i + 1, i + 1))
-    return [record.logs for record in records]
+        shutil.rmtree(ClusterFolder.of(record).path)
+        os.utime(ClusterFolder.of(record).logs, (i + 1, i + 1))
+    return [ClusterFolder.of(record).logs for record in records]
 
 
 @pytest.mark.parametrize("kept", [0, 1, 3, 9])
@@ -864,29 +868,29 @@ def test_the_newest_logs_are_kept_and_those_of_running_clusters_always(kept):
     old = ended(5)
     put(damaged, "{")
     for record in (running, damaged, last):
-        os.utime(record.logs, (0, 0))
-    os.utime(last.logs, (100, 100))
+        os.utime(ClusterFolder.of(record).logs, (0, 0))
+    os.utime(ClusterFolder.of(last).logs, (100, 100))
     with dask.config.set({"workbench.keep-logs": kept}):
-        registry.remove(last)
-    newest = [*old, last.logs][-kept:] if kept else []
-    assert set(registry.logs_folder().iterdir()) == {running.logs, damaged.logs, *newest}
+        ClusterFolder.of(last).remove()
+    newest = [*old, ClusterFolder.of(last).logs][-kept:] if kept else []
+    assert set(logs_folder().iterdir()) == {ClusterFolder.of(running).logs, ClusterFolder.of(damaged).logs, *newest}
 
 
 @pytest.mark.parametrize("kept", [None, "all", -1])
 def test_a_number_of_logs_that_is_not_valid_removes_none_and_ends_the_cluster(kept):
     record, old = cluster(), ended(3)
     with dask.config.set({"workbench.keep-logs": kept}):
-        registry.remove(record)
+        ClusterFolder.of(record).remove()
     assert registry.names() == []
-    assert set(registry.logs_folder().iterdir()) == {record.logs, *old}
+    assert set(logs_folder().iterdir()) == {ClusterFolder.of(record).logs, *old}
 
 
 def test_the_end_of_a_cluster_does_not_wait_for_the_record_of_another():
     record, other = cluster(), cluster("hanging")
-    path = other.folder / registry.RECORD
+    path = ClusterFolder.of(other).path / RECORD
     path.unlink()
     os.mkfifo(path, 0o600)  # a read waits, as for a file server that does not answer
-    removal = threading.Thread(target=registry.remove, args=[record], daemon=True)
+    removal = threading.Thread(target=ClusterFolder.of(record).remove, daemon=True)
     removal.start()
     try:
         removal.join(DEADLINE)
@@ -894,13 +898,13 @@ def test_the_end_of_a_cluster_does_not_wait_for_the_record_of_another():
     finally:
         os.close(os.open(path, os.O_RDWR | os.O_NONBLOCK))  # a reader gets the end of the file
     assert registry.names() == ["hanging"]
-    assert other.logs.is_dir()
+    assert ClusterFolder.of(other).logs.is_dir()
 
 
 def test_a_cluster_ends_in_order_though_somebody_removed_the_logs():
     record = cluster()
-    shutil.rmtree(registry.logs_folder())
-    registry.remove(record)
+    shutil.rmtree(logs_folder())
+    ClusterFolder.of(record).remove()
     assert registry.names() == []
 
 
@@ -911,7 +915,7 @@ def test_clusters_that_end_together_prune_together():
 
     def remove(record):
         try:
-            registry.remove(record)
+            ClusterFolder.of(record).remove()
         except OSError as error:
             failures.append(error)
 
@@ -922,11 +926,11 @@ def test_clusters_that_end_together_prune_together():
         for thread in threads:
             thread.join()
     assert failures == []
-    assert len(list(registry.logs_folder().iterdir())) == 1
+    assert len(list(logs_folder().iterdir())) == 1
 
 
 def test_threads_that_write_at_once_leave_a_whole_record():
-    record = registry.Record(name="a", ranks=1)
+    record = Record(name="a", ranks=1)
     registry.create(record)
     # Of different lengths: pieces of one in another would show.
     messages = ["short", "a longer message " * 50]
@@ -934,12 +938,12 @@ def test_threads_that_write_at_once_leave_a_whole_record():
         for message in threads.map(_write_often, [record.replace(message=message) for message in messages * 2]):
             assert message in messages
     assert registry.read("a").message in messages
-    assert [path.name for path in record.folder.iterdir()] == [registry.RECORD]
+    assert [path.name for path in ClusterFolder.of(record).path.iterdir()] == [RECORD]
 
 
 def _write_often(record):
     for _ in range(25):
-        registry.write(record)
+        ClusterFolder.of(record).write(record)
         read = registry.read(record.name).message
     return read
 

@@ -19,12 +19,13 @@ import pytest
 import yaml
 from hypothesis import event, given
 from hypothesis import strategies as st
+from support.requested import request
 
 from workbench.deploy import registry
 from workbench.deploy import request as room
+from workbench.deploy.folder import ClusterFolder
 from workbench.deploy.job_spec import dask_settings, job_spec, write_dask_settings
-from workbench.deploy.record import Record
-from workbench.deploy.request import request
+from workbench.deploy.record import Record, from_dict
 from workbench.errors import ClusterExists, InvalidRequest, LaunchError
 from workbench.launch import options
 from workbench.launch.mpiexec import available_cores
@@ -206,7 +207,7 @@ def test_whatever_is_asked_for_is_refused_in_words_or_is_a_record_that_can_be_re
     except (InvalidRequest, LaunchError):
         event("refused")
     else:
-        assert registry.from_dict(json.loads(json.dumps(dataclasses.asdict(record)))) == record
+        assert from_dict(json.loads(json.dumps(dataclasses.asdict(record)))) == record
 
 
 # choices
@@ -270,11 +271,18 @@ def test_asking_makes_nothing(root):
 
 def test_a_job_runs_the_head_of_its_cluster_with_this_interpreter(tmp_path):
     record = Record(name="a", ranks=3, threads=2, memory=10**9)
-    spec = job_spec(record)
+    spec = job_spec(record, ClusterFolder.of(record))
     assert spec.command == (sys.executable, "-P", "-m", "workbench.head", "a", record.id[:16])
     assert (spec.name, spec.ranks, spec.threads, spec.memory) == ("a", 3, 2, 10**9)
-    assert (spec.log, spec.script) == (record.logs / "head.log", record.folder / "job.sh")
-    assert dict(spec.environment) == {"JUPYTER_DATA_DIR": str(tmp_path), "DASK_CONFIG": str(dask_settings(record))}
+    assert (spec.log, spec.script) == (
+        ClusterFolder.of(record).logs / "head.log",
+        ClusterFolder.of(record).path / "job.sh",
+    )
+    settings = dask_settings(ClusterFolder.of(record))
+    assert dict(spec.environment) == {
+        "JUPYTER_DATA_DIR": str(tmp_path),
+        "DASK_CONFIG": str(settings),
+    }
 
 
 def test_a_job_has_the_dask_settings_of_this_process_but_what_only_it_can_hold():
@@ -283,9 +291,9 @@ def test_a_job_has_the_dask_settings_of_this_process_but_what_only_it_can_hold()
     with dask.config.set(
         {"workbench.keep-logs": 3, "test.nested.function": print, "test.nested.number": 1, "test.nested.pair": (1, 2)}
     ):
-        write_dask_settings(record)
-    assert stat.S_IMODE(dask_settings(record).stat().st_mode) == 0o600
-    written = yaml.safe_load(dask_settings(record).read_text(encoding="utf-8"))
+        write_dask_settings(record, ClusterFolder.of(record))
+    assert stat.S_IMODE(dask_settings(ClusterFolder.of(record)).stat().st_mode) == 0o600
+    written = yaml.safe_load(dask_settings(ClusterFolder.of(record)).read_text(encoding="utf-8"))
     assert written["workbench"]["keep-logs"] == 3
     assert written["test"] == {"nested": {"number": 1, "pair": [1, 2]}}
 

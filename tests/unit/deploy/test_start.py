@@ -15,14 +15,17 @@ import psutil
 import pytest
 from distributed.comm.tcp import TLSBackend, TLSConnector
 from support.processes import DEADLINE, until
+from support.requested import request
 from tornado.iostream import IOStream
 
 from workbench.commands import actions
-from workbench.deploy import certificates, ended, jobs, registry
+from workbench.deploy import certificates, ended, registry
 from workbench.deploy import stop as stop_module
+from workbench.deploy.connection import ask_once
+from workbench.deploy.folder import ClusterFolder
+from workbench.deploy.job import ClusterJob
 from workbench.deploy.record import Record
-from workbench.deploy.request import request
-from workbench.deploy.start import ClusterStarter
+from workbench.deploy.start import ClusterStart
 from workbench.deploy.stop import stop
 from workbench.errors import RecordError, StartError
 
@@ -38,7 +41,7 @@ def _heads(name: str) -> list[psutil.Process]:
 
 
 def test_a_start_that_is_given_up_while_it_is_submitted_leaves_nothing() -> None:
-    start = ClusterStarter(request(1, name="given-up"), renamable=False)
+    start = ClusterStart(request(1, name="given-up"))
     with ThreadPoolExecutor(1) as thread:
         submitting = thread.submit(start.submit)
         until("its folder is there", registry.names)
@@ -49,7 +52,7 @@ def test_a_start_that_is_given_up_while_it_is_submitted_leaves_nothing() -> None
 
 
 def test_a_start_that_was_given_up_before_is_not_submitted() -> None:
-    start = ClusterStarter(request(1, name="given-up"), renamable=False)
+    start = ClusterStart(request(1, name="given-up"))
     start.remove()
     start.submit()
     assert registry.names() == []
@@ -83,14 +86,14 @@ def test_ctrl_c_in_an_import_is_swallowed_by_nobody() -> None:
 
 
 def test_a_data_folder_that_cannot_be_written_is_told(tmp_path: Path) -> None:
-    start = ClusterStarter(request(1, name="nowhere"), renamable=False)
+    start = ClusterStart(request(1, name="nowhere"))
     (tmp_path / "workbench").write_text("no folder")
     with pytest.raises(RecordError, match=r"'nowhere' cannot be started: .*set JUPYTER_DATA_DIR"):
         start.submit()
 
 
 def test_a_stop_before_the_head_has_spoken_ends_the_head_and_spares_the_starter() -> None:
-    start = ClusterStarter(request(1, name="early"), renamable=False)
+    start = ClusterStart(request(1, name="early"))
     start.submit()
     until("the head runs", lambda: _heads("early"))
     heads = _heads("early")
@@ -123,14 +126,15 @@ def test_a_stop_of_a_head_that_ends_before_the_handshake_goes_on_without_its_ans
     with socket.create_server(("127.0.0.1", 0)) as head, dask.config.set({"workbench.connect-timeout": "0.2 s"}):
         record = Record("gone", 1, state="ready", address=f"tls://127.0.0.1:{head.getsockname()[1]}")
         registry.create(record)
-        certificates.make(record.folder, record.name)
-        assert stop_module._ask(record) is False
+        certificates.make(ClusterFolder.of(record).path, record.name)
+        with pytest.raises(TimeoutError):
+            ask_once(ClusterJob(record), "workbench_close", reason="")
 
 
 def test_a_stop_of_what_has_gone_meanwhile_says_nothing() -> None:
     record = request(1, name="brief")
     registry.create(record)
-    registry.remove(record)
+    ClusterFolder.of(record).remove()
     stop(record)
     assert registry.names() == []
 
@@ -138,12 +142,12 @@ def test_a_stop_of_what_has_gone_meanwhile_says_nothing() -> None:
 def test_a_start_that_waits_takes_no_other_cluster_of_its_name_for_its_own() -> None:
     first, second = (Record(name="training", ranks=ranks, deadline=time.time() + DEADLINE) for ranks in (4, 64))
     registry.create(first)
-    start = ClusterStarter(first, renamable=False)
-    registry.remove(first)
+    start = ClusterStart(first)
+    ClusterFolder.of(first).remove()
     registry.create(second)
 
     with pytest.raises(StartError, match="the cluster was stopped, and another cluster now has its name") as stopped:
-        start.look()
+        start.poll()
     assert start.record == first
     with pytest.raises(StartError):
         start.abandon(stopped.value)
@@ -154,18 +158,18 @@ def test_a_start_that_waits_takes_no_other_cluster_of_its_name_for_its_own() -> 
 def test_an_attach_to_a_start_that_has_ended_meanwhile_raises_its_reason_at_once(state: str, reason: str) -> None:
     record = Record(name="training", ranks=4, deadline=time.time() + DEADLINE)
     registry.create(record)
-    attached = ClusterStarter(record, renamable=False, attached=True)
-    assert attached.look() == record
-    ended.note(record, state, reason)
-    registry.remove(record)
+    attached = ClusterJob(record)
+    assert attached.poll() == record
+    ClusterFolder.of(record).note(record, state, reason)
+    ClusterFolder.of(record).remove()
 
     with pytest.raises(StartError, match=rf"'training' did not start: {reason}"):
-        attached.look()
+        attached.poll()
 
 
 def test_jobs_of_another_cluster_of_the_name_are_not_its_own() -> None:
     first, second = (Record(name="training", ranks=4, scheduler="slurm") for _ in range(2))
     registry.create(second)
-    (second.folder / "job.job").write_text("4711\n")
-    assert jobs.all_jobs(first) == []
-    assert jobs.all_jobs(second) == ["4711"]
+    (ClusterFolder.of(second).path / "job.job").write_text("4711\n")
+    assert ClusterJob(first).all_jobs() == []
+    assert ClusterJob(second).all_jobs() == ["4711"]

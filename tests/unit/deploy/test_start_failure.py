@@ -11,9 +11,11 @@ import pytest
 from support.patience import DEADLINE
 from support.processes import until
 
-from workbench.deploy import ended, jobs, logs, registry, start
+from workbench.deploy import ended, logs, registry
+from workbench.deploy import job as job_module
+from workbench.deploy.folder import ClusterFolder
 from workbench.deploy.record import Record
-from workbench.deploy.start import ClusterStarter
+from workbench.deploy.start import ClusterStart
 from workbench.errors import StartError, StartTimeout
 from workbench.hints import Option
 from workbench.host import files
@@ -32,8 +34,8 @@ def failed(monkeypatch, tmp_path):
     def make(**how):
         record = Record(name="a", ranks=2, state="failed", **how)
         registry.create(record)
-        (record.logs / "head.log").write_text("the reason\n")
-        return ClusterStarter(record, renamable=False)
+        (ClusterFolder.of(record).logs / "head.log").write_text("the reason\n")
+        return ClusterStart(record)
 
     return make
 
@@ -42,17 +44,17 @@ def test_the_error_of_a_head_comes_with_its_class_and_its_hint(failed):
     job = failed(message=str(LATE), failure=LATE.fields())
 
     with pytest.raises(StartTimeout, match=r"^cluster 'a' did not start: any words\. Allow more") as raised:
-        job.look()
+        job.poll()
 
     assert (raised.value.hint, raised.value.log) == (LATE.hint, "")
 
 
 def test_the_log_of_a_world_tells_more_than_its_head(failed):
     job = failed(message="words")
-    (job.record.logs / "world-0.log").write_text(f"{logs.FAILURE}rank 1: no disk\nmore\n")
+    (ClusterFolder.of(job.record).logs / "world-0.log").write_text(f"{logs.FAILURE}rank 1: no disk\nmore\n")
 
     with pytest.raises(StartError) as raised:
-        job.look()
+        job.poll()
 
     assert (type(raised.value), raised.value.message) == (StartError, "cluster 'a' did not start: words")
     assert raised.value.log.splitlines()[1:] == ["    rank 1: no disk"]
@@ -66,14 +68,14 @@ def test_a_file_server_that_fails_does_not_end_the_start_of_a_job_that_may_have_
         raise OSError(errno.EIO, "Input/output error", str(path))
 
     monkeypatch.setattr(files, "read", fail)
-    assert job.look() == before
+    assert job.poll() == before
 
 
 def test_a_world_that_starts_is_called_so(failed):
     job = failed()
     job.record = job.record.replace(state="starting")
 
-    assert job.words() == "world starting"
+    assert job.description() == "world starting"
 
 
 @pytest.mark.parametrize(
@@ -87,25 +89,25 @@ def test_a_world_that_starts_is_called_so(failed):
 def test_a_cluster_that_was_stopped_while_it_started_has_not_ended_unexpectedly(failed, noted, words):
     job = failed()
     job.record = job.record.replace(state="starting")
-    registry.write(job.record)
+    ClusterFolder.of(job.record).write(job.record)
     job._id = "0:0"  # of a process that is not there
     if noted:
-        ended.note(job.record, **noted)
+        ClusterFolder.of(job.record).note(job.record, **noted)
 
     with pytest.raises(StartError, match=rf"^cluster 'a' did not start: {words}$"):
-        job.look()
+        job.poll()
 
 
 def test_of_a_job_its_scheduler_tells_how_it_has_ended(failed, monkeypatch):
     job = failed(scheduler="slurm")
     job.record = job.record.replace(state="submitted")
-    registry.write(job.record)
+    ClusterFolder.of(job.record).write(job.record)
     job._id = "17"
-    ended.note(job.record, ended.STOPPED, "somebody has tried to stop it")
-    monkeypatch.setattr(jobs, "of", lambda *_: JobStatus(JobState.CANCELLED))
+    ClusterFolder.of(job.record).note(job.record, ended.STOPPED, "somebody has tried to stop it")
+    monkeypatch.setattr(job, "verified", lambda *_: JobStatus(JobState.CANCELLED))
 
     with pytest.raises(StartError, match=r"^cluster 'a' did not start: its job 17 has ended: CANCELLED"):
-        job.look()
+        job.poll()
 
 
 @pytest.fixture
@@ -113,8 +115,8 @@ def new_job(failed, monkeypatch):
     """Return the starter of a queued cluster, and its receipt; the scheduler says twice that it knows no such job."""
     starter = failed(scheduler="slurm")
     starter.record = starter.record.replace(state="submitted", deadline=time.time() + DEADLINE)
-    registry.write(starter.record)
-    receipt = starter.record.folder / "job.job"
+    ClusterFolder.of(starter.record).write(starter.record)
+    receipt = ClusterFolder.of(starter.record).path / "job.job"
     receipt.write_text("17")
     answers = [JobStatus(JobState.UNKNOWN, unknown_to_scheduler=True)] * 2 + [JobStatus(JobState.QUEUED)]
     scheduler = SimpleNamespace(
@@ -123,10 +125,10 @@ def new_job(failed, monkeypatch):
         system=str,
         statuses=lambda ids: dict.fromkeys(ids, answers[0] if len(answers) == 1 else answers.pop(0)),
     )
-    for module in (jobs, launchers):
-        monkeypatch.setattr(module, "launcher", lambda _: scheduler)
+    starter.launcher = scheduler
+    monkeypatch.setattr(launchers, "launcher", lambda _: scheduler)
     own = launchers.Poller()
-    monkeypatch.setattr(start, "poller", own)
+    monkeypatch.setattr(job_module, "poller", own)
     yield starter, receipt
     own.forget("slurm", "17")
 
@@ -135,7 +137,7 @@ def test_a_job_that_its_scheduler_does_not_list_yet_has_not_ended(new_job):
     starter, _ = new_job
 
     def is_queued():
-        starter.look()
+        starter.poll()
         return starter.status.state is JobState.QUEUED
 
     until("the scheduler lists the job", is_queued)
@@ -146,7 +148,7 @@ def test_a_job_that_its_scheduler_does_not_list_after_some_seconds_is_gone(new_j
     os.utime(receipt, (time.time() - 60,) * 2)
 
     def look():
-        starter.look()
+        starter.poll()
 
     with pytest.raises(StartError, match="its job 17 has ended: gone"):
         until("the end", look)

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from support.processes import DEADLINE, until
 
+from workbench.deploy.folder import ClusterFolder
 from workbench.deploy.record import Record
 from workbench.errors import LaunchError
 from workbench.head import job_world
@@ -61,12 +62,14 @@ def scheduler(monkeypatch):
 def world(scheduler, monkeypatch, tmp_path):
     monkeypatch.setenv("JUPYTER_DATA_DIR", str(tmp_path))
     record = Record(name="a", ranks=2, scheduler="slurm")
-    record.folder.mkdir(parents=True)
+    ClusterFolder.of(record).path.mkdir(parents=True)
     spec = job_world.world_job_spec.__globals__["_spec"]
     monkeypatch.setattr(
         job_world,
         "world_job_spec",
-        lambda record, index, ranks, start: spec(record, f"world-{index}-{start}", "job-1", ranks, ()),
+        lambda record, folder, index, ranks, start: spec(
+            record, folder, ranks, (), stem=f"world-{index}-{start}", log="job-1"
+        ),
     )
     return JobWorld(record, MPI("openmpi", (5, 0), "", "mpiexec"), 1, 2, report=lambda _: None)
 
@@ -86,7 +89,7 @@ async def test_a_stop_while_the_job_is_being_submitted_waits_for_its_number_and_
     scheduler.gate.set()
     await stopping
     assert scheduler.taken == scheduler.cancelled == ["77"]
-    assert not list(world.record.folder.glob("*.job"))
+    assert not list(ClusterFolder.of(world.record).path.glob("*.job"))
 
 
 async def test_a_job_that_its_scheduler_does_not_list_yet_has_not_ended(world, scheduler, monkeypatch):
@@ -101,14 +104,14 @@ async def test_a_job_that_cannot_be_cancelled_keeps_its_receipt(world, scheduler
     await asyncio.to_thread(until, "the job is taken", lambda: world.job)
     scheduler.refuses = True
     await world.stop(nobody)
-    assert [path.read_text() for path in world.record.folder.glob("*.job")] == ["77\n"]
+    assert [path.read_text() for path in ClusterFolder.of(world.record).path.glob("*.job")] == ["77\n"]
     starting.cancel()
 
 
 async def test_a_receipt_that_cannot_be_removed_does_not_stop_the_end_of_the_cluster(world, scheduler):
     starting = asyncio.ensure_future(world.start(10, "tls://x:1"))
     await asyncio.to_thread(until, "the job is taken", lambda: world.job)
-    [receipt] = world.record.folder.glob("*.job")
+    [receipt] = ClusterFolder.of(world.record).path.glob("*.job")
     receipt.unlink()
     receipt.mkdir()  # an error as of a file server that permits no changes
     await world.stop(nobody)
@@ -128,7 +131,7 @@ async def test_a_restart_spares_the_job_that_it_has_started(world, scheduler):
 
     await world.stop(end_and_start_again)
     assert (scheduler.taken, scheduler.cancelled) == (["77", "78"], [])
-    assert [path.name for path in world.record.folder.glob("*.job")] == ["world-1-2.job"]
+    assert [path.name for path in ClusterFolder.of(world.record).path.glob("*.job")] == ["world-1-2.job"]
 
 
 @pytest.mark.parametrize("method", ["settle", "start"])

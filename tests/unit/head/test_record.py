@@ -15,6 +15,7 @@ from support.patience import DEADLINE
 from support.processes import until
 
 from workbench.deploy import certificates, ended, registry
+from workbench.deploy.folder import RECORD, ClusterFolder
 from workbench.deploy.record import Record
 from workbench.errors import MPINotFound, RecordError, StartError
 from workbench.head import __main__ as head_process
@@ -34,9 +35,10 @@ async def test_a_head_whose_disk_is_full_answers_and_writes_its_record_when_ther
             raise OSError(122, "Disk quota exceeded")
         loop.call_soon_threadsafe(written.put_nowait, record)
 
-    monkeypatch.setattr(registry, "update", update)
+    monkeypatch.setattr(ClusterFolder, "update", lambda _, record: update(record))
     loop, head = asyncio.get_running_loop(), object.__new__(Head)
     head.record = Record(name="a", ranks=2, state="ready", message="a rank has come")
+    head.folder = ClusterFolder.of(head.record)
     head._saving, head._changed = threading.Lock(), asyncio.Event()
     head._tasks, head._end = set(), loop.create_future()
     head._changed.set()
@@ -50,7 +52,9 @@ async def test_a_head_whose_disk_is_full_answers_and_writes_its_record_when_ther
 
     assert (await head._rpc_status())["message"] == "a rank has come"
     [(notice, kind)] = told
-    assert notice.startswith(f"{head.record.folder} has no room (Disk quota exceeded): the cluster continues")
+    assert notice.startswith(
+        f"{ClusterFolder.of(head.record).path} has no room (Disk quota exceeded): the cluster continues"
+    )
     assert kind == "disk"
     await head._save_change()
     full[0] = False
@@ -59,7 +63,7 @@ async def test_a_head_whose_disk_is_full_answers_and_writes_its_record_when_ther
         assert (await written.get()).message == "a rank has come"
         await over.wait()
     writing.cancel()
-    assert told[1:] == [(f"{head.record.folder} has room again", "disk")], "each is reported once"
+    assert told[1:] == [(f"{ClusterFolder.of(head.record).path} has room again", "disk")], "each is reported once"
 
 
 async def test_a_head_that_lives_withdraws_the_note_of_a_stop_that_was_killed_and_not_of_one_that_runs(monkeypatch):
@@ -67,22 +71,25 @@ async def test_a_head_that_lives_withdraws_the_note_of_a_stop_that_was_killed_an
     head = object.__new__(Head)
     stopping = Record(name="stopping", ranks=2)
     head.record = Record(name="a", ranks=2)
+    head.folder = ClusterFolder.of(head.record)
     for record, age in ((head.record, 3600), (stopping, 5)):
-        ended.note(record, ended.STOPPED, "the user has stopped it", time.time() - age)
+        ClusterFolder.of(record).note(record, ended.STOPPED, "the user has stopped it", time.time() - age)
     watching = asyncio.ensure_future(head._watch_note())
-    await asyncio.to_thread(until, "the note is withdrawn", lambda: ended.of(head.record) is None)
+    await asyncio.to_thread(until, "the note is withdrawn", lambda: ClusterFolder.of(head.record).end() is None)
     head.record = stopping
+    head.folder = ClusterFolder.of(head.record)
     await asyncio.sleep(0.05)  # several looks
     watching.cancel()
-    assert ended.of(stopping) is not None
+    assert ClusterFolder.of(stopping).end() is not None
 
 
 async def test_a_head_whose_file_server_hangs_answers_without_its_record_on_disk(monkeypatch):
     answers = threading.Event()
-    monkeypatch.setattr(registry, "update", lambda _: answers.wait(2 * DEADLINE))
+    monkeypatch.setattr(ClusterFolder, "update", lambda *_: answers.wait(2 * DEADLINE))
     monkeypatch.setattr(head_module, "_SAVE_TIMEOUT", 0.05)
     head = object.__new__(Head)
     head.record = Record(name="a", ranks=2, state="ready")
+    head.folder = ClusterFolder.of(head.record)
     head._saving, head._changed = threading.Lock(), asyncio.Event()
     head._tasks, head._end = set(), asyncio.get_running_loop().create_future()
     head._changed.set()
@@ -113,31 +120,33 @@ def test_a_head_that_cannot_serve_writes_why_and_removes_the_key(error, message,
     monkeypatch.setattr(head_process, "_serve", fail)
     record = Record(name="a", ranks=2, state="starting")
     registry.create(record)
-    certificates.make(record.folder, "a")
+    certificates.make(ClusterFolder.of(record).path, "a")
 
     assert head_process._run(record, None, "127.0.0.1", {}) == 1
     written = registry.read("a")
     assert (written.state, written.message) == ("failed", message)
     assert written.failure.get("hint") == (hint and [hint])
-    assert [path.name for path in record.folder.iterdir()] == [registry.RECORD]
+    assert [path.name for path in ClusterFolder.of(record).path.iterdir()] == [RECORD]
 
 
 def test_a_head_that_fails_leaves_the_folder_of_another_cluster_alone(tmp_path, monkeypatch):
     monkeypatch.setenv("JUPYTER_DATA_DIR", str(tmp_path))
     other = Record(name="a", ranks=4, state="ready")
     registry.create(other)
-    certificates.make(other.folder, "a")
+    certificates.make(ClusterFolder.of(other).path, "a")
 
     assert head_process._fail(Record(name="a", ranks=2), OSError(28, "No space left on device")) == 1
     assert registry.read("a") == other
-    assert (other.folder / certificates.KEY).exists()
+    assert (ClusterFolder.of(other).path / certificates.KEY).exists()
 
 
 def test_a_key_that_cannot_be_removed_does_not_hide_why_a_head_fails(tmp_path, monkeypatch, caplog):
     monkeypatch.setenv("JUPYTER_DATA_DIR", str(tmp_path))
     record = Record(name="a", ranks=2, state="starting")
     registry.create(record)
-    (record.folder / certificates.CERTIFICATE).mkdir()  # an error as of a file server that permits no changes
+    (
+        ClusterFolder.of(record).path / certificates.CERTIFICATE
+    ).mkdir()  # an error as of a file server that permits no changes
 
     assert head_process._fail(record, StartError("no MPI was found.")) == 1
     assert registry.read("a").message == "no MPI was found."
@@ -204,10 +213,11 @@ async def test_a_file_server_that_hangs_does_not_keep_a_head_from_ending_its_ran
         answers.wait(DEADLINE)
 
     monkeypatch.setattr(head_module, "_DISK_TIMEOUT", 0.05)
-    monkeypatch.setattr(registry, "update", hang)
-    monkeypatch.setattr(registry, "remove", hang)
+    monkeypatch.setattr(ClusterFolder, "update", hang)
+    monkeypatch.setattr(ClusterFolder, "remove", hang)
     head = object.__new__(Head)
     head.record, head._saving, head._tasks = Record(name="a", ranks=2, state="ready"), threading.Lock(), set()
+    head.folder = ClusterFolder.of(head.record)
     head.worlds = SimpleNamespace(stop=partial(end, "worlds"))
     head.cells = SimpleNamespace(close=partial(end, "cells"))
     head.scheduler = SimpleNamespace(

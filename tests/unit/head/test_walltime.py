@@ -8,7 +8,8 @@ from collections.abc import Iterable
 
 import pytest
 
-from workbench.deploy import jobs
+from workbench.deploy.folder import ClusterFolder
+from workbench.deploy.job import ClusterJob
 from workbench.deploy.record import Record
 from workbench.head import walltime
 from workbench.head.head import Head
@@ -232,9 +233,10 @@ async def test_the_reason_of_an_end_by_a_signal_is_that_of_the_scheduler_if_it_r
             raise known
         return known
 
-    monkeypatch.setattr(jobs, "end_reason", answer)
+    monkeypatch.setattr(ClusterJob, "end_reason", answer)
     head = object.__new__(Head)
     head.record, head._end = record(scheduler="slurm", job="7"), asyncio.get_running_loop().create_future()
+    head.folder = ClusterFolder.of(head.record)
     head._on_signal("SIGTERM was received")
     assert head._signaled
     assert await head._scheduler_reason((await head._end)[1]) == reason

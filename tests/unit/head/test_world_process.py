@@ -12,6 +12,7 @@ import pytest
 from support.patience import DEADLINE
 
 from workbench.deploy import registry
+from workbench.deploy.folder import ClusterFolder, logs_folder
 from workbench.deploy.record import Record
 from workbench.head.world_process import WorldProcess
 from workbench.host import node_dirs
@@ -33,14 +34,14 @@ def test_a_world_starts_again_although_the_user_has_removed_the_logs(record, mon
     command = WorldCommand(("echo", "a rank"), {}, {})
     monkeypatch.setattr(WorldProcess, "command", lambda *_: ([], command))
     world = WorldProcess(record, MPI("openmpi", (5, 0), "", "mpiexec"), 0, 2)
-    shutil.rmtree(registry.logs_folder())
+    shutil.rmtree(logs_folder())
 
     world.spawn(1.0)
     assert world._process.wait(DEADLINE) == 0
     world._process.stdin.close()
     assert world.log.read_text().splitlines()[0] == "$ echo a rank"
     assert world.log.read_text().splitlines()[-1] == "a rank"
-    assert [path.stat().st_mode & 0o777 for path in (record.logs, world.log)] == [0o700, 0o600]
+    assert [path.stat().st_mode & 0o777 for path in (ClusterFolder.of(record).logs, world.log)] == [0o700, 0o600]
 
 
 @pytest.mark.parametrize(("ranks", "seconds"), [(2, 5.01), (400, 7.0), (20_000, 105.0)])

@@ -15,6 +15,7 @@ from support.patience import DEADLINE
 from support.raised import raises
 
 from workbench import bench, cli
+from workbench.deploy.folder import ClusterFolder
 from workbench.deploy.job_spec import job_spec
 from workbench.deploy.record import Record
 from workbench.deploy.ssh_tunnel import Tunnel
@@ -269,10 +270,10 @@ def test_a_value_of_the_variable_that_is_not_allowed_is_refused(monkeypatch, cap
 
 def test_a_job_gets_the_variable_wherever_it_runs(monkeypatch):
     record = Record(name="a", ranks=2)
-    assert "WORKBENCH_LOG" not in dict(job_spec(record).environment)
+    assert "WORKBENCH_LOG" not in dict(job_spec(record, ClusterFolder.of(record)).environment)
 
     monkeypatch.setenv("WORKBENCH_LOG", "debug")
 
-    assert dict(job_spec(record).environment)["WORKBENCH_LOG"] == "debug"
+    assert dict(job_spec(record, ClusterFolder.of(record)).environment)["WORKBENCH_LOG"] == "debug"
     assert scrub({"WORKBENCH_LOG": "debug"})[1] == []
     assert exports(["WORKBENCH_LOG"]) == ["-x", "WORKBENCH_LOG"]

@@ -10,11 +10,11 @@ from typing import get_type_hints
 
 import pytest
 from support.raised import raises
+from support.requested import request
 
 from workbench import MPICluster
 from workbench.commands.table import subcommands
 from workbench.deploy.record import Record
-from workbench.deploy.request import request
 from workbench.errors import InvalidRequest
 from workbench.hints import TERMINAL
 from workbench.launch.options import JobOptions, RecordOptions, Resources, options

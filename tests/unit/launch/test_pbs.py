@@ -16,11 +16,12 @@ from support.patience import DEADLINE
 from support.processes import until
 from support.raised import raises
 
-from workbench.deploy import jobs as deploy_jobs
 from workbench.deploy import registry
 from workbench.deploy import start as deploy_start
+from workbench.deploy.folder import ClusterFolder
+from workbench.deploy.job import ClusterJob
 from workbench.deploy.record import Record
-from workbench.deploy.start import ClusterStarter
+from workbench.deploy.start import ClusterStart
 from workbench.errors import InvalidRequest, JobRejected, LaunchError, SchedulerTimeout, StartError
 from workbench.launch import command
 from workbench.launch import launchers as room
@@ -251,7 +252,7 @@ def test_a_start_whose_submission_hangs_leaves_a_record_until_pbs_tells_of_its_j
     pbs.answer("qsub *", instead="exec sleep 60")
     pbs.answer("qselect *", code=255, err="qselect: cannot connect to server pbshead (errno=111)\n")
     record = Record(name="training", ranks=2, scheduler="pbs", resources=Resources(walltime=3600))
-    start = ClusterStarter(record, renamable=False)
+    start = ClusterStart(record)
     monkeypatch.setattr("workbench.launch.command.submit_timeout", lambda: 0.5)
     with pytest.raises(SchedulerTimeout) as silent:
         start.submit()
@@ -263,9 +264,9 @@ def test_a_start_whose_submission_hangs_leaves_a_record_until_pbs_tells_of_its_j
     pbs.answer(f"qselect -N {name}", out="17.pbshead\n")
     jobs = {"17.pbshead": {"Job_Name": name, "job_state": "Q"}}
     pbs.answer(f"{JSON} 17.pbshead", out=json.dumps({"Jobs": jobs}))
-    assert deploy_jobs.status(record).state is JobState.QUEUED
+    assert ClusterJob(record).ask_status().state is JobState.QUEUED
     pbs.answer("qdel 17.pbshead")
-    deploy_jobs.cancel(record)
+    ClusterJob(record).cancel()
     assert pbs.calls[-1] == "qdel 17.pbshead"
 
 
@@ -275,19 +276,19 @@ def test_a_job_that_can_never_start_is_refused_at_once_unless_nodes_are_made_on_
     monkeypatch.setattr(deploy_start, "poller", poller)
     record = Record(name="training", ranks=40, scheduler="pbs", resources=Resources(walltime=3600))
     registry.create(record.replace(deadline=time.time() + 1000))
-    (record.folder / "job.job").write_text("17.pbshead\n")
+    (ClusterFolder.of(record).path / "job.job").write_text("17.pbshead\n")
     told = {
         "Job_Name": f"training-{record.id[:8]}",
         "job_state": "Q",
         "comment": "Can Never Run: Not enough total nodes available",
     }
     pbs.answer(f"{JSON} 17.pbshead", out=json.dumps({"Jobs": {"17.pbshead": told}}))
-    start = ClusterStarter(registry.read("training"), renamable=False, attached=True)
+    start = ClusterJob(registry.read("training"))
     with dask.config.set({"workbench.cancel-hopeless": False}):
-        until("PBS has answered", lambda: start.look() and start.status.hopeless)
+        until("PBS has answered", lambda: start.poll() and start.status.hopeless)
 
     with pytest.raises(StartError, match=r"its job 17\.pbshead will never start: fewer nodes exist\. Request less"):
-        start.look()
+        start.poll()
     poller.forget("pbs", "17.pbshead")
 
 
@@ -391,7 +392,7 @@ def test_a_job_is_cancelled_by_the_name_that_this_version_or_an_earlier_one_gave
     pbs.answer(f"{JSON} 7.one", out=json.dumps({"Jobs": jobs}))
     pbs.answer("qdel 7.one")
     with nullcontext() if cancelled else pytest.raises(LaunchError, match="is not cancelled"):
-        deploy_jobs.cancel(record)
+        ClusterJob(record).cancel()
     assert ("qdel 7.one" in pbs.calls) is cancelled
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from workbench.config import __version__
 from workbench.deploy import registry
 from workbench.deploy.connection import HeadConnection
-from workbench.deploy.start import ClusterStarter
+from workbench.deploy.job import ClusterJob
 from workbench.errors import ClusterNotFound, HeadUnreachable
 from workbench.metrics.schema import KINDS
 from workbench.metrics.update import Update
@@ -40,7 +40,7 @@ class HeadSource:
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._job = ClusterStarter(registry.running(name), renamable=False, attached=True)
+        self._job = ClusterJob(registry.running(name))
         self.connection = HeadConnection(self._job)
         """The connection to the head."""
 

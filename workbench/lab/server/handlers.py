@@ -17,7 +17,7 @@ from tornado import web
 from tornado.iostream import StreamClosedError
 from tornado.websocket import WebSocketClosedError, WebSocketHandler
 
-from workbench.deploy import logs, registry
+from workbench.deploy import registry
 from workbench.errors import InvalidRequest, WorkbenchError
 from workbench.hints import PANEL
 from workbench.lab.server import log_files
@@ -260,7 +260,7 @@ class Download(_OfCluster):
     async def get(self, name: str, file: str) -> None:
         """Send the file in its present length, block by block."""
         # Only once: another cluster may get the name during the download.
-        folder = await records.read(logs.folder, valid_name(name), self.key)
+        folder = await records.read(registry.logs_of, valid_name(name), self.key)
         sent, size = 0, -1
         # The log may be truncated or removed during the download: the length shows the browser whether it is complete.
         while sent != size:

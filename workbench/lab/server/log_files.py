@@ -10,7 +10,7 @@ import stat
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from workbench.deploy import logs
+from workbench.deploy import registry
 from workbench.errors import ClusterNotFound, did_you_mean
 from workbench.text import colored
 
@@ -23,8 +23,8 @@ _HALF_COLOR = re.compile(r"\x1b(\[[0-9;]{0,20})?\Z")
 
 
 def listing(name: str, key: str | None = None) -> list[dict[str, Any]]:
-    """Return names and sizes of the log files of a cluster; parameters as of `workbench.deploy.logs.folder`."""
-    return _listing(logs.folder(name, key))
+    """Return names and sizes of the log files of a cluster; parameters as of `workbench.deploy.registry.logs_of`."""
+    return _listing(registry.logs_of(name, key))
 
 
 def _listing(folder: Path) -> list[dict[str, Any]]:
@@ -44,7 +44,7 @@ def block(folder: Path, file: str, begin: int) -> tuple[bytes, int, int]:
     Parameters
     ----------
     folder
-        The logs of a cluster, as `workbench.deploy.logs.folder` returns them.
+        The logs of a cluster, as `workbench.deploy.registry.logs_of` returns them.
     file
         As of `listing`; never a path.
     begin
@@ -78,7 +78,7 @@ def part(name: str, file: str, begin: int, *, key: str | None = None) -> dict[st
     Parameters
     ----------
     name, key
-        The cluster, as of `workbench.deploy.logs.folder`.
+        The cluster, as of `workbench.deploy.registry.logs_of`.
     file, begin
         As of `block`.
 
@@ -93,7 +93,7 @@ def part(name: str, file: str, begin: int, *, key: str | None = None) -> dict[st
     ClusterNotFound
         If the cluster or the file does not exist.
     """
-    content, start, size = block(logs.folder(name, key), file, begin)
+    content, start, size = block(registry.logs_of(name, key), file, begin)
     # A character or a color that is incomplete at the end belongs to the next part.
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     text = decoder.decode(content)

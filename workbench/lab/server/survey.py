@@ -16,8 +16,10 @@ from queue import SimpleQueue
 from typing import Any, ParamSpec, TypeAlias, TypeVar
 
 from workbench.commands.actions import Gone
-from workbench.deploy import ended, jobs, registry
-from workbench.deploy.record import RECORD, Record, clusters_folder
+from workbench.deploy import ended, registry
+from workbench.deploy.folder import RECORD, clusters_folder
+from workbench.deploy.job import ClusterJob, describe
+from workbench.deploy.record import Record
 from workbench.errors import RecordError, WorkbenchError, from_fields
 from workbench.hints import PANEL
 from workbench.launch.interface import UNKNOWN, JobState, JobStatus
@@ -138,9 +140,9 @@ class RegistryScanner:
         return entry[2]
 
     def _status(self, record: Record) -> JobStatus:
-        if jobs.shows_more(record):
-            job = jobs.job_id(record)
-            return UNKNOWN if job is None else jobs.of(record, self._job_status(record.scheduler, job))
+        job = ClusterJob(record)
+        if job.shows_more() and (number := job.job_id()) is not None:
+            return job.verified(self._job_status(record.scheduler, number))
         return UNKNOWN
 
 
@@ -181,17 +183,18 @@ def described(record: Record, status: JobStatus, alive: bool | None = None) -> d
     alive
         Whether the process of the head, or of the starter, exists; None: unknown.
     """
-    state, message = jobs.shown(record, status)
+    job = ClusterJob(record)
+    state, message = job.shown(status)
     up = record.up
     if record.failure:
         message = from_fields(record.failure).words(PANEL)
     if record.state not in _FINAL_OR_EARLY and _has_ended(record, status, alive):
         # The record stays for a moment, but no process can update it.
-        state, message, up = "failed", registry.why_gone(record, status), 0
+        state, message, up = "failed", job.why_gone(status), 0
     if state == "submitted" and status.reason:
-        message = jobs.describe(status)
+        message = describe(status)
     waits = status.state.waits
-    return jobs.plain(record) | {
+    return job.plain() | {
         "id": record.id,
         "state": state,
         "message": message,
