@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from distributed.core import Server, Status
 
 from benchmarks.simulated_nodes import host
-from workbench.deploy import certificates
+from workbench.comm import certificates
 from workbench.lab.observer import wait_for_shutdown
 from workbench.metrics.head import Metrics
 

@@ -20,7 +20,7 @@ import psutil
 from benchmarks.simulated_dashboard import PACE
 from benchmarks.simulated_nodes import messages
 from workbench.cancellation import run_to_end
-from workbench.deploy import certificates
+from workbench.comm import certificates
 from workbench.errors import InvalidRequest, WorkbenchError
 from workbench.metrics.schema import TICK
 from workbench.text import count

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Sequence
 from functools import partial
 from typing import Any, NoReturn, Self
 
 from distributed.core import Status
-from tornado.ioloop import PeriodicCallback
 
 from workbench.cancellation import run_to_end
 from workbench.collective.broadcast import broadcast
@@ -18,33 +15,17 @@ from workbench.collective.serialize import dask_raises_exceptions_only
 from workbench.deploy import display, logs, registry
 from workbench.deploy.connection import HeadConnection
 from workbench.deploy.ending_loop import EndingLoop
-from workbench.deploy.job import POLL_INTERVAL_S, ClusterJob
-from workbench.deploy.progress import Progress, widget
+from workbench.deploy.job import ClusterJob
 from workbench.deploy.record import Record
-from workbench.deploy.signature import documented, takes
 from workbench.deploy.start import ClusterStart
-from workbench.deploy.stop import await_end
-from workbench.errors import HeadUnreachable, InvalidRequest
+from workbench.errors import InvalidRequest
 from workbench.host import debug_log
-from workbench.launch.options import ClusterOptions, option, rank_count
+from workbench.launch.options import ClusterOptions, rank_count
 from workbench.launch.options import options as cluster_options
 from workbench.metrics.tables import frame, openmetrics
-from workbench.session import clients
 from workbench.session.current import dashboard_path, notebook_id
 
-_END_CHECK_INTERVAL_MS = 3000
 
-
-@dataclass(frozen=True, kw_only=True)
-class _Arguments(ClusterOptions):
-    """The options of a cluster, and of the object in this process."""
-
-    asynchronous: bool = option(False, None, "", doc="Set it to use the object with ``await`` and ``async with``.")
-    loop: Any = option(None, None, "", doc="As for every Dask cluster.")  # noqa: RUF009  (it is a field)
-    quiet: bool = option(False, None, "", doc="Show no progress line.")
-
-
-@documented(_Arguments)
 class MPICluster(EndingLoop):
     """An MPI world of n ranks that is a Dask cluster of n workers; rank i is worker i.
 
@@ -54,7 +35,58 @@ class MPICluster(EndingLoop):
 
     Parameters
     ----------
-    {parameters}
+    ranks : int, optional
+        Size of the MPI world. Default: `ranks_per_node` on each of the `nodes`, or one rank per core of this host.
+    name : str, optional
+        Name of the cluster. Default: ``mpi``, ``mpi-2``, ...
+    scheduler : {"auto", "local", "here", "slurm", "pbs"}, optional
+        What starts the job: this host (``local``), a batch scheduler, or the allocation of this process (``here``).
+        Default: the setting ``workbench.scheduler``, ``auto``: the first of Slurm, PBS and this host that is available.
+    nodes : int, optional
+        Nodes of the job.
+    ranks_per_node : int, optional
+        Ranks per node, at most.
+    walltime : str, optional
+        Time after which the scheduler ends the job, for example ``"02:00:00"`` or ``"2 hours"``.
+    queue : str, optional
+        Queue or partition.
+    account : str, optional
+        Account or project to charge.
+    constraint : str, optional
+        Required features of the nodes.
+    reservation : str, optional
+        Reservation for the job.
+    gpus_per_rank : int, optional
+        GPUs per rank. Each rank gets its own in ``CUDA_VISIBLE_DEVICES`` (and the variables of ROCm, Level Zero and
+        OpenCL, if they are set). Default: all ranks of a node see all its GPUs.
+    extra : sequence of str, default=()
+        Additional directives for the scheduler, written as after ``#SBATCH`` or ``#PBS``.
+    preset : str, optional
+        Section of ``jobqueue.yaml`` with the site's settings, which apply to all omitted options.
+    interface : str, optional
+        Network interface of head and ranks.
+    preload : sequence of str, default=()
+        Modules that every rank imports before it is ready, for example ``workbench.torch``, and the modules of the
+        ``PRELOAD`` of a package, which its first uses need.
+    threads : int, default=1
+        Threads per rank, for Dask tasks and for OpenMP and BLAS (``OMP_NUM_THREADS`` and similar variables).
+    memory : int or str, optional
+        Memory limit of each rank, in bytes or for example ``"4 GiB"``. Default: the memory of the node divided by its
+        ranks.
+    mpi : {"auto", "openmpi", "mpich", "intelmpi"}, default="auto"
+        The MPI that mpi4py must use.
+    protocol : {"mpi", "tcp"}, default="mpi"
+        Protocol between ranks, always with TLS.
+    idle_timeout : float or str, optional
+        Time without clients and tasks after which the cluster ends. Default: ``workbench.idle-timeout``.
+    ssh_tunnel : str, optional
+        Host, in the syntax of ``ssh``, through which the head is reached.
+    asynchronous : bool, default=False
+        Set it to use the object with ``await`` and ``async with``.
+    loop : optional
+        As for every Dask cluster.
+    quiet : bool, default=False
+        Show no progress line.
 
     Raises
     ------
@@ -82,22 +114,48 @@ class MPICluster(EndingLoop):
     # `of_job` sets the job of an object; any other object makes the job from its options.
     _given_job: ClusterJob | None = None
 
-    @takes(_Arguments)
-    def __init__(self, options: _Arguments) -> None:
+    def __init__(
+        self,
+        ranks: int | None = None,
+        *,
+        name: str | None = None,
+        scheduler: str | None = None,
+        nodes: int | None = None,
+        ranks_per_node: int | None = None,
+        walltime: str | None = None,
+        queue: str | None = None,
+        account: str | None = None,
+        constraint: str | None = None,
+        reservation: str | None = None,
+        gpus_per_rank: int | None = None,
+        extra: Sequence[str] = (),
+        preset: str | None = None,
+        interface: str | None = None,
+        preload: Sequence[str] = (),
+        threads: int = 1,
+        memory: int | str | None = None,
+        mpi: str = "auto",
+        protocol: str = "mpi",
+        idle_timeout: float | str | None = None,
+        ssh_tunnel: str | None = None,
+        asynchronous: bool = False,
+        loop: Any = None,
+        quiet: bool = False,
+    ) -> None:
+        given = locals()
         debug_log.set_up()
         # `__del__` and `__repr__` read these attributes, also of an object whose `__init__` has failed.
         self.status = Status.closed
         self.security: Any = None
-        self._job = job = self._given_job or ClusterStart.of(options)
+        if (job := self._given_job) is None:
+            job = ClusterStart.of(ClusterOptions(**{each.name: given[each.name] for each in cluster_options()}))
+        self._job = job
         # None of an attached cluster, which another object has started.
         self._start_of = job if isinstance(job, ClusterStart) else None
-        self._connection = HeadConnection(job, options.ssh_tunnel)
+        self._connection = HeadConnection(job, ssh_tunnel)
         self._ending = self._start_of is not None
-        self.on_gone: Callable[[str], None] = lambda _: None
-        """Called on the loop, with the reason, when the cluster has ended and this object is closed."""
-        super().__init__(
-            asynchronous=options.asynchronous, loop=options.loop, quiet=options.quiet, name=job.record.name
-        )
+        self.on_gone = lambda _: None
+        super().__init__(asynchronous=asynchronous, loop=loop, quiet=quiet, name=job.record.name)
         if not self.called_from_running_loop:
             self._loop_runner.start()
             try:
@@ -203,53 +261,12 @@ class MPICluster(EndingLoop):
         if self._start_of is not None:
             note = self._start_of.hint()
             await asyncio.to_thread(self._start_of.submit)
-        try:
-            with Progress(self._job.record.ranks, quiet=self.quiet, note=note) as progress:
-                await self._await_address(progress)
-                await self._connection.open()
-                self.scheduler_comm, self.security = self._connection.rpc, self._connection.security
-                await self._await_ready(progress)
-        except BaseException:
-            await run_to_end(self._connection.close())
-            raise
+        await self._connection.await_ready(quiet=self.quiet, note=note)
+        self.scheduler_comm, self.security = self._connection.rpc, self._connection.security
         self._cluster_info["name"] = self._job.record.name
         await super()._start()
         dask_raises_exceptions_only()
-        watch = PeriodicCallback(self._close_if_gone, _END_CHECK_INTERVAL_MS)
-        self.periodic_callbacks["cluster-end"] = watch
-        watch.start()
-
-    async def _close_if_gone(self) -> None:
-        clients.mend(self, self._ending_error)
-        # Dask would try to reach the scheduler, and log errors.
-        if self.status == Status.running and await self._connection.gone() and self.status == Status.running:
-            end = await self._connection.end_reason()
-            await self.leave()
-            self.on_gone("its head was killed or crashed" if end is None else end.reason)
-
-    async def _ending_error(self) -> HeadUnreachable | None:
-        return self._connection.lost() if await self._connection.end_reason() else None
-
-    async def leave(self) -> None:
-        """Disconnect from the cluster, which has ended, and close the clients of this object; called on the loop."""
-        await self.detach()
-        self._end_loop_soon(await clients.close(self, self._connection.lost()))
-
-    async def _await_address(self, progress: Progress) -> None:
-        while (record := await asyncio.to_thread(self._job.poll)).address is None:
-            progress.show(self._job.description(), record.up, record.total)
-            await asyncio.sleep(self._job.pause)
-
-    async def _await_ready(self, progress: Progress) -> None:
-        while True:
-            record = self._job.record
-            progress.show(self._job.description(), record.up, record.total)
-            if record.state in ("ready", "degraded"):
-                return
-            if record.state in ("failed", "closing"):
-                raise await asyncio.to_thread(self._job.failure)
-            await asyncio.sleep(POLL_INTERVAL_S)
-            await self._connection.ask_while_looking()
+        self._watch_end()
 
     # -- use ---------------------------------------------------------------------------------------------------
 
@@ -557,22 +574,6 @@ class MPICluster(EndingLoop):
         """
         return self.close(shutdown=False)
 
-    async def _close(self) -> None:
-        if self.status in (Status.closing, Status.closed):
-            return
-        before, self.status = self.status, Status.closing
-        try:
-            if self._ending and self.scheduler_comm is not None:
-                with contextlib.suppress(OSError):
-                    await self._connection.ask_to_end()
-            await super()._close()
-            await self._connection.close()
-        except BaseException:  # for example at the deadline of `close`, which can be called again
-            self.status = before
-            raise
-        if self._ending:
-            await asyncio.to_thread(await_end, self._job)
-
     def __eq__(self, other: object) -> bool:
         # Dask compares names, and would use the client of an earlier cluster with the same name.
         return self is other
@@ -589,4 +590,4 @@ class MPICluster(EndingLoop):
         return display.html(self._job.record, self.ranks, str(self.status.name))
 
     def _widget(self) -> Any:
-        return widget(self)
+        return display.widget(self)

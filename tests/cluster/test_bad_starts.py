@@ -16,7 +16,8 @@ from distributed import Client
 from support.processes import DEADLINE, GONE_WITHIN, until
 
 from workbench import MPICluster
-from workbench.deploy import certificates, registry
+from workbench.comm import certificates
+from workbench.deploy import registry
 from workbench.deploy.folder import ClusterFolder
 from workbench.deploy.record import Record
 from workbench.deploy.stop import stop

@@ -17,7 +17,7 @@ from distributed import Client
 from support.processes import DEADLINE, line_of, processes_of
 
 from workbench import MPICluster
-from workbench.deploy import certificates
+from workbench.comm import certificates
 from workbench.deploy.folder import ClusterFolder
 from workbench.host import node_dirs
 

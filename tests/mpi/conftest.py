@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from support.world import World, template
 
-from workbench.deploy import certificates
+from workbench.comm import certificates
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -10,7 +10,7 @@ import pytest
 from distributed.core import Server
 from support.processes import DEADLINE, gone, line_of, until
 
-from workbench.deploy import certificates
+from workbench.comm import certificates
 from workbench.deploy.folder import ClusterFolder
 from workbench.lab.server import observer, state
 from workbench.lab.server.observer import Observer

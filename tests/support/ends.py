@@ -12,8 +12,7 @@ from typing import Any
 from distributed.comm import connect, listen
 
 from support.patience import DEADLINE
-from workbench.comm import traffic
-from workbench.deploy import certificates
+from workbench.comm import certificates, traffic
 
 
 class End:

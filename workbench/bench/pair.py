@@ -27,7 +27,7 @@ from workbench.bench.buffers import KINDS, octets
 from workbench.bench.kernel import gradient
 from workbench.bench.report import alternate
 from workbench.bench.sizes import KIB, MIB
-from workbench.deploy import certificates
+from workbench.comm import certificates
 from workbench.gpu.tensors import is_tensor, register_messages
 
 SCHEMES = {"tcp": "tcp", "mpi": "mpi", "tls": "tls", "mpi_tls": "mpi"}

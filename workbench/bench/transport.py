@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from workbench.bench import buffers, plotting, world
 from workbench.bench.report import Report, machine, positive
 from workbench.bench.sizes import KIB, MIB, mean_ratio, sizes
-from workbench.deploy import certificates
+from workbench.comm import certificates
 from workbench.launch import mpi_library
 
 if TYPE_CHECKING:

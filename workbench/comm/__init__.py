@@ -1,6 +1,6 @@
 """The ``mpi://`` protocol: Dask's messages between the ranks of one MPI world, with large frames over MPI.
 
-Doors: `buffer_pool`, `listener`, `unix_http`.
+Doors: `buffer_pool`, `certificates`, `listener`, `unix_http`.
 
 The protocol is a plug-in for distributed (entry point group ``distributed.comm.backends``). On the socket it is
 distributed's own TCP or TLS protocol, which peers outside the world also use. Between two processes that have joined

@@ -13,10 +13,10 @@ from distributed.core import rpc
 
 from workbench import config
 from workbench.cancellation import run_to_end
-from workbench.comm import listener
-from workbench.deploy import certificates, ended
-from workbench.deploy.job import ClusterJob
-from workbench.deploy.progress import Progress
+from workbench.comm import certificates, listener
+from workbench.deploy import ended
+from workbench.deploy.display import Progress
+from workbench.deploy.job import POLL_INTERVAL_S, ClusterJob
 from workbench.deploy.record import from_dict
 from workbench.deploy.ssh_tunnel import Tunnel
 from workbench.errors import HeadUnreachable, StartError
@@ -118,6 +118,46 @@ class HeadConnection(HeadClient):
                 # A head is busiest in its first seconds, and has the time of its start for them.
                 attempt_timeout = self.rpc.timeout = left
         self.rpc.timeout = timeout
+
+    async def await_ready(self, *, quiet: bool, note: str = "") -> None:
+        """Connect when the head has an address, and return when the cluster is ready.
+
+        Parameters
+        ----------
+        quiet, note
+            As of `Progress`.
+
+        Raises
+        ------
+        StartError
+            If the cluster fails to start.
+        HeadUnreachable
+            As of `open`.
+        """
+        try:
+            with Progress(self._job.record.ranks, quiet=quiet, note=note) as progress:
+                await self._await_address(progress)
+                await self.open()
+                await self._await_ready(progress)
+        except BaseException:
+            await run_to_end(self.close())
+            raise
+
+    async def _await_address(self, progress: Progress) -> None:
+        while (record := await asyncio.to_thread(self._job.poll)).address is None:
+            progress.show(self._job.description(), record.up, record.total)
+            await asyncio.sleep(self._job.pause)
+
+    async def _await_ready(self, progress: Progress) -> None:
+        while True:
+            record = self._job.record
+            progress.show(self._job.description(), record.up, record.total)
+            if record.state in ("ready", "degraded"):
+                return
+            if record.state in ("failed", "closing"):
+                raise await asyncio.to_thread(self._job.failure)
+            await asyncio.sleep(POLL_INTERVAL_S)
+            await self.ask_while_looking()
 
     async def forward(self, purpose: str, addresses: list[str]) -> list[str]:
         """Return addresses at which this process reaches addresses of the head's host: by ssh if the head is.

@@ -1,7 +1,8 @@
-"""The end of the event loop of a cluster object, with its thread and its files, and Dask's requests after an end."""
+"""The end of a cluster object: with its cluster or before it, with its event loop, and Dask's requests after an end."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import threading
 import weakref
@@ -11,26 +12,78 @@ from typing import TYPE_CHECKING, Any
 from distributed.core import Status
 from distributed.deploy.cluster import Cluster
 from distributed.utils import LoopRunner
+from tornado.ioloop import PeriodicCallback
 
+from workbench.deploy.stop import await_end
 from workbench.errors import HeadUnreachable
+from workbench.session import clients
 
 if TYPE_CHECKING:
     from distributed import Client
 
     from workbench.deploy.connection import HeadConnection
+    from workbench.deploy.job import ClusterJob
 
 # Seconds for the end of the thread.
 _LOOP_END_S = 1.0
+_END_CHECK_INTERVAL_MS = 3000
 
 
 class EndingLoop(Cluster):
-    """A Dask cluster whose `close` ends its event loop, which Dask does for its local clusters only.
+    """A Dask cluster whose `close` ends its event loop, and which is closed when the cluster ends.
+
+    Dask ends the loops of its local clusters only.
 
     The methods of Dask that ask the scheduler raise the reason of the end of the cluster, not an error of a
     connection.
     """
 
     _connection: HeadConnection
+    _job: ClusterJob
+    _ending = False
+    """Whether `close` ends the cluster."""
+
+    on_gone: Callable[[str], None]
+    """Called on the loop, with the reason, when the cluster has ended and this object is closed."""
+
+    def _watch_end(self) -> None:
+        """Close this object when the cluster has ended."""
+        watch = PeriodicCallback(self._close_if_gone, _END_CHECK_INTERVAL_MS)
+        self.periodic_callbacks["cluster-end"] = watch
+        watch.start()
+
+    async def _close_if_gone(self) -> None:
+        clients.mend(self, self._ending_error)
+        # Dask would try to reach the scheduler, and log errors.
+        if self.status == Status.running and await self._connection.gone() and self.status == Status.running:
+            end = await self._connection.end_reason()
+            await self.leave()
+            self.on_gone("its head was killed or crashed" if end is None else end.reason)
+
+    async def _ending_error(self) -> HeadUnreachable | None:
+        return self._connection.lost() if await self._connection.end_reason() else None
+
+    async def leave(self) -> None:
+        """Disconnect from the cluster, which has ended, and close the clients of this object; called on the loop."""
+        self._ending = False
+        await self.close()
+        self._end_loop_soon(await clients.close(self, self._connection.lost()))
+
+    async def _close(self) -> None:
+        if self.status in (Status.closing, Status.closed):
+            return
+        before, self.status = self.status, Status.closing
+        try:
+            if self._ending and self.scheduler_comm is not None:
+                with contextlib.suppress(OSError):
+                    await self._connection.ask_to_end()
+            await super()._close()
+            await self._connection.close()
+        except BaseException:  # for example at the deadline of `close`, which can be called again
+            self.status = before
+            raise
+        if self._ending:
+            await asyncio.to_thread(await_end, self._job)
 
     def close(self, timeout: float | None = None) -> Any:
         """Close the object, and end the loop unless clients still use the loop.

@@ -6,7 +6,8 @@ import shlex
 import threading
 from typing import NoReturn, Self
 
-from workbench.deploy import certificates, ended, logs, registry
+from workbench.comm import certificates
+from workbench.deploy import ended, logs, registry
 from workbench.deploy.folder import ClusterFolder
 from workbench.deploy.job import ClusterJob
 from workbench.deploy.job_spec import allocation_of, job_spec, world_line, write_dask_settings

@@ -16,7 +16,8 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 from workbench import config
-from workbench.deploy import certificates, ended
+from workbench.comm import certificates
+from workbench.deploy import ended
 from workbench.deploy.folder import ClusterFolder
 from workbench.deploy.job_spec import template_modules
 from workbench.deploy.record import Record

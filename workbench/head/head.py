@@ -19,8 +19,9 @@ from workbench.cells.head import Cells
 from workbench.collective.broadcast_head import Broadcasts
 from workbench.collective.head import SpmdCalls
 from workbench.collective.queue import CallQueue
+from workbench.comm import certificates
 from workbench.config import __version__
-from workbench.deploy import certificates, ended
+from workbench.deploy import ended
 from workbench.deploy.job import ClusterJob
 from workbench.deploy.record import Record, World
 from workbench.errors import LaunchError, StartError, WorkbenchError

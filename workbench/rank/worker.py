@@ -28,8 +28,8 @@ from workbench.collective.broadcast_rank import Broadcasts
 from workbench.collective.operation import answering
 from workbench.collective.rank import SpmdCalls
 from workbench.collective.serialize import dask_raises_exceptions_only
+from workbench.comm import certificates
 from workbench.comm.unix_http import UnixHTTP
-from workbench.deploy import certificates
 from workbench.deploy.folder import ClusterFolder
 from workbench.deploy.record import Record
 from workbench.errors import LaunchError

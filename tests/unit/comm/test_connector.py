@@ -9,8 +9,7 @@ from distributed.comm.tcp import TLSBackend
 from support.patience import DEADLINE
 from tornado.iostream import IOStream
 
-from workbench.comm import listener
-from workbench.deploy import certificates
+from workbench.comm import certificates, listener
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import pytest
 from support import contract
 from support.ends import together
 
-from workbench.deploy import certificates
+from workbench.comm import certificates
 
 
 @pytest.fixture(scope="module")

@@ -13,8 +13,7 @@ from distributed.comm import connect, listen
 from distributed.comm.tcp import TLSBackend
 from support.patience import DEADLINE
 
-from workbench.comm import guard, listener
-from workbench.deploy import certificates
+from workbench.comm import certificates, guard, listener
 from workbench.host import processes
 
 

@@ -6,8 +6,8 @@ import asyncio
 
 from distributed.comm import connect, listen
 
+from workbench.comm import certificates
 from workbench.comm.unix_http import bridge_streams
-from workbench.deploy import certificates
 
 PIECE, PIECES = 1 << 16, 512
 

@@ -14,9 +14,10 @@ import pytest
 from support.patience import DEADLINE
 from support.raised import raises
 
+from workbench.comm import certificates
 from workbench.commands import actions
 from workbench.commands import format as commands_format
-from workbench.deploy import certificates, registry
+from workbench.deploy import registry
 from workbench.deploy import stop as deploy_stop
 from workbench.deploy.connection import HeadConnection
 from workbench.deploy.folder import RECORD, ClusterFolder, clusters_folder

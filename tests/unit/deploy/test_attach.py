@@ -65,7 +65,7 @@ async def test_a_close_that_misses_its_deadline_can_be_repeated(monkeypatch):
         pass
 
     monkeypatch.setattr(cluster._connection, "ask_to_end", ask_to_end)
-    monkeypatch.setattr("workbench.cluster.await_end", lambda _: asked.append("the end"))
+    monkeypatch.setattr("workbench.deploy.ending_loop.await_end", lambda _: asked.append("the end"))
     cluster.scheduler_comm, cluster.status = SimpleNamespace(close_rpc=close_rpc), Status.running
 
     with pytest.raises(TimeoutError):

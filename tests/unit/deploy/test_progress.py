@@ -8,7 +8,7 @@ import select
 
 import pytest
 
-from workbench.deploy.progress import Progress
+from workbench.deploy.display import Progress
 
 
 def start(*, quiet=False):

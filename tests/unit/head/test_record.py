@@ -14,7 +14,8 @@ import pytest
 from support.patience import DEADLINE
 from support.processes import until
 
-from workbench.deploy import certificates, ended, registry
+from workbench.comm import certificates
+from workbench.deploy import ended, registry
 from workbench.deploy.folder import RECORD, ClusterFolder
 from workbench.deploy.record import Record
 from workbench.errors import MPINotFound, RecordError, StartError

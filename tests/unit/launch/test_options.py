@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import json
 import re
+import sys
 from collections.abc import Sequence
 from typing import get_type_hints
 
@@ -21,6 +23,8 @@ from workbench.launch.options import JobOptions, RecordOptions, Resources, optio
 
 OF_THE_OBJECT = ["asynchronous", "loop", "quiet"]
 NAMES = [option.name for option in options()]
+# Python suggests the nearest name from 3.13 on.
+SUGGESTION = r"\. Did you mean 'name'\?" if sys.version_info >= (3, 13) else ""
 
 
 def test_the_constructor_has_every_option_with_its_default_and_no_private_parameter():
@@ -39,28 +43,30 @@ def test_the_type_hints_of_the_constructor_have_every_option():
     assert (hints["ranks"], hints["extra"], hints["quiet"]) == (int | None, Sequence[str], bool)
 
 
-def test_the_docstring_has_every_option_with_its_type_in_the_order_of_the_signature():
+def test_the_docstring_has_every_option_with_its_type_and_text_in_the_order_of_the_signature():
     section = (inspect.getdoc(MPICluster) or "").partition("Parameters\n----------\n")[2].partition("\n\nRaises\n")[0]
 
-    entries = re.findall(r"^(\w+) : (.*)\n(    \S)", section, re.MULTILINE)
+    entries = re.findall(r"^(\w+) : (.*)\n((?:    .*\n?)+)", section, re.MULTILINE)
     assert [name for name, _, _ in entries] == [*NAMES, *OF_THE_OBJECT]
-    kinds = {name: kind for name, kind, _ in entries}
-    assert (kinds["ranks"], kinds["threads"], kinds["extra"]) == (
-        "int, optional", "int, default=1", "sequence of str, default=()",
-    )  # fmt: skip
-    assert kinds["memory"] == "int or str, optional"
-    assert kinds["walltime"] == "str, optional"
-    assert kinds["protocol"] == '{"mpi", "tcp"}, default="mpi"'
+    for option, (_, kind, text) in zip(options(), entries, strict=False):
+        assert kind == documented_type(option), option.name
+        assert " ".join(text.split()) == " ".join(option.doc.split()), option.name
+
+
+def documented_type(option):
+    """Return the type of an option as in a docstring of numpydoc."""
+    kinds = " or ".join("sequence of str" if kind == "Sequence[str]" else kind for kind in option.kinds)
+    if option.choices:
+        kinds = json.dumps(option.choices).replace("[", "{").replace("]", "}")
+    default = "optional" if option.default is None else f"default={option.default!r}".replace("'", '"')
+    return f"{kinds}, {default}"
 
 
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        (
-            {"nmae": "a"},
-            r"^MPICluster\.__init__\(\) got an unexpected keyword argument 'nmae'\. Did you mean 'name'\?$",
-        ),
-        ({"dry_run": True}, r"unexpected keyword argument 'dry_run'$"),
+        ({"nmae": "a"}, rf"^MPICluster\.__init__\(\) got an unexpected keyword argument 'nmae'{SUGGESTION}$"),
+        ({"dry_run": True}, r"unexpected keyword argument 'dry_run'"),
         ({"_job": None}, r"^MPICluster\.__init__\(\) got an unexpected keyword argument '_job'"),
     ],
 )

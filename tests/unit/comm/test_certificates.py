@@ -12,7 +12,7 @@ import threading
 import pytest
 from cryptography import x509
 
-from workbench.deploy import certificates
+from workbench.comm import certificates
 
 GREETING = b"welcome"
 
