@@ -135,7 +135,7 @@ def test_ctrl_c_while_the_call_is_handed_over_ends_the_call(client4, monkeypatch
         until("all ranks to wait", lambda: waiting(client4))
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("workbench.collective.client._END", DEADLINE)
+    monkeypatch.setattr("workbench.collective.protocol.CLIENT_CALL_END_S", DEADLINE)
     with monkeypatch.context() as starting:
         starting.setattr(PendingCall, "start", interrupted)
         with pytest.raises(KeyboardInterrupt) as caught:

@@ -9,7 +9,7 @@ from distributed import Client
 
 from support.spmd import hang, loop, total
 from workbench import MPICluster, run_on_ranks
-from workbench.collective import client as calls
+from workbench.collective import protocol
 
 
 def say(line: str) -> None:
@@ -18,7 +18,7 @@ def say(line: str) -> None:
 
 
 def main(name: str) -> None:
-    calls._END = 30.0  # ranks may take longer than a user wants to wait
+    protocol.CLIENT_CALL_END_S = 30.0  # ranks may take longer than a user wants to wait
     with MPICluster.attach(name, quiet=True) as cluster, Client(cluster) as client:
         say("ready")
         for line in sys.stdin:

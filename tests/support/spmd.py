@@ -257,16 +257,16 @@ def _quotient(by):
 
 def be_patient():
     """Have the head give ranks that a call is ended on more time than users want to wait; for `run_on_scheduler`."""
-    from workbench.collective import head
+    from workbench.collective import protocol
 
-    head.CollectiveCall.grace = head._WHERE_STUCK = 5.0 * FACTOR
+    protocol.CALL_END_S = protocol.WHERE_STUCK_S = 5.0 * FACTOR
 
 
 def be_impatient():
     """Have the head not wait for ranks that cannot come back; `be_patient` is to follow."""
-    from workbench.collective import head
+    from workbench.collective import protocol
 
-    head.CollectiveCall.grace = 0.1
+    protocol.CALL_END_S = 0.1
 
 
 def doing(dask_worker):

@@ -43,8 +43,6 @@ if TYPE_CHECKING:
 _GRACE = 10.0
 # Seconds for answers of the head that the client can do without.
 _ASK = 3.0
-# Seconds for ranks to end a cell that is interrupted. The head gives the ranks less.
-_END = 12.0
 # Bytes of a plain value that are sent with a cell, and bytes of one that may be sent where a broadcast is impossible.
 _VALUE, _AT_MOST = 1 << 20, 64 << 20
 # Seconds for the broadcast of a value that can be sent with the cell: broadcasts wait for calls, cells do not.
@@ -421,5 +419,5 @@ class CellRun:
         return self._outputs.empty() and (ended or time.monotonic() > self._output_deadline)
 
     def _end(self, reason: str) -> None:
-        self._output_deadline = time.monotonic() + _END
+        self._output_deadline = time.monotonic() + protocol.CLIENT_CELL_END_S
         _cancel(self._client, self._cell, reason)

@@ -11,7 +11,7 @@ import functools
 import math
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 from distributed.diagnostics.plugin import SchedulerPlugin
 
@@ -21,6 +21,7 @@ from workbench.cells.controller_process import Engines
 from workbench.cells.protocol import ANSWER_S
 from workbench.collective.operation import Cancelled, Outcomes, RankRPC, gather_or_cancel, room
 from workbench.collective.positions import ranges
+from workbench.collective.protocol import REMEMBER_S
 from workbench.collective.queue import CallQueue, Turn, gone, just_being
 from workbench.errors import CollectiveFailed, InvalidRequest, PlacementError, RankLost, WorkbenchError
 from workbench.hints import Command
@@ -32,8 +33,6 @@ if TYPE_CHECKING:
     from workbench.deploy.record import Record
     from workbench.deploy.world import MPIWorld, Worlds
 
-# Seconds for which a cancellation is remembered that arrives before the request for its cell.
-_REMEMBER = 60.0
 # Seconds for which a cell waits for the cells of other notebooks in the same world.
 _QUEUE = 600.0
 # Seconds for which the ranks keep the names of a notebook that has disconnected.
@@ -69,7 +68,7 @@ class Cells(SchedulerPlugin):
         self._engines: dict[tuple[int, int], Engines] = {}
         self.known: dict[str, _Cell] = {}  # cells that wait, run or have just ended, by identity
         self._notebooks: dict[str, _Notebook] = {}
-        self._cancelled = Cancelled(_REMEMBER)
+        self._cancelled = Cancelled(REMEMBER_S)
         self.handlers: dict[str, Callable[..., Coroutine[Any, Any, Any]]] = {
             protocol.BEGIN: self.begin,
             protocol.DELAY: self.delay,
@@ -175,7 +174,7 @@ class Cells(SchedulerPlugin):
                 del self.known[cell.id]
         finally:
             # A notebook that was interrupted does not wait for the end of the cell.
-            asyncio.get_running_loop().call_later(_REMEMBER, self.known.pop, cell.id, None)
+            asyncio.get_running_loop().call_later(REMEMBER_S, self.known.pop, cell.id, None)
 
     def engines(self, world: MPIWorld) -> Engines:
         """Return the engines of the present start of a world."""
@@ -274,9 +273,6 @@ class _Notebook:
 class _Cell:
     """A cell on ranks of a world. The outcome of a rank is its status."""
 
-    grace: ClassVar[float] = 11.0
-    """Seconds for the ranks to end the cell; longer than the ranks take."""
-
     turn: Turn
     task: asyncio.Task[None]  # keeps the turn
     turn_at: float | None = None  # the time of the loop at which the cell got its turn
@@ -372,7 +368,7 @@ class _Cell:
             if not completed:
                 # A rank in C code cannot be ended. It refuses the next cell until the code returns.
                 await outcomes.break_off(
-                    lambda reason: self._end(reason, self.running), self.world.index, self._reason, self.grace
+                    lambda reason: self._end(reason, self.running), self.world.index, self._reason, protocol.CELL_END_S
                 )
             if not completed or {end.result() for end in self._ends.values()} != {"ok"}:
                 self._renew_communicators()

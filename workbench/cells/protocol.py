@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TypedDict
 
+from workbench.collective.protocol import SLACK_S
+
 if TYPE_CHECKING:
     from dask.typing import Key
 
@@ -39,19 +41,26 @@ CANCELLED = "cancelled"
 # -- deadlines, in seconds ---------------------------------------------------------------------------------------
 
 # The first cell starts the engines, which takes a second on an idle machine and minutes on a loaded one. A step has a
-# shorter deadline than the request that contains the step, so that the error names the step.
+# shorter deadline than the request that contains the step, so that the error names the step. As in
+# `workbench.collective.protocol`, a value is computed from those that the value must exceed.
 REGISTER_S = 120.0
 """For an engine to start and to register with its controller."""
 MEET_S = 120.0
 """For all ranks of a cell to begin."""
 CONTROLLER_S = 120.0
 """For the controller to print its connections."""
-ANSWER_S = 150.0
+ANSWER_S = REGISTER_S + 30.0
 """For a rank to answer to a step of the preparation of a cell."""
-ENGINES_S = 330.0
+ENGINES_S = max(CONTROLLER_S, ANSWER_S) + ANSWER_S + 30.0
 """For the head to start the engines of a world: two requests to the ranks, during the first also the controller."""
 REACH_S = 60.0
 """For the controller and the engines to answer to a notebook the first time."""
+RANK_CELL_END_S = 10.0
+"""For which a rank interrupts a cell that does not end."""
+CELL_END_S = RANK_CELL_END_S + SLACK_S
+"""For the ranks to end an interrupted cell."""
+CLIENT_CELL_END_S = CELL_END_S + SLACK_S
+"""For the head to report the end of an interrupted cell to the notebook."""
 
 # -- messages --------------------------------------------------------------------------------------------------
 

@@ -24,6 +24,7 @@ from workbench.cells.protocol import MEET_S, REGISTER_S
 from workbench.cells.run_cell import CellOutcome, RunCell
 from workbench.collective import process_state
 from workbench.collective.operation import Cancelled, answering
+from workbench.collective.protocol import RANK_REMEMBER_S
 from workbench.collective.rank_call import RankState
 from workbench.collective.serialize import in_words, loads
 from workbench.errors import CollectiveFailed, RankLost
@@ -228,10 +229,6 @@ def completions(text: str, namespace: Mapping[str, Any]) -> list[str]:
 
 # Seconds between two SIGINTs for a cell that still runs: the code of a user may catch one.
 _AGAIN = 0.2
-# Seconds after which a cell that does not end is left alone.
-_PATIENCE = 10.0
-# Seconds for which ended cells are remembered.
-_REMEMBER = 600.0
 # Seconds for a completion.
 _COMPLETE = 0.4
 
@@ -250,7 +247,7 @@ class Cells:
         self._cell: Cell | None = None
         # Data of the worker that the namespace of the engine may hold, until the user deletes it there.
         self._taken: weakref.WeakValueDictionary[Key, Any] = weakref.WeakValueDictionary()
-        self._ended = Cancelled(_REMEMBER)
+        self._ended = Cancelled(RANK_REMEMBER_S)
         self._generation = -1
         self._watch = CallState()
         self._given_up: list[Any] = []
@@ -402,7 +399,7 @@ class Cells:
             self._cell = None
             self._report(cell.id, protocol.CANCELLED, reason)
             return
-        deadline = time.monotonic() + _PATIENCE
+        deadline = time.monotonic() + protocol.RANK_CELL_END_S
         while self._cell is cell and time.monotonic() < deadline:
             if cell.in_user_code:
                 signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)

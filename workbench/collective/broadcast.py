@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
 # Seconds after which a client uploads through the head, if rank 0 does not answer.
 _REACH = 2.0
-# Seconds past the deadline for the error of the head.
-_GRACE = 5.0
 
 
 def broadcast(client: Client, obj: Any, *, timeout: float | str | None = None) -> Any:
@@ -61,7 +59,7 @@ def broadcast(client: Client, obj: Any, *, timeout: float | str | None = None) -
     >>> client.gather([client.submit(len, weights, workers=[rank], pure=False) for rank in range(4)])
     [1000000, 1000000, 1000000, 1000000]
     """
-    seconds = protocol.BROADCAST_TIMEOUT_S if timeout is None else config.time_span("timeout", timeout)
+    seconds = protocol.BROADCAST_S if timeout is None else config.time_span("timeout", timeout)
     return client.sync(_send_what_can_be, client, obj, seconds)
 
 
@@ -92,7 +90,7 @@ async def send(client: Client, obj: Any, timeout: float) -> Future[Any]:
     future: Future[Any] = Future(key, client, state=in_memory)
     beginning = asyncio.ensure_future(head.begin(protocol.BROADCAST_BEGIN, key=key, client=client.id))
     try:
-        async with asyncio.timeout_at(deadline + _GRACE):
+        async with asyncio.timeout_at(deadline + protocol.CLIENT_BROADCAST_END_S):
             root = await asyncio.shield(beginning)
             await _upload(client, head, root, key, obj)
             left = deadline - asyncio.get_running_loop().time()

@@ -9,7 +9,7 @@ import asyncio
 import math
 import uuid
 from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from workbench.cancellation import run_to_end
 from workbench.collective import protocol
@@ -82,9 +82,6 @@ class Broadcasts:
 class _Part:
     """The part of a broadcast in one world."""
 
-    grace: ClassVar[float] = 2.0
-    """Seconds for the ranks to return when the broadcast is ended."""
-
     def __init__(self, broadcasts: Broadcasts, world: MPIWorld, key: Key, deadline: float) -> None:
         self._broadcasts, self._scheduler, self._world = broadcasts, broadcasts.scheduler, world
         self._key, self._deadline = key, deadline
@@ -95,7 +92,7 @@ class _Part:
         """Prepare all ranks, and send the object to them."""
         if self._deadline == math.inf:
             # A broadcast that may wait forever for a turn must not hold the turn forever.
-            self._deadline = asyncio.get_running_loop().time() + protocol.BROADCAST_TIMEOUT_S
+            self._deadline = asyncio.get_running_loop().time() + protocol.BROADCAST_S
         ranks = self._members.ranks = self._broadcasts.worlds.members(self._world)
         await prepare(self._prepare(), self._deadline, self._cancel, self._not_ready)
         if len(ranks) > 1:
@@ -107,7 +104,11 @@ class _Part:
         await self._fetch(list(ranks.values()))
         if len(ranks) == 1:
             return
-        offer: protocol.Offer = {"call": self._call, "key": self._key, "timeout": self._left() + self.grace}
+        offer: protocol.Offer = {
+            "call": self._call,
+            "key": self._key,
+            "timeout": self._left() + protocol.BROADCAST_END_S,
+        }
         sizes = await self._members.ask(0, protocol.BROADCAST_OFFER, **offer)
         take: protocol.Take = {**offer, "sizes": sizes}
         await gather_or_cancel(self._members.ask(rank, protocol.BROADCAST_TAKE, **take) for rank in ranks if rank)
@@ -128,7 +129,7 @@ class _Part:
         if await outcomes.wait(self._left, poll=_LOOK):
             return
         self._broadcasts.queue.retire_communicator(self._world, serial)
-        await outcomes.break_off(lambda _: self._cancel(), self._world.index, None, self.grace)
+        await outcomes.break_off(lambda _: self._cancel(), self._world.index, None, protocol.BROADCAST_END_S)
         stuck = outcomes.running
         ranks = [str(rank) for rank in stuck]
         if stuck:

@@ -96,9 +96,6 @@ async def _collections(client: Client, blocks: Sequence[Sequence[BlockMeta]], ad
     return tuple(collections) if blocks[0][0].several else collections[0]
 
 
-# Seconds for the ranks to end an interrupted call. The head waits up to seven; see `workbench.collective.head`.
-_END = 8.0
-
 # Seconds between two checks that the client is open.
 _LOOK = 5.0
 
@@ -273,7 +270,7 @@ class PendingCall:
             return None
         self._loop.call_soon_threadsafe(self._cancel)
         try:
-            self.future.result(_END)
+            self.future.result(protocol.CLIENT_CALL_END_S)
         except TimeoutError:
             self.future.cancel()
             return "The head has not reported whether the call has ended on all ranks."

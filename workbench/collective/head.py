@@ -7,7 +7,7 @@ import functools
 import math
 import time
 from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 from dask.utils import format_bytes
 
@@ -38,19 +38,14 @@ if TYPE_CHECKING:
 
 # Failures of other ranks in the message, at most.
 _FURTHER = 4
-# Seconds for a rank to report where it is; and for ranks that have not returned.
-_WHERE, _WHERE_STUCK = 2.0, 0.3
-# Seconds for ranks whose code ends by itself to return, also on a busy machine; see `workbench.collective.rank_call`.
-_RETURN = 5.0
+# Seconds for a rank to report its position.
+_WHERE = 2.0
 # Seconds for the scheduler to notice a loss that MPI has reported.
 _LOSS = 30.0
 
 
 class CollectiveCall:
     """A call on the ranks `members` of a world, by the message `request` of a client."""
-
-    grace: ClassVar[float] = 1.4
-    """Seconds for the ranks to return when the call is ended; see `workbench.collective.rank_call`."""
 
     def __init__(
         self,
@@ -160,7 +155,8 @@ class CollectiveCall:
         """Have the ranks receive the messages left on the communicator; if that fails, retire the communicator."""
         try:
             settled = await gather_or_cancel(
-                self._members.ask(rank, protocol.SETTLE, self.grace, call=self._call) for rank in self._members.ranks
+                self._members.ask(rank, protocol.SETTLE, protocol.CALL_END_S, call=self._call)
+                for rank in self._members.ranks
             )
         except (CollectiveFailed, RankLost):
             settled = [False]
@@ -184,7 +180,7 @@ class CollectiveCall:
             return {"values": values}
         keys = [key for outcome in outcomes for key in outcome["keys"]]
         keeping = self._outcomes(protocol.KEEP, call=self._call)
-        self._deadline = max(self._deadline, asyncio.get_running_loop().time() + self.grace)
+        self._deadline = max(self._deadline, asyncio.get_running_loop().time() + protocol.CALL_END_S)
         try:
             if not await keeping.wait(self._left, self._stop):
                 return await self._break_off(keeping)
@@ -208,7 +204,9 @@ class CollectiveCall:
         """End the call on all ranks; return the error of the rank that failed first, or raise another reason."""
         self._retire()
         cancelled = "the call was cancelled" if self._stop.done() else None
-        await outcomes.break_off(functools.partial(self._end, begun=True), self._world.index, cancelled, self.grace)
+        await outcomes.break_off(
+            functools.partial(self._end, begun=True), self._world.index, cancelled, protocol.CALL_END_S
+        )
         lost = await self._loss(outcomes)
         await self._block_stragglers(outcomes)
         futures = {rank: outcomes.futures[rank] for rank in outcomes.order}
@@ -246,7 +244,7 @@ class CollectiveCall:
     async def _block_stragglers(self, outcomes: Outcomes[protocol.Outcome]) -> None:
         """Block further calls until all ranks have returned."""
         members = {rank: self._members.ranks[rank] for rank in outcomes.running}
-        places = await whereabouts(self._scheduler, self._world.index, members, _WHERE_STUCK)
+        places = await whereabouts(self._scheduler, self._world.index, members, protocol.WHERE_STUCK_S)
         # Ranks that have left the call are about to answer; an import and an operation of a `Communicator` end soon.
         returning = [
             outcomes.futures[rank]
@@ -254,7 +252,7 @@ class CollectiveCall:
             if place is None or place.get("importing") or place.get("operation")
         ]
         if returning:
-            await asyncio.wait(returning, timeout=_RETURN)
+            await asyncio.wait(returning, timeout=protocol.RETURN_S)
         if stuck := outcomes.running:
             places = {rank: places.get(rank) for rank in stuck}
             reason = f"{positions.describe(places)}, and cannot be interrupted"
@@ -337,10 +335,6 @@ async def whereabouts(
     return dict(zip(members, await asyncio.gather(*map(locate, members)), strict=True))
 
 
-# Seconds for a client to release the blocks of a call that ended while it was cancelled.
-_TAKE_BACK = 60.0
-
-
 class SpmdCalls:
     """Handlers of the head for SPMD calls."""
 
@@ -363,7 +357,7 @@ class SpmdCalls:
         # Calls that have their turn, by identity: the name, the index of the world, and the ranks.
         self._current: dict[str, tuple[str, int, dict[int, str]]] = {}
         self._made: dict[str, list[Key]] = {}
-        self._cancelled = Cancelled(_TAKE_BACK)
+        self._cancelled = Cancelled(protocol.REMEMBER_S)
         self.handlers: dict[str, Callable[..., Coroutine[Any, Any, Any]]] = {
             protocol.CALL: self.call,
             protocol.RUNNING: self.running,
@@ -401,7 +395,7 @@ class SpmdCalls:
             del self.operations[call]
         if "blocks" in answer:
             self._made[call] = answer.pop("keys")
-            asyncio.get_running_loop().call_later(_TAKE_BACK, self._made.pop, call, None)
+            asyncio.get_running_loop().call_later(protocol.REMEMBER_S, self._made.pop, call, None)
         return answer
 
     def _members(

@@ -46,8 +46,38 @@ BROADCAST_OFFER = "workbench_broadcast_offer"
 BROADCAST_TAKE = "workbench_broadcast_take"
 BROADCAST_GO = "workbench_broadcast_go"
 BROADCAST_CANCEL = "workbench_broadcast_cancel"
-# Seconds for a broadcast without a given time limit.
-BROADCAST_TIMEOUT_S = 300.0
+
+# -- deadlines, in seconds -------------------------------------------------------------------------------------
+
+# A notebook asks the head to end an operation, and the head asks the ranks. Each of them waits longer than the process
+# that it asks, so that an error names the ranks that do not answer. So each value is computed from those that the value
+# must exceed.
+SLACK_S = 1.0
+"""For the messages between two processes on a busy machine."""
+REMEMBER_S = 60.0
+"""For which the head remembers a cancellation, since the request that is cancelled may arrive later."""
+RANK_REMEMBER_S = 10 * REMEMBER_S
+"""For which a rank remembers the end of a call or a cell: the head may send the request to prepare it later."""
+
+REVOKE_S = 0.3
+"""Until a rank revokes the communicator in C code that waits in MPI, if MPI supports that."""
+OPERATION_S = 1.0
+"""For an operation of a `Communicator` to end by itself."""
+CALL_END_S = OPERATION_S + REVOKE_S + 0.1
+"""For the ranks to return from a call that is ended."""
+WHERE_STUCK_S = 0.3
+"""For a rank that has not returned to report its position."""
+RETURN_S = 5.0
+"""For ranks whose code ends by itself to return afterwards, also on a busy machine."""
+CLIENT_CALL_END_S = CALL_END_S + WHERE_STUCK_S + RETURN_S + SLACK_S
+"""For the head to report the end of an interrupted call to the notebook."""
+
+BROADCAST_S = 300.0
+"""For a broadcast without a given time limit."""
+BROADCAST_END_S = 2.0
+"""For the ranks to return from a broadcast that is ended."""
+CLIENT_BROADCAST_END_S = BROADCAST_END_S + 3 * SLACK_S
+"""Past the deadline of a broadcast, for the error of the head."""
 
 
 # -- a function on all ranks -----------------------------------------------------------------------------------

@@ -44,10 +44,6 @@ def pause_periodic_callbacks(worker: Worker) -> Iterator[None]:
             callback.start()
 
 
-# Seconds for which ended calls are remembered.
-_REMEMBER = 600.0
-
-
 class SpmdCalls:
     """Handlers of a rank for SPMD calls, on the event loop of the worker.
 
@@ -61,7 +57,7 @@ class SpmdCalls:
         self._worker, self._context, self._communicators = worker, context, communicators
         self._activity = activity
         self.calls: dict[str, SpmdCall] = {}
-        self._ended = Cancelled(_REMEMBER)
+        self._ended = Cancelled(protocol.RANK_REMEMBER_S)
         # The last call, if the call has succeeded.
         self._last: SpmdCall | None = None
         worker.handlers |= answering(

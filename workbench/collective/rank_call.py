@@ -88,16 +88,13 @@ D = TypeVar("D", protocol.Ready, protocol.Outcome)
 _LARGE = 1 << 20
 # Bytes of the output of a call that are sent to the notebook, of all ranks together.
 _PRINTED = 1 << 20
-# Seconds from the request to end until the interrupt of Python code that makes no MPI call, and until the revocation of
-# the communicator in C code that waits in MPI, if MPI supports that.
-INTERRUPT, REVOKE = 0.1, 0.3
+# Seconds from the request to end until the interrupt of Python code that makes no MPI call.
+_INTERRUPT_S = 0.1
 # Seconds until the next interrupt of code that has continued: time to clean up.
-AGAIN = 2.0
-# Seconds for an operation of a `Communicator` to end by itself.
-OURS = 1.0
+_REPEAT_S = 2.0
 # Seconds for an import to end by itself. A later import of an interrupted module may fail: a submodule that was loaded
 # is no attribute of its package then, and NumPy and PyTorch refuse a second import in a process.
-IMPORT = 30.0
+IMPORT_S = 30.0
 
 
 def _as_data(step: Callable[P, D]) -> Callable[P, D]:
@@ -314,9 +311,9 @@ class SpmdCall(RankState):
         self.watch.end(reason)
         self._ended_at = time.monotonic()
         used = self._used()
-        call_later(INTERRUPT, lambda: self._interrupt(used, call_later))
+        call_later(_INTERRUPT_S, lambda: self._interrupt(used, call_later))
         spot = self._spot()
-        call_later(REVOKE, lambda: self._revoke(spot, call_later))
+        call_later(protocol.REVOKE_S, lambda: self._revoke(spot, call_later))
 
     def _interrupt(self, before: float, call_later: Callable[[float, Callable[[], None]], Any]) -> None:
         with self._lock:
@@ -330,11 +327,11 @@ class SpmdCall(RankState):
                 self._interrupted = True
                 _interrupt(self.thread)
         # Again, since code may return from MPI and never call MPI again, or may catch any error.
-        call_later(INTERRUPT if later else AGAIN, lambda: self._interrupt(used, call_later))
+        call_later(_INTERRUPT_S if later else _REPEAT_S, lambda: self._interrupt(used, call_later))
 
     def _imports(self) -> bool:
         """Return whether the thread imports a module, and has time for that."""
-        return time.monotonic() - self._ended_at < IMPORT and is_importing(self.thread or 0)
+        return time.monotonic() - self._ended_at < IMPORT_S and is_importing(self.thread or 0)
 
     def _used(self) -> float:
         """Return the CPU seconds of the thread; 0 before the thread runs the call."""
@@ -350,12 +347,12 @@ class SpmdCall(RankState):
         if spot is not None and spot == before:
             self._comm.revoke()
         else:
-            call_later(REVOKE, lambda: self._revoke(spot, call_later))
+            call_later(protocol.REVOKE_S, lambda: self._revoke(spot, call_later))
 
     def _spot(self) -> Any:
         """Return the position of the code of the user; None while an operation may end by itself."""
         if self.watch.operation:
-            return self.watch.count if time.monotonic() - self._ended_at > OURS else None
+            return self.watch.count if time.monotonic() - self._ended_at > protocol.OPERATION_S else None
         frame = sys._current_frames().get(self.thread or 0)  # noqa: SLF001  (documented)
         return None if frame is None else (id(frame), frame.f_lasti)
 

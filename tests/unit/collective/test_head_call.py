@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from support.ready import ready_world
 
-from workbench.collective import head
+from workbench.collective import protocol
 from workbench.collective.head import CollectiveCall
 from workbench.collective.operation import Outcomes, RankRPC
 from workbench.collective.queue import CallQueue
@@ -23,7 +23,7 @@ REQUEST: Any = {"call": "1f", "work": {"name": "f", "contents": b""}, "client": 
 
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch):
-    monkeypatch.setattr(CollectiveCall, "grace", 0.0)
+    monkeypatch.setattr(protocol, "CALL_END_S", 0.0)
 
 
 class Broken:
@@ -68,7 +68,7 @@ async def test_a_call_is_over_when_its_ranks_have_returned_from_what_ends_by_its
     ],
 )
 async def test_a_rank_that_does_not_return_is_named(monkeypatch, where, words):
-    monkeypatch.setattr(head, "_RETURN", 0.0)
+    monkeypatch.setattr(protocol, "RETURN_S", 0.0)
     call = Broken(ERROR, where)
 
     assert f"But rank 1 is {words}" in (await call.end())["others"]

@@ -153,7 +153,7 @@ def test_a_call_that_is_ended_in_an_import_completes_the_import(importing, tmp_p
 
 
 def test_an_import_that_does_not_end_is_interrupted(importing, monkeypatch):
-    monkeypatch.setattr(rank_call, "IMPORT", 0.0)
+    monkeypatch.setattr(rank_call, "IMPORT_S", 0.0)
     call, thread = importing
     interrupt, _ = end(call)
     interrupt()

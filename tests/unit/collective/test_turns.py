@@ -60,12 +60,8 @@ class _Rank:
 
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch):
-    for owner, name in (
-        (head.CollectiveCall, "grace"),
-        (head, "_WHERE_STUCK"),
-    ):
-        monkeypatch.setattr(owner, name, 0.01)
-    monkeypatch.setattr("workbench.collective.broadcast_head._Part.grace", 0.01)
+    for name in ("CALL_END_S", "WHERE_STUCK_S", "BROADCAST_END_S"):
+        monkeypatch.setattr(protocol, name, 0.01)
 
 
 def prepare(scheduler: Any, world: Any, deadline: float) -> head.CollectiveCall:
@@ -131,7 +127,7 @@ async def test_an_argument_that_is_sent_to_a_rank_that_does_not_come_gives_its_t
     scheduler, world = Scheduler("workbench_broadcast_go"), ready_world()
     running = broadcast(scheduler, world)
     await ends(scheduler.asked.wait())
-    assert parts[0]._deadline < asyncio.get_running_loop().time() + protocol.BROADCAST_TIMEOUT_S + DEADLINE
+    assert parts[0]._deadline < asyncio.get_running_loop().time() + protocol.BROADCAST_S + DEADLINE
     parts[0]._deadline = 0.0
 
     with pytest.raises(CollectiveTimeout, match="answer: 1"):
