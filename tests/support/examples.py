@@ -16,7 +16,6 @@ ON_RANKS = {
         "metrics.profile",
         "metrics.report",
         "mpi.native",
-        "placement.layout",
         "placement.place",
         "torch.averaging",
         "torch.context",

@@ -196,12 +196,12 @@ def transfer(client: Client, name: str, value: Any, sent: list[Future[Any]]) -> 
     from workbench.placement import sources
 
     if is_dask_collection(value):
-        if sources.placed_by(value) is None:
+        if (found := sources.find_blocks(value)) is None:
             raise PlacementError(
                 f"{name!r} is {sources.type_name(value)} that is not placed, so no rank has a block. Place the "
                 f"collection first: {name} = workbench.place({name})."
             )
-        futures = sources.futures_in(value)
+        _, futures = found
         client.sync(wait_computed, futures, f"a block of {name}")
         pins = pinning.locate(client, futures)
         return {"blocks": {pin.address: future.key for future, pin in zip(futures, pins, strict=True) if pin}}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-import itertools
 import json
 import logging
 import math
@@ -22,10 +21,9 @@ from workbench.collective.operation import DisjointLock
 from workbench.collective.positions import StallDetector, label, labeled
 from workbench.collective.protocol import Answer
 from workbench.collective.request import Request
-from workbench.errors import CollectiveFailed, CollectiveTimeout, HeadUnreachable, PlacementError, WorkbenchError
-from workbench.placement import from_results, pinning, sources
-from workbench.placement.from_results import BlockMeta
-from workbench.placement.pinning import Pin, wait_computed
+from workbench.errors import CollectiveFailed, CollectiveTimeout, HeadUnreachable, WorkbenchError
+from workbench.placement import from_results
+from workbench.placement.pinning import wait_computed
 from workbench.session import current
 from workbench.session.head_client import ClientHead
 from workbench.text import rank_name
@@ -55,7 +53,8 @@ async def decode(request: Request, answer: Answer) -> Any:
     if "values" in answer:
         values = [_value(request, rank, contents) for rank, contents in enumerate(answer["values"])]
         return values[0] if request.result == "root" else values
-    return await _collections(request.client, [*map(serialize.loads, answer["blocks"])], answer["addresses"])
+    blocks = [*map(serialize.loads, answer["blocks"])]
+    return await from_results.collections(request.client, blocks, answer["addresses"])
 
 
 def _value(request: Request, rank: int, contents: bytes) -> Any:
@@ -65,35 +64,6 @@ def _value(request: Request, rank: int, contents: bytes) -> Any:
         raise CollectiveFailed(
             f"the result of {request.name} on its rank {rank} cannot be unpickled here: {type(error).__name__}: {error}"
         ) from error
-
-
-async def _collections(client: Client, blocks: Sequence[Sequence[BlockMeta]], addresses: Sequence[str]) -> Any:
-    from distributed import Future
-
-    in_memory: Any = "memory"
-    # Before any error: the blocks are released with the futures.
-    futures: list[list[Future[Any]]] = [
-        [Future(meta.key, client, state=in_memory) for meta in metas] for metas in blocks
-    ]
-    collections = []
-    try:
-        from_results.require_consistent(blocks)
-        for number, first in enumerate(blocks[0]):
-            own, metas = [of_rank[number] for of_rank in futures], [of_rank[number] for of_rank in blocks]
-            sizes = [meta.rows for meta in metas]
-            pins = list(map(Pin, addresses, sizes))
-            meta, keys = first.meta, [meta.key for meta in metas]
-            if first.types:
-                meta, keys, own = await from_results.of_one_type(client, metas, own, pins)
-            for future, pin in zip(own, pins, strict=True):
-                pinning.cache_pin(future, pin)
-            collections.append(sources.collection(meta, keys[0][0], dict(zip(keys, own, strict=True)), sizes))
-    except PlacementError:
-        # The traceback keeps references to the futures.
-        for future in itertools.chain(*futures):
-            future.release()
-        raise
-    return tuple(collections) if blocks[0][0].several else collections[0]
 
 
 # Seconds between two checks that the client is open.

@@ -15,8 +15,9 @@ from workbench.collective import serialize
 from workbench.collective.protocol import LARGE, Call, Work
 from workbench.collective.serialize import Placeholder
 from workbench.errors import InvalidRequest, did_you_mean
-from workbench.placement import from_results, inside, layout, pinning, rows, sources
+from workbench.placement import from_results, inside, pinning, rows, sources
 from workbench.placement.globals import estimated_bytes, taken_along
+from workbench.placement.place import AlignedBlocks, PlacedBlocks
 from workbench.session.current import current_client
 from workbench.text import brief
 
@@ -103,16 +104,18 @@ def request(
     arguments = [*args, *kwargs.values()]
     for argument in arguments:
         _look_inside(argument)
-    collections = [argument for argument in arguments if is_dask_collection(argument)]
-    client = _client_of(arguments) if client is None else current_client(client)
-    pins = layout.block_locations(client, collections[0], layout.blocks(collections[0])) if collections else None
-    if world is None and not collections:
+    collection = next((argument for argument in arguments if is_dask_collection(argument)), None)
+    placed = None if collection is None else PlacedBlocks.of(collection, client)
+    client = placed.client if placed else _client_of(arguments, client)
+    if world is None and placed is None:
         world = 0
-    of_world = pinning.of_world("rank", world)
-    per = str(sources.placed_by(collections[0])) if collections else of_world
+    target = pinning.of_world("rank", world)
+    per = placed.per if placed else target
+    # Without blocks all ranks get the same.
+    parts = len(placed.pins) if placed else 1
     columns: list[Sequence[Future[Any] | None]] = []
     large: dict[int, Any] = {}
-    filled = [_slot(client, argument, pins, columns, large) for argument in arguments]
+    filled = [_slot(client, argument, placed, columns, large) for argument in arguments]
     to_blocks = (
         functools.partial(from_results.to_blocks, per=per, collection=uuid.uuid4().int) if result == "blocks" else None
     )
@@ -141,7 +144,7 @@ def request(
     if nbytes > LARGE:
         large[len(columns)] = contents
         work["contents"] = None
-        columns.append([None] * len(pins or [None]))
+        columns.append([None] * parts)
     return Request(
         client=client,
         message={
@@ -151,10 +154,9 @@ def request(
             "work": work,
             "wanted": {"root": result == "root", "limit": _limit(limit)},
             "keys": [
-                [future.key if (future := column[number]) else "" for column in columns]
-                for number in range(len(pins or [None]))
+                [future.key if (future := column[number]) else "" for column in columns] for number in range(parts)
             ],
-            "addresses": [pin.address for pin in pins] if pins else None,
+            "addresses": [pin.address for pin in placed.pins] if placed else None,
             "ranks": chosen,
             "world": world,
             "timeout": None if timeout is None else config.time_span("timeout", timeout),
@@ -181,15 +183,12 @@ def _ranks(given: Sequence[int]) -> list[int]:
     return ranks
 
 
-def _client_of(arguments: Sequence[Any]) -> Client:
-    """Return the client of the first placed collection, else of the first future, else the current client."""
-    from dask.base import is_dask_collection
+def _client_of(arguments: Sequence[Any], client: Client | None) -> Client:
+    """Return the client, by default of the first future, else the current client."""
     from distributed import Future
 
-    for argument in arguments:
-        if is_dask_collection(argument):
-            return current_client(layout.blocks(argument)[0].client)
-    return current_client(next((argument.client for argument in arguments if isinstance(argument, Future)), None))
+    found = next((argument.client for argument in arguments if isinstance(argument, Future)), None)
+    return current_client(client or found)
 
 
 def _look_inside(argument: Any) -> None:
@@ -204,7 +203,7 @@ def _look_inside(argument: Any) -> None:
 def _slot(
     client: Client,
     argument: Any,
-    pins: Sequence[Any] | None,
+    placed: PlacedBlocks | None,
     columns: list[Sequence[Future[Any] | None]],
     large: dict[int, Any],
 ) -> Any:
@@ -212,15 +211,15 @@ def _slot(
     from dask.base import is_dask_collection
     from distributed import Future
 
-    column: Sequence[Future[Any] | None]
-    if is_dask_collection(argument) or isinstance(argument, layout.AlignedBlocks):
-        column = layout.block_arguments(client, argument, pins or ())
+    parts = len(placed.pins) if placed else 1
+    column: Sequence[Future[Any] | None] = [None] * parts
+    if placed is not None and (is_dask_collection(argument) or isinstance(argument, AlignedBlocks)):
+        column = placed.arguments(argument)
     elif isinstance(argument, Future):
         pinning.check_cluster(client, [argument], sources.type_name(argument))
-        column = [argument] * len(pins or [None])
+        column = [argument] * parts
     elif estimated_bytes(argument) > LARGE:
         large[len(columns)] = argument
-        column = [None] * len(pins or [None])
     else:
         return argument
     columns.append(column)

@@ -15,7 +15,8 @@ from distributed import Future
 from workbench.errors import PlacementError
 from workbench.extension import current_client
 from workbench.ml.frames import array_of, plain
-from workbench.placement import layout, pinning, rows, sources
+from workbench.placement import pinning, rows, sources
+from workbench.placement.place import AlignedBlocks, PlacedBlocks, place
 from workbench.placement.sources import materialize
 
 if TYPE_CHECKING:
@@ -46,12 +47,10 @@ def placed(columns: Sequence[Any], engine: str) -> list[Any]:
     PlacementError
         The error of `workbench.place`.
     """
-    from workbench.placement.place import place
-
     numbers = [
         number
         for number, value in enumerate(columns)
-        if not (value is None or isinstance(value, Number | layout.AlignedBlocks))
+        if not (value is None or isinstance(value, Number | AlignedBlocks))
     ]
     collections = dict(zip(numbers, counted([columns[number] for number in numbers]), strict=True))
     first, *rest = collections
@@ -109,24 +108,24 @@ def _stored(collection: Any) -> Iterator[Any]:
 
 def _beside(first: Any, others: dict[int, Any]) -> dict[int, Any]:
     """Return collections placed beside the first."""
-    client, pins = whereabouts(first)
-    away = {number: other for number, other in others.items() if not _lies(client, other, pins)}
+    own = PlacedBlocks.of(first)
+    away = {number: other for number, other in others.items() if not _lies(other, own)}
     if not away:
         return others
-    per, ranks = _ranks_of(client, first, pins)
     # The blocks of the first collection may have no rows.
-    ranks = [rank for rank, pin in zip(ranks, pins, strict=True) if pin.rows]
+    ranks = [rank for rank, pin in zip(_ranks_of(own), own.pins, strict=True) if pin.rows]
     whole = sources.inspect_collection("X", as_array(first))
     inspected = [sources.inspect_collection(_NAMES[number], other) for number, other in away.items()]
     sources.check([whole, *inspected], ranks)
-    inspected = sources.persist(client, inspected)
+    inspected = sources.persist(own.client, inspected)
     sources.check([whole, *inspected], ranks)
     return others | {
-        number: sources.build_blocks(client, source, pins, per) for number, source in zip(away, inspected, strict=True)
+        number: sources.build_blocks(own.client, source, own.pins, own.per)
+        for number, source in zip(away, inspected, strict=True)
     }
 
 
-def beside(first: Any, other: Any) -> layout.AlignedBlocks:
+def beside(first: Any, other: Any) -> AlignedBlocks:
     """Return a collection placed on the ranks of another, with its own number of rows.
 
     Parameters
@@ -136,38 +135,31 @@ def beside(first: Any, other: Any) -> layout.AlignedBlocks:
     other
         Dask array of known lengths with at least one row per rank; an array on these ranks is not copied.
     """
-    client, pins = whereabouts(first)
-    addresses = [pin.address for pin in pins]
-    if sources.placed_by(other) is None or [pin.address for pin in whereabouts(other)[1]] != addresses:
-        per, ranks = _ranks_of(client, first, pins)
+    own = PlacedBlocks.of(first)
+    addresses = [pin.address for pin in own.pins]
+    if sources.placed_by(other) is None or [pin.address for pin in PlacedBlocks.of(other).pins] != addresses:
+        ranks = _ranks_of(own)
         source = sources.inspect_collection("X", other)
         sources.check([source], ranks)
         sizes = rows.split(other.shape[0], len(ranks))
-        [source] = sources.persist(client, [source])
-        other = sources.build_blocks(client, source, list(map(pinning.Pin, addresses, sizes)), per)
-    return layout.AlignedBlocks(other)
+        [source] = sources.persist(own.client, [source])
+        other = sources.build_blocks(own.client, source, list(map(pinning.Pin, addresses, sizes)), own.per)
+    return AlignedBlocks(other)
 
 
-def _ranks_of(client: Client, first: Any, pins: Sequence[pinning.Pin]) -> tuple[str, list[pinning.Rank]]:
-    """Return the kind of place of a collection, and the ranks of its blocks; raise PlacementError if ranks are lost."""
-    per = str(sources.placed_by(first))
-    ranks = pinning.target_workers(client, per)
-    if [rank.address for rank in ranks] != [pin.address for pin in pins]:
+def _ranks_of(placed: PlacedBlocks) -> list[pinning.Rank]:
+    """Return the ranks of blocks; raise PlacementError if ranks are lost."""
+    ranks = pinning.target_workers(placed.client, placed.per)
+    if [rank.address for rank in ranks] != [pin.address for pin in placed.pins]:
         raise PlacementError("X is not placed on all ranks, or a rank with rows of X was lost. Place X again.")
-    return per, ranks
+    return ranks
 
 
-def _lies(client: Client, collection: Any, pins: Sequence[pinning.Pin]) -> bool:
+def _lies(collection: Any, placed: PlacedBlocks) -> bool:
+    """Return whether the blocks of a collection are beside other blocks."""
     if sources.placed_by(collection) is None:
         return False
-    return layout.block_locations(client, collection, layout.blocks(collection)) == list(pins)
-
-
-def whereabouts(X: Any) -> tuple[Client, Sequence[pinning.Pin]]:
-    """Return the client that placed a collection, and the pins of its blocks."""
-    blocks = layout.blocks(X)
-    client = current_client(blocks[0].client)
-    return client, layout.block_locations(client, X, blocks)
+    return PlacedBlocks.of(collection, placed.client).pins == placed.pins
 
 
 def has_lengths(collection: Any) -> bool:
@@ -189,10 +181,10 @@ def in_blocks(X: Any, dtype: Any = None) -> Any:
     """
     if not (hasattr(X, "divisions") and sources.placed_by(X)):
         return X
-    futures = layout.blocks(X)
-    lengths = [pin.rows or 0 for pin in whereabouts(X)[1]]
+    blocks = PlacedBlocks.of(X)
+    lengths = [pin.rows or 0 for pin in blocks.pins]
     empty = array_of(X._meta)
-    graph = {(X._name, number, *(0,) * (X.ndim - 1)): future for number, future in enumerate(futures)}
+    graph = {(X._name, number, *(0,) * (X.ndim - 1)): future for number, future in enumerate(blocks.futures)}
     return sources.collection(empty if dtype is None else empty.astype(dtype), X._name, graph, lengths)
 
 
@@ -207,6 +199,6 @@ def as_array(collection: Any) -> Any:
         return collection
     lengths = None
     if sources.placed_by(collection) is not None:
-        lengths = [pin.rows or 0 for pin in whereabouts(collection)[1]]
+        lengths = [pin.rows or 0 for pin in PlacedBlocks.of(collection).pins]
     # Dask warns of dtypes that only pandas has. `plain` converts text to objects, and nullable numbers to floats.
     return plain(collection).to_dask_array(lengths=lengths)

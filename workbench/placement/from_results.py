@@ -1,11 +1,12 @@
 """Return values of a function as blocks of new collections.
 
-`to_blocks` runs on the ranks, `require_consistent` and `of_one_type` in the client.
+`to_blocks` runs on the ranks, `collections` in the client.
 """
 
 from __future__ import annotations
 
 import functools
+import itertools
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ import numpy as np
 import pandas as pd
 
 from workbench.errors import PlacementError
-from workbench.placement import pinning, rows, schema
+from workbench.placement import pinning, rows, schema, sources
 from workbench.placement.pinning import Pin
 from workbench.placement.sources import placed_name, type_name
 from workbench.text import count
@@ -87,6 +88,49 @@ def to_blocks(value: Any, number: int, *, per: str, collection: int) -> list[tup
             )
         blocks.append((BlockMeta(key, meta, len(part), several, types), block))
     return blocks
+
+
+async def collections(client: Client, blocks: Sequence[Sequence[BlockMeta]], addresses: Sequence[str]) -> Any:
+    """Return the collection of the blocks that the ranks have made; a tuple of collections of tuples of blocks.
+
+    Parameters
+    ----------
+    blocks
+        The blocks of each rank.
+    addresses
+        Addresses of the ranks.
+
+    Raises
+    ------
+    PlacementError
+        If the blocks of the ranks do not fit together. The ranks then keep no block.
+    """
+    from distributed import Future
+
+    in_memory: Any = "memory"
+    # Before any error: the blocks are released with the futures.
+    futures: list[list[Future[Any]]] = [
+        [Future(meta.key, client, state=in_memory) for meta in metas] for metas in blocks
+    ]
+    made = []
+    try:
+        require_consistent(blocks)
+        for number, first in enumerate(blocks[0]):
+            own, metas = [of_rank[number] for of_rank in futures], [of_rank[number] for of_rank in blocks]
+            sizes = [meta.rows for meta in metas]
+            pins = list(map(Pin, addresses, sizes))
+            meta, keys = first.meta, [meta.key for meta in metas]
+            if first.types:
+                meta, keys, own = await of_one_type(client, metas, own, pins)
+            for future, pin in zip(own, pins, strict=True):
+                pinning.cache_pin(future, pin)
+            made.append(sources.collection(meta, keys[0][0], dict(zip(keys, own, strict=True)), sizes))
+    except PlacementError:
+        # The traceback keeps references to the futures.
+        for future in itertools.chain(*futures):
+            future.release()
+        raise
+    return tuple(made) if blocks[0][0].several else made[0]
 
 
 def require_consistent(blocks_of_ranks: Sequence[Sequence[BlockMeta]]) -> None:

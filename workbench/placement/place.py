@@ -9,11 +9,11 @@ from __future__ import annotations
 import functools
 import uuid
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Self
 
-from workbench.errors import InvalidRequest, did_you_mean
-from workbench.placement import inside, layout, pinning, rows, sources
-from workbench.placement.layout import blocks
+from workbench.errors import InvalidRequest, PlacementError, did_you_mean
+from workbench.placement import inside, pinning, rows, sources
 from workbench.placement.pinning import Pin, PinnedTask
 from workbench.session.current import current_client
 
@@ -21,10 +21,107 @@ if TYPE_CHECKING:
     from distributed import Client, Future
 
 
-__all__ = ["blocks", "map_blocks", "place"]
+@dataclass(frozen=True)
+class PlacedBlocks:
+    """The blocks of a placed collection, in rank order."""
 
-if TYPE_CHECKING:
-    from distributed import Client, Future
+    collection: Any
+    client: Client
+    per: str
+    """The argument ``per`` of the placement, with the index of the world."""
+    futures: list[Future[Any]]
+    pins: list[Pin]
+
+    @classmethod
+    def of(cls, X: Any, client: Client | None = None) -> Self:
+        """Return the blocks of a placed collection for a client (None: the client of the blocks).
+
+        Raises
+        ------
+        PlacementError
+            If `X` is not placed, a block is not on its rank, or the client has another cluster.
+        """
+        per, futures = _found(X)
+        client = current_client(client or futures[0].client)
+        pinning.check_cluster(client, futures, sources.type_name(X))
+        cached = [pin for future in futures if (pin := pinning.cached_pin(future))]
+        pins = cached if len(cached) == len(futures) else pinning.rediscover(client, futures, per)
+        return cls(X, client, per, futures, pins)
+
+    def arguments(self, value: Any) -> Sequence[Any]:
+        """Return a value as arguments of one call for each of these blocks.
+
+        A collection with the layout of these blocks becomes its blocks, and `AlignedBlocks` too if the ranks are the
+        same. Any other value is the same for all calls.
+
+        Raises
+        ------
+        PlacementError
+            If a collection is not placed, or has another layout.
+        """
+        from dask.base import is_dask_collection
+
+        if value is self.collection:
+            return self.futures
+        aligned = isinstance(value, AlignedBlocks)
+        if not (aligned or is_dask_collection(value)):
+            return [value] * len(self.pins)
+        other, pins = PlacedBlocks.of(value.collection if aligned else value, self.client), self.pins
+        others = other.pins
+        if aligned:
+            pins, others = ([Pin(pin.address) for pin in each] for each in (pins, others))
+        if others != pins:
+            raise PlacementError(
+                f"{sources.type_name(other.collection)} is placed in {_layout(others)}, and X is placed in "
+                f"{_layout(pins)}. Both need the same layout: place both in one call, X, y = place(X, y)."
+            )
+        return other.futures
+
+
+@dataclass(frozen=True)
+class AlignedBlocks:
+    """A placed collection with the ranks of another collection, but any numbers of rows."""
+
+    collection: Any
+
+
+def _found(X: Any) -> tuple[str, list[Future[Any]]]:
+    if (found := sources.find_blocks(X)) is None:
+        raise PlacementError(f"{sources.type_name(X)} is not placed. Pass the collection that place(...) returned.")
+    return found
+
+
+def _layout(pins: Sequence[Pin]) -> str:
+    listed = ", ".join(f"{pin.rows} on {pin.address}" for pin in pins[:4])
+    return f"{len(pins)} blocks (rows: {listed}{', ...' * (len(pins) > 4)})"
+
+
+def blocks(X: Any) -> list[Future[Any]]:
+    """Return the futures of the blocks of a placed collection, in rank order.
+
+    Parameters
+    ----------
+    X : dask.array.Array, dask.dataframe.DataFrame or dask.dataframe.Series
+        A placed collection.
+
+    Returns
+    -------
+    list of distributed.Future
+        The blocks: NumPy arrays, matrices in CSR format, pandas dataframes or series, or, of a collection that was
+        placed with `device`, tensors of PyTorch.
+
+    Raises
+    ------
+    PlacementError
+        If the collection was not placed.
+
+    Examples
+    --------
+    >>> X = workbench.place(np.ones((100_000, 8)))
+    >>> [block.result().shape for block in blocks(X)]
+    [(25000, 8), (25000, 8), (25000, 8), (25000, 8)]
+    """
+    return _found(X)[1]
 
 
 def place(
@@ -151,11 +248,9 @@ def map_blocks(
     """
     from dask.utils import funcname
 
-    futures = blocks(X)
-    client = current_client(client or futures[0].client)
-    pins = layout.block_locations(client, X, futures)
-    columns = [futures, *(layout.block_arguments(client, value, pins) for value in others_or_values)]
-    named = {name: layout.block_arguments(client, value, pins) for name, value in kwargs.items()}
+    placed = PlacedBlocks.of(X, client)
+    columns = [placed.futures, *map(placed.arguments, others_or_values)]
+    named = {name: placed.arguments(value) for name, value in kwargs.items()}
     inside.check(funcname(fn), fn, [column[0] for column in (*columns, *named.values())])
     name = f"{funcname(fn)}-{uuid.uuid4().hex}"
     calls = [
@@ -166,9 +261,9 @@ def map_blocks(
             kwargs={name: column[number] for name, column in named.items()},
             pin=Pin(pin.address),
         )
-        for number, pin in enumerate(pins)
+        for number, pin in enumerate(placed.pins)
     ]
-    return pinning.submit(client, calls, [call.key for call in calls])
+    return pinning.submit(placed.client, calls, [call.key for call in calls])
 
 
 _ON = ("client", "workers")
@@ -214,8 +309,6 @@ def reduce(op: Callable[[Any, Any], Any], parts: Any, *, on: str = "client", cli
     from dask.base import is_dask_collection
     from distributed import Future
 
-    from workbench.session.current import current_client
-
     if on not in _ON:
         raise InvalidRequest(f"on={on!r} is not valid: {did_you_mean(str(on), _ON)}", option="on", given=on)
     if not isinstance(parts, Iterable):
@@ -233,12 +326,10 @@ def reduce(op: Callable[[Any, Any], Any], parts: Any, *, on: str = "client", cli
 
 
 def _tree(client: Client, op: Callable[[Any, Any], Any], parts: Sequence[Future[Any]]) -> Any:
-    from workbench.placement.pinning import PinnedTask, locate, submit
-
     if len(parts) == 1:
         return parts[0].result()
     name = f"reduce-{uuid.uuid4().hex}"
-    level: list[tuple[Any, Any]] = list(zip(parts, locate(client, parts), strict=True))
+    level: list[tuple[Any, Any]] = list(zip(parts, pinning.locate(client, parts), strict=True))
     calls: list[PinnedTask] = []
     while len(level) > 1:
         above = []
@@ -248,5 +339,5 @@ def _tree(client: Client, op: Callable[[Any, Any], Any], parts: Sequence[Future[
             above.append((call.reference, pin))
         # The last value of an odd number of values has no neighbor, and moves up unchanged.
         level = above + level[len(above) * 2 :]
-    (value,) = submit(client, calls, [calls[-1].key])
+    (value,) = pinning.submit(client, calls, [calls[-1].key])
     return value.result()

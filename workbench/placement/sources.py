@@ -129,16 +129,23 @@ def futures_in(collection: Any) -> list[Future[Any]]:
     return [graph[value.target] if isinstance(value, Alias) else value for value in values]
 
 
-def placed_by(collection: Any) -> str | None:
-    """Return the argument ``per`` that a collection was placed with; None if the collection is not placed."""
+def find_blocks(collection: Any) -> tuple[str, list[Future[Any]]] | None:
+    """Return the argument ``per`` and the futures of the blocks of a placed collection; None for any other value."""
     from dask.base import is_dask_collection
 
     # The name of a dataframe costs nothing. Its graph is expensive where the dataframe is not placed.
     if not is_dask_collection(collection) or not str(getattr(collection, "_name", "")).startswith(_PREFIX):
         return None
-    key = getattr(futures_in(collection)[0], "key", None)
+    futures = futures_in(collection)
+    key = getattr(futures[0], "key", None)
     match = _BLOCK.fullmatch(key[0]) if isinstance(key, tuple) else None
-    return match[1] if match else None
+    return (match[1], futures) if match else None
+
+
+def placed_by(collection: Any) -> str | None:
+    """Return the argument ``per`` that a collection was placed with; None if the collection is not placed."""
+    found = find_blocks(collection)
+    return found[0] if found else None
 
 
 def placed_name(per: str, number: int, column: int) -> str:

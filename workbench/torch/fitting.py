@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from workbench.collective.api import run_on_ranks
 from workbench.errors import InvalidRequest
-from workbench.placement.layout import AlignedBlocks
+from workbench.placement.place import AlignedBlocks
 from workbench.torch.context import require_torch
 from workbench.torch.feeding import require_seed
 from workbench.torch.streams import Stream

@@ -22,8 +22,7 @@ from workbench.ml import KMeans
 from workbench.ml.checks import Checks
 from workbench.ml.engine import dask_parts, fitting, select
 from workbench.ml.engine.dask_parts import ActorParts, group_size
-from workbench.ml.placed import whereabouts
-from workbench.placement import layout
+from workbench.placement.place import PlacedBlocks
 
 ADDRESS = "tcp://127.0.0.1:9"
 
@@ -90,9 +89,9 @@ def actors(client, request, monkeypatch):
     """Parts on four workers, in groups if these are more than `request.param`."""
     monkeypatch.setattr(dask_parts, "_MAX_DIRECT", request.param)
     X = place(da.from_array(np.arange(10.0)[:, None], chunks=3))
-    _, pins = whereabouts(X)
-    columns = [layout.block_arguments(client, value, pins) for value in (X, None, None)]
-    blocks = list(zip(pins, [0, 3, 6, 8], zip(*columns, strict=True), strict=True))
+    of_x = PlacedBlocks.of(X, client)
+    columns = map(of_x.arguments, (X, None, None))
+    blocks = list(zip(of_x.pins, [0, 3, 6, 8], zip(*columns, strict=True), strict=True))
     parts = ActorParts(client, Rows, Checks("Rows"), blocks)
     yield parts
     parts.end()

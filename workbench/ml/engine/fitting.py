@@ -22,8 +22,9 @@ from workbench.ml.engine.mpi_parts import Task, on_rank
 from workbench.ml.engine.parts import LocalParts
 from workbench.ml.engine.progress import Report, Sender, receiver
 from workbench.ml.engine.select import chosen, serves_calls
-from workbench.ml.placed import in_blocks, placed, whereabouts
-from workbench.placement import layout, pinning
+from workbench.ml.placed import in_blocks, placed
+from workbench.placement import pinning
+from workbench.placement.place import AlignedBlocks, PlacedBlocks
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -76,7 +77,7 @@ def fit(task: Task, data: Data, engine: str, report: Report | None, held: HeldPa
         result = _by_dask(task, blocks, identity, report, held)
     if not task.kept:
         return result, engine
-    rows = y.collection if isinstance(y, layout.AlignedBlocks) else X
+    rows = y.collection if isinstance(y, AlignedBlocks) else X
     return (result, kept_arrays.collect(identity, task.kept, X, rows.chunks[0])), engine
 
 
@@ -87,17 +88,17 @@ def _starts(data: Data) -> list[int]:
 
 def _has_mpi(data: Data) -> bool:
     """Return whether all blocks lie in one MPI world of a cluster that runs calls on all ranks."""
-    client, pins = whereabouts(data.X)
-    if not serves_calls(client):
+    blocks = PlacedBlocks.of(data.X)
+    if not serves_calls(blocks.client):
         return False
-    ranks = {rank.address: pinning.world_of(rank.name) for rank in pinning.target_workers(client, "rank")}
+    ranks = {rank.address: pinning.world_of(rank.name) for rank in pinning.target_workers(blocks.client, "rank")}
     # A block on a lost rank counts in no world: the call raises RankLost.
-    return len({ranks[pin.address] for pin in pins if pin.address in ranks}) < 2
+    return len({ranks[pin.address] for pin in blocks.pins if pin.address in ranks}) < 2
 
 
 def _by_dask(task: Task, data: Data, fit: str, report: Report | None, held: HeldParts | None) -> Any:
-    client, pins = whereabouts(data.X)
-    sender = Sender(fit, task.checks.estimator, functools.partial(_log_event, client))
+    of_x = PlacedBlocks.of(data.X)
+    sender = Sender(fit, task.checks.estimator, functools.partial(_log_event, of_x.client))
 
     def send(record: Mapping[str, Any]) -> None:
         sender(record)
@@ -106,9 +107,9 @@ def _by_dask(task: Task, data: Data, fit: str, report: Report | None, held: Held
 
     parts = held.parts if held else None
     if parts is None:
-        columns = [layout.block_arguments(client, value, pins) for value in data.columns()]
-        blocks = list(zip(pins, _starts(data), zip(*columns, strict=True), strict=True))
-        parts = ActorParts(client, task.part, task.checks, blocks)
+        columns = map(of_x.arguments, data.columns())
+        blocks = list(zip(of_x.pins, _starts(data), zip(*columns, strict=True), strict=True))
+        parts = ActorParts(of_x.client, task.part, task.checks, blocks)
         if held:
             held.parts = parts
     parts = parts.reporting(send)
@@ -144,7 +145,7 @@ def _thread_pools(modules: int) -> ThreadpoolController:  # noqa: ARG001  (the k
 
 
 def _by_mpi(task: Task, data: Data, fit: str, report: Report | None) -> Any:
-    client, _ = whereabouts(data.X)
+    client = PlacedBlocks.of(data.X).client
     # Without a limit of bytes: `fit` has no argument for one.
     options: dict[str, Any] = {"client": client, "result": "root", "limit": math.inf}
     call = spmd(**options, name=f"{task.checks.estimator}.fit", on_event=None if report is None else receiver(report))

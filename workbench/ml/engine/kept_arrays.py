@@ -85,15 +85,15 @@ def collect(fit: str, like: Sequence[NDArray[Any]], X: Any, sizes: Sequence[int]
     sizes
         Number of rows of the arrays of each block.
     """
-    from workbench.ml.placed import whereabouts
     from workbench.placement import pinning, sources
+    from workbench.placement.place import PlacedBlocks
 
-    client, pins = whereabouts(X)
+    placed = PlacedBlocks.of(X)
     identity, starts = uuid.uuid4().int, [0, *itertools.accumulate(X.chunks[0])][:-1]
-    block_pins = [pinning.Pin(pin.address, size) for pin, size in zip(pins, sizes, strict=True)]
+    block_pins = [pinning.Pin(pin.address, size) for pin, size in zip(placed.pins, sizes, strict=True)]
     collections = []
     for number, empty in enumerate(like):
-        name = sources.placed_name(str(sources.placed_by(X)), identity, number)
+        name = sources.placed_name(placed.per, identity, number)
         calls = [
             # A block without rows has the first row of the next block, and leaves no array.
             pinning.PinnedTask(
@@ -105,7 +105,7 @@ def collect(fit: str, like: Sequence[NDArray[Any]], X: Any, sizes: Sequence[int]
             for block, (start, pin) in enumerate(zip(starts, block_pins, strict=True))
         ]
         keys = [call.key for call in calls]
-        graph = dict(zip(keys, pinning.submit(client, calls, keys), strict=True))
+        graph = dict(zip(keys, pinning.submit(placed.client, calls, keys), strict=True))
         collections.append(sources.collection(empty, name, graph, sizes))
     return tuple(collections)
 

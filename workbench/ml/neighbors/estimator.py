@@ -29,7 +29,7 @@ from workbench.ml.placed import as_array, beside, computed, counted, in_blocks, 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from workbench.placement.layout import AlignedBlocks
+    from workbench.placement.place import AlignedBlocks
 
 # Rows within a radius that a first call expects for a query.
 _WITHIN = 1024
