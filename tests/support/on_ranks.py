@@ -17,11 +17,19 @@ def holds_range(key, length, dask_worker):
 
 
 def hold(rank):
-    """Keep the MPI thread of a rank busy until it is let go."""
-    context = workbench.rank.current()
-    if context.rank == rank:
+    """Keep a rank from its part in the next broadcasts until it is let go."""
+    if workbench.rank.current().rank == rank:
+        from workbench.collective import broadcast_rank
+
+        share = broadcast_rank.share
         _gate.clear()
-        context.spmd_thread.submit(_gate.wait)
+
+        def wait(*args):
+            _gate.wait()
+            broadcast_rank.share = share
+            return share(*args)
+
+        broadcast_rank.share = wait
 
 
 def let_go(rank):
@@ -32,4 +40,5 @@ def let_go(rank):
 
 def under_way(dask_worker):
     """Tell whether this rank is in a broadcast."""
-    return bool(dask_worker.handlers["workbench_broadcast_go"].__wrapped__.__self__.calls)
+    calls = dask_worker.handlers["workbench_spmd_go"].__wrapped__.__self__.calls
+    return any(call.running for call in calls.values())

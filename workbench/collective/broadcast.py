@@ -1,17 +1,21 @@
-"""One large object from this process to all ranks, with one upload."""
+"""One large object from this process to all ranks: one upload to rank 0, then a call that sends the object."""
 
 from __future__ import annotations
 
 import asyncio
+import math
 import uuid
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from workbench import config
 from workbench.collective import protocol, serialize
-from workbench.errors import CollectiveTimeout, InvalidRequest, RankLost
+from workbench.collective.operation import root_cause
+from workbench.errors import CollectiveFailed, CollectiveTimeout, InvalidRequest, RankLost
 from workbench.session.head_client import ClientHead
 
 if TYPE_CHECKING:
+    from dask.typing import Key
     from distributed import Client, Future
 
 # Seconds after which a client uploads through the head, if rank 0 does not answer.
@@ -89,13 +93,18 @@ async def send(client: Client, obj: Any, timeout: float) -> Future[Any]:
     # The caller gets the future only when the value is in memory. After an error its release drops the value.
     future: Future[Any] = Future(key, client, state=in_memory)
     beginning = asyncio.ensure_future(head.begin(protocol.BROADCAST_BEGIN, key=key, client=client.id))
+    calls: list[protocol.Call] = []
     try:
-        async with asyncio.timeout_at(deadline + protocol.CLIENT_BROADCAST_END_S):
-            root = await asyncio.shield(beginning)
-            await _upload(client, head, root, key, obj)
+        async with asyncio.timeout_at(deadline + protocol.CLIENT_CALL_END_S):
+            worlds: dict[int, list[str]] = await asyncio.shield(beginning)
+            await _upload(client, head, worlds[min(worlds)][0], key, obj)
             left = deadline - asyncio.get_running_loop().time()
-            await head.call(protocol.BROADCAST, key=key, client=client.id, timeout=left)
+            calls += [_call(client, key, world, len(ranks), left) for world, ranks in worlds.items()]
+            sending = [head.begin(protocol.CALL, **call) for call in calls]
+            _check(await asyncio.gather(*sending, return_exceptions=True))
     except BaseException as error:
+        for call in calls:
+            client._send_to_scheduler({"op": protocol.CANCEL, "call": call["call"]})  # noqa: SLF001
         # The release uses another connection than this request, and has no effect if the request arrives later.
         beginning.add_done_callback(lambda _: future.release())
         if isinstance(error, TimeoutError) and not isinstance(error, CollectiveTimeout):
@@ -104,6 +113,54 @@ async def send(client: Client, obj: Any, timeout: float) -> Future[Any]:
             ) from error
         raise
     return future
+
+
+def _call(client: Client, key: Key, world: int, ranks: int, timeout: float) -> protocol.Call:
+    """Return the request for the call that sends an object from rank 0 of a world to the other ranks."""
+    return {
+        "call": uuid.uuid4().hex,
+        "client": client.id,
+        "origin": None,
+        "work": {
+            "name": "broadcast",
+            "contents": serialize.dumps((share, [key], {}, kept)),
+            "compares": False,
+            "counted": False,
+            "listener": None,
+        },
+        "wanted": {"root": False, "limit": None},
+        "keys": [[key], *[[]] * (ranks - 1)],
+        "addresses": None,
+        "ranks": None,
+        "world": world,
+        "timeout": None if timeout == math.inf else timeout,
+        # A broadcast that may wait forever for a turn must not hold the turn forever.
+        "turn_timeout": protocol.BROADCAST_S if timeout == math.inf else None,
+    }
+
+
+def share(comm: Any, key: Key) -> Any:
+    """Send an object from rank 0 to the other ranks; the function of the call."""
+    from workbench.collective import broadcast_rank  # a notebook does not load MPI
+
+    return broadcast_rank.share(comm, key)
+
+
+def kept(blocks: Any, number: int) -> Any:  # noqa: ARG001  (as `workbench.placement.from_results.to_blocks`)
+    """Return the result of `share`, which the ranks keep."""
+    return blocks
+
+
+def _check(results: Sequence[BaseException | protocol.Answer]) -> None:
+    """Raise the error from which the errors in the results of all worlds follow."""
+    if error := root_cause(results):
+        raise error
+    for answer in results:
+        if not isinstance(answer, BaseException) and "error" in answer:
+            raise CollectiveFailed(
+                f"rank {answer['rank']} of world {answer['world']} cannot take part in a broadcast: "
+                f"{answer['error']['words']}. {answer['others']}".rstrip()
+            )
 
 
 async def _upload(client: Client, head: ClientHead, root: str, key: str, obj: Any) -> None:

@@ -1,4 +1,4 @@
-"""A broadcast on a rank: receive the upload, prepare, join the ``MPI_Bcast``, keep the object.
+"""A broadcast on a rank: receive the upload, join the ``MPI_Bcast``.
 
 Each piece is an ``Ibcast`` that is tested with a cancel flag: a blocking call would never return when a rank that
 takes part does not answer.
@@ -7,19 +7,17 @@ takes part does not answer.
 from __future__ import annotations
 
 import asyncio
-import threading
-import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from workbench.collective import protocol
-from workbench.collective.operation import answering
 from workbench.collective.serialize import exceptions_only, serialized
+from workbench.comm import buffer_pool
 from workbench.comm.buffer_pool import whole_lines
-from workbench.errors import CollectiveFailed, CollectiveTimeout, RankLost
+from workbench.errors import CollectiveFailed, RankLost
 from workbench.mpi.polling import keep_alive, wait
+from workbench.session.current import current_worker
 from workbench.session.head_client import is_lost
 
 if TYPE_CHECKING:
@@ -27,8 +25,7 @@ if TYPE_CHECKING:
     from distributed import Worker
     from mpi4py import MPI
 
-    from workbench.mpi.communicator_cache import CommunicatorCache
-    from workbench.mpi.context import RankContext
+    from workbench.mpi.communicator import Communicator
 
 
 # Bytes of a piece, and pieces in flight. Measured with 256 MB on 4 ranks: 60 ms with Open MPI and 80 ms with MPICH; one
@@ -103,7 +100,7 @@ def bcast(communicator: MPI.Intracomm, buffers: Sequence[memoryview], check: Cal
     under_way: deque[MPI.Request] = deque()
     try:
         for piece in _pieces(buffers):
-            under_way.append(communicator.Ibcast([piece, MPI.BYTE], root=0))
+            under_way.append(MPI.Intracomm.Ibcast(communicator, [piece, MPI.BYTE], root=0))  # without counts
             if len(under_way) == _DEPTH:
                 _complete(under_way, check)
         while under_way:
@@ -127,119 +124,56 @@ def _complete(under_way: deque[MPI.Request], check: Callable[[], None]) -> None:
     under_way.popleft()
 
 
-@dataclass
-class _Call:
-    """A prepared or running broadcast of this rank."""
+class Kept(NamedTuple):
+    """The object as a block that a rank keeps after the call."""
 
     key: Key
-    deadline: float
-    """Time of `time.monotonic`."""
-    buffers: list[memoryview] = field(default_factory=list)
-    """Memory that MPI reads or writes; the same lengths on all ranks."""
-    frames: list[memoryview] | None = None
-    """Frames to receive; None on the rank that sends."""
-    called_off: threading.Event = field(default_factory=threading.Event)
-
-    def check(self) -> None:
-        """Raise if the broadcast was ended or is late."""
-        if self.called_off.is_set():
-            raise CollectiveFailed("the broadcast was cancelled.")
-        if time.monotonic() > self.deadline:
-            raise CollectiveTimeout("the broadcast did not end in time, because another rank does not answer.")
 
 
-class Broadcasts:
-    """Handlers of a rank for broadcasts.
+def share(comm: Communicator, key: Key) -> list[tuple[Kept, Any]]:
+    """Send an object from rank 0 to the other ranks, and return the object to keep; collective.
 
-    Parameters
-    ----------
-    worker
-        The worker of the rank, which keeps the objects and gets the handlers.
-    context
-        The rank.
-    communicators
-        Communicators of the SPMD thread.
-
-    Notes
-    -----
-    Runs on the event loop of the worker. Only the SPMD thread calls MPI, so neither occupied task slots nor the thread
-    level of MPI matter.
+    Raises
+    ------
+    MemoryError
+        If the object exceeds the memory limit of this rank. No rank has sent data then.
     """
-
-    def __init__(self, worker: Worker, context: RankContext, communicators: CommunicatorCache) -> None:
-        self._worker, self._context, self._communicators = worker, context, communicators
-        self.calls: dict[str, _Call] = {}
-        worker.handlers[protocol.BROADCAST_UPLOAD] = self.upload
-        worker.handlers |= answering(
-            {
-                protocol.BROADCAST_OFFER: self.offer,
-                protocol.BROADCAST_TAKE: self.take,
-                protocol.BROADCAST_GO: self.go,
-            }
-        )
-        worker.stream_handlers[protocol.BROADCAST_CANCEL] = self.cancel
-
-    async def upload(self, key: Key, value: Any) -> None:
-        """Keep the object that a client sends, and report to the head."""
-        worker = self._worker
-        nbytes = worker.update_data({key: value})["nbytes"][key]
-        uploaded = getattr(worker.scheduler, protocol.BROADCAST_UPLOADED)
-        try:
-            await uploaded(key=key, address=worker.address, nbytes=nbytes)
-        except RuntimeError as error:  # this rank ends, and its connections are closed
-            if not is_lost(error):
-                raise
-            raise RankLost(protocol.UPLOAD_LOST) from error
-
-    async def offer(self, **asked: Unpack[protocol.Offer]) -> list[int]:
-        """Prepare to send the object; return the bytes of each frame."""
-        from distributed.utils import offload
-
-        ready = self._expect(asked)
-        frames = await offload(_to_frames, self._worker.data[ready.key])
-        ready.buffers = outgoing(frames)
-        return [frame.nbytes for frame in frames]
-
-    async def take(self, **asked: Unpack[protocol.Take]) -> None:
-        """Prepare to receive frames of these sizes."""
-        from workbench.comm import buffer_pool
-
-        _, _, total = layout(asked["sizes"])
-        limit = self._worker.memory_manager.memory_limit
-        if limit and total > limit:
+    worker: Worker = current_worker()  # type: ignore[assignment]
+    sends = comm.rank == 0
+    frames = _to_frames(worker.data[key]) if sends else []
+    sizes = comm.bcast([frame.nbytes for frame in frames])
+    _, _, total = layout(sizes)
+    limit = worker.memory_manager.memory_limit
+    fits = sends or not limit or total <= limit
+    if not all(comm.allgather(fits)):
+        if not fits:
             raise MemoryError(f"the object has {total} bytes, and the memory limit of a rank is {limit} bytes")
-        buffers, frames = incoming(buffer_pool.take_memory(total), asked["sizes"])
-        ready = self._expect(asked)
-        ready.buffers, ready.frames = buffers, frames
+        return []
+    if sends:
+        buffers = outgoing(frames)
+    else:
+        memory = asyncio.run_coroutine_threadsafe(_memory(total), worker.loop.asyncio_loop).result()  # type: ignore[attr-defined]
+        buffers, frames = incoming(memory, sizes)
+    with comm.watch.doing("Bcast", counted=False):
+        bcast(comm, buffers, comm.watch.check)
+    return [(Kept(key), worker.data[key] if sends else _from_frames(frames))]
 
-    async def go(self, call: str, serial: int) -> None:
-        """Send or receive with the communicator of this number; return when this rank has the object."""
-        from distributed.utils import offload
 
-        ready = self.calls.get(call)
-        if ready is None:
-            raise CollectiveFailed("the broadcast was cancelled.")
-        try:
-            await asyncio.wrap_future(self._context.spmd_thread.submit(self._bcast, ready, serial))
-        finally:
-            self.calls.pop(call, None)
-        if ready.frames is not None:
-            self._worker.update_data({ready.key: await offload(_from_frames, ready.frames)})
+async def _memory(nbytes: int) -> memoryview:
+    """Return memory of the pool, which the event loop trims."""
+    return buffer_pool.take_memory(nbytes)
 
-    def _bcast(self, ready: _Call, serial: int) -> None:
-        communicator = self._communicators.get(serial, range(self._context.size), ready.check)
-        bcast(communicator, ready.buffers, ready.check)
 
-    def cancel(self, call: str) -> None:
-        """End a broadcast in any state."""
-        if ready := self.calls.pop(call, None):
-            ready.called_off.set()
-
-    def _expect(self, asked: protocol.Offer) -> _Call:
-        ready = self.calls[asked["call"]] = _Call(asked["key"], time.monotonic() + asked["timeout"])
-        # Without a request to start, the memory is released at the deadline.
-        asyncio.get_running_loop().call_later(asked["timeout"], self.calls.pop, asked["call"], None)
-        return ready
+async def upload(worker: Worker, key: Key, value: Any) -> None:
+    """Keep the object that a client sends, and report to the head."""
+    nbytes = worker.update_data({key: value})["nbytes"][key]
+    uploaded = getattr(worker.scheduler, protocol.BROADCAST_UPLOADED)
+    try:
+        await uploaded(key=key, address=worker.address, nbytes=nbytes)
+    except RuntimeError as error:  # this rank ends, and its connections are closed
+        if not is_lost(error):
+            raise
+        raise RankLost(protocol.UPLOAD_LOST) from error
 
 
 def _to_frames(value: Any) -> list[memoryview]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import itertools
 import math
 import time
 from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
@@ -14,10 +15,13 @@ from dask.utils import format_bytes
 from workbench.cancellation import run_to_end
 from workbench.collective import positions, protocol
 from workbench.collective.operation import (
+    LOOK,
+    STAYS,
     Cancelled,
     Outcomes,
     RankRPC,
     gather_or_cancel,
+    leaves,
     poll,
     prepare,
     room,
@@ -72,6 +76,8 @@ class CollectiveCall:
         """Prepare all ranks, run the call on them, and return the answer to the client."""
         self._serial = self._queue.communicator(self._world, list(self._members.ranks))
         self._missing = set(self._world.missing())
+        if (seconds := self._request["turn_timeout"]) is not None:
+            self._deadline = min(self._deadline, asyncio.get_running_loop().time() + seconds)
         off = functools.partial(self._end, "the head has cancelled the call", begun=False)
         answer = await prepare(self._reserve_all(), self._deadline, off, lambda: self._late("had not begun"))
         try:
@@ -195,8 +201,9 @@ class CollectiveCall:
         for rank, address in self._members.ranks.items():
             for key, nbytes in keeping.futures[rank].result()["kept"]:
                 self._scheduler.update_data(who_has={key: [address]}, nbytes={key: nbytes}, client=self._client)
-                # Pinned to the rank, like every block.
-                self._scheduler.tasks[key].worker_restrictions = {address}
+                task = self._scheduler.tasks[key]
+                # Pinned to the rank, like every block; an object of a broadcast to all ranks.
+                task.worker_restrictions = {*(task.worker_restrictions or ()), address}
                 self._made.append(key)
         return {"blocks": [outcome["blocks"] for outcome in outcomes], "keys": keys}
 
@@ -374,7 +381,8 @@ class SpmdCalls:
         call, name = request["call"], request["work"]["name"]
         if call in self._cancelled:
             raise CollectiveFailed(f"{name} was cancelled.")
-        self._began(call, request["origin"])
+        if request["work"]["counted"]:
+            self._began(call, request["origin"])
         world, ranks = self._members(request["addresses"], request["world"], request["ranks"])
         timeout = request["timeout"]
         deadline = math.inf if timeout is None else asyncio.get_running_loop().time() + timeout
@@ -493,3 +501,48 @@ class SpmdCalls:
                     if index == each.index and rank in ranks and place and "silent" in place:
                         place.update(call=call, name=name)
         return places
+
+
+class Uploads:
+    """Handlers of the head for the upload of an object, before the call in each world that sends the object."""
+
+    def __init__(self, scheduler: Scheduler, worlds: Worlds) -> None:
+        self._scheduler, self._worlds = scheduler, worlds
+        self.handlers: dict[str, Callable[..., Coroutine[Any, Any, Any]]] = {
+            protocol.BROADCAST_BEGIN: self.begin,
+            protocol.BROADCAST_UPLOAD: self.upload,
+            protocol.BROADCAST_UPLOADED: self.uploaded,
+        }
+
+    async def begin(self, key: Key, client: str) -> dict[int, list[str]]:
+        """Note that a client wants `key`, before the upload; return the addresses of the ranks of each world."""
+        worlds = list(self._worlds)
+        for world in worlds:
+            require_complete(world)
+        # Before the upload: when the client disconnects, also during the upload, the scheduler forgets the key.
+        self._scheduler.new_task(key, None, "released")
+        self._scheduler.client_desires_keys(keys=[key], client=client)
+        addresses = {world.index: self._worlds.addresses(world) for world in worlds}
+        # No policy drops the first replicas.
+        self._scheduler.tasks[key].worker_restrictions = set(itertools.chain(*addresses.values()))
+        return addresses
+
+    async def upload(self, key: Key, value: Any, root: str) -> None:
+        """Forward an upload to rank 0, for a client that cannot connect to rank 0."""
+        try:
+            if root not in self._scheduler.workers:  # a connection would be tried for a long time
+                raise ConnectionError(f"{root} has left")
+            await getattr(self._scheduler.rpc(root), protocol.BROADCAST_UPLOAD)(key=key, value=value)
+        except OSError as error:
+            if await leaves(self._scheduler, root):
+                raise RankLost(protocol.UPLOAD_LOST) from error
+            raise CollectiveFailed(
+                f"rank 0 could not be reached for a broadcast ({error}). {STAYS}", hint=LOOK
+            ) from error
+
+    async def uploaded(self, key: Key, address: str, nbytes: int) -> None:
+        """Note that rank 0 has the object."""
+        if key in self._scheduler.tasks:
+            self._scheduler.update_data(who_has={key: [address]}, nbytes={key: nbytes})
+        else:  # no client wants the key now: the scheduler has the rank drop it
+            self._scheduler.add_keys(worker=address, keys=[key])

@@ -35,18 +35,11 @@ LARGE = 1 << 20
 """Bytes of a plain argument above which a broadcast sends the object; most bytes of an event, and of an answer."""
 
 # Of the head, for clients and for the rank that has taken an upload.
-BROADCAST = "workbench_broadcast"
 BROADCAST_BEGIN = "workbench_broadcast_begin"
 BROADCAST_UPLOADED = "workbench_broadcast_uploaded"
 # Of the head and of a rank, for clients.
 BROADCAST_UPLOAD = "workbench_broadcast_upload"
 UPLOAD_LOST = "rank 0 was lost before the upload of a broadcast was complete. No rank has the object."
-# Of a rank, for the head.
-BROADCAST_OFFER = "workbench_broadcast_offer"
-BROADCAST_TAKE = "workbench_broadcast_take"
-BROADCAST_GO = "workbench_broadcast_go"
-BROADCAST_CANCEL = "workbench_broadcast_cancel"
-
 # -- deadlines, in seconds -------------------------------------------------------------------------------------
 
 # A notebook asks the head to end an operation, and the head asks the ranks. Each of them waits longer than the process
@@ -70,14 +63,10 @@ WHERE_STUCK_S = 0.3
 RETURN_S = 5.0
 """For ranks whose code ends by itself to return afterwards, also on a busy machine."""
 CLIENT_CALL_END_S = CALL_END_S + WHERE_STUCK_S + RETURN_S + SLACK_S
-"""For the head to report the end of an interrupted call to the notebook."""
+"""For the head to report the end of an interrupted call, or of a late broadcast, to the notebook."""
 
 BROADCAST_S = 300.0
 """For a broadcast without a given time limit."""
-BROADCAST_END_S = 2.0
-"""For the ranks to return from a broadcast that is ended."""
-CLIENT_BROADCAST_END_S = BROADCAST_END_S + 3 * SLACK_S
-"""Past the deadline of a broadcast, for the error of the head."""
 
 
 # -- a function on all ranks -----------------------------------------------------------------------------------
@@ -99,6 +88,8 @@ class Work(TypedDict):
     """Parcel of the function, its arguments and the function that makes blocks; None: the last value is the parcel."""
     compares: bool
     """Whether the ranks compare the buffers of each collective operation."""
+    counted: bool
+    """Whether the metrics have the call."""
     listener: str | None
     """Identity of the client that receives the events; None if none does."""
 
@@ -131,6 +122,8 @@ class Call(Id):
     """Index of the world; None: the world of `addresses`."""
     timeout: float | None
     """Seconds for the wait and the run; None for no limit."""
+    turn_timeout: float | None
+    """Seconds for the run; None: the remaining time of `timeout`."""
 
 
 class Reserve(Id):
@@ -252,22 +245,3 @@ class Answer(TypedDict, total=False):
     world: int
     addresses: list[str]
     """Addresses of the ranks, in their order."""
-
-
-# -- a broadcast -----------------------------------------------------------------------------------------------
-
-
-class Offer(Id):
-    """`BROADCAST_OFFER`: prepare to send an object."""
-
-    key: Key
-    """Key of the object."""
-    timeout: float
-    """Seconds for the broadcast."""
-
-
-class Take(Offer):
-    """`BROADCAST_TAKE`: prepare to receive an object."""
-
-    sizes: list[int]
-    """Bytes of each frame."""

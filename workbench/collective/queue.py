@@ -14,8 +14,8 @@ import contextlib
 import functools
 import itertools
 from collections import defaultdict
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from distributed.diagnostics.plugin import SchedulerPlugin
@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 
 BLOCKED = "No other SPMD call can begin on a rank that has not returned."
 """End of a message about ranks that have not returned from an operation."""
-
-T = TypeVar("T")
 
 
 class CallQueue(SchedulerPlugin):
@@ -92,19 +90,6 @@ class CallQueue(SchedulerPlugin):
         """Cancel the operations of a client that has disconnected."""
         for turn in list(self._of_clients.pop(client, ())):
             turn.gone()
-
-    async def run(
-        self,
-        world: MPIWorld,
-        client: str,
-        call: Callable[[], Awaitable[T]],
-        deadline: float,
-        ranks: Collection[int] | None = None,
-    ) -> T:
-        """Wait for a turn on ranks of a world (None: all ranks), run a call, and return its result."""
-        async with self.turn(world, client, deadline, ranks=ranks).held():
-            require_complete(world, ranks)
-            return await call()
 
     def communicator(self, world: MPIWorld, ranks: Sequence[int]) -> int:
         """Return the number of the communicator for a call on these ranks of a world."""

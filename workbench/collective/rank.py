@@ -7,13 +7,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Unpack
 
-from workbench.collective import protocol
+from workbench.collective import broadcast_rank, protocol
 from workbench.collective.operation import Cancelled, answering
 from workbench.collective.rank_call import SpmdCall
 from workbench.errors import CollectiveFailed
 from workbench.placement.in_use import take
 
 if TYPE_CHECKING:
+    from dask.typing import Key
     from distributed import Worker
 
     from workbench.metrics.activity import Activity
@@ -60,6 +61,7 @@ class SpmdCalls:
         self._ended = Cancelled(protocol.RANK_REMEMBER_S)
         # The last call, if the call has succeeded.
         self._last: SpmdCall | None = None
+        worker.handlers[protocol.BROADCAST_UPLOAD] = self.upload
         worker.handlers |= answering(
             {
                 protocol.RESERVE: self.reserve,
@@ -79,7 +81,7 @@ class SpmdCalls:
             raise CollectiveFailed("the call was cancelled.")
         work = request["work"]
         call = self.calls[id] = SpmdCall(id, work["name"], request["serial"], tuple(request["ranks"]))
-        call.watch.compares, call.channel.listener = work["compares"], work["listener"]
+        call.watch.compares, call.channel.listener, call.counted = work["compares"], work["listener"], work["counted"]
         call.taken = {key: take(data, key) for key in keys}
         values = [call.taken[key] for key in keys]
         answer = await asyncio.wrap_future(self._context.spmd_thread.submit(call.unpack, work["contents"], values))
@@ -108,6 +110,10 @@ class SpmdCalls:
         if "messages" in outcome and call.id not in self._ended:
             self._last = call
         return outcome
+
+    async def upload(self, key: Key, value: Any) -> None:
+        """Keep an object before its broadcast."""
+        await broadcast_rank.upload(self._worker, key, value)
 
     async def settle(self, call: str) -> bool:
         """Make the communicator of the last call usable for the next call; return whether this has succeeded."""

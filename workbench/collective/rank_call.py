@@ -123,6 +123,8 @@ class SpmdCall(RankState):
         self.channel = channel.Channel(id, self.watch)
         self.made: list[tuple[BlockMeta, Any]] = []
         """Blocks that the rank keeps if the call succeeds on all ranks."""
+        self.counted = True
+        """Whether the metrics have the call."""
         # Whether the function has returned a value that can be sent or kept.
         self._returned = False
         self._serial, self._ranks = serial, ranks
@@ -173,7 +175,7 @@ class SpmdCall(RankState):
             last.free()
         from workbench.mpi import comm_world
 
-        with activity.running(self.id, self.name, self.watch):
+        with activity.running(self.id, self.name, self.watch) if self.counted else contextlib.nullcontext():
             try:
                 outcome = self._attend(self._call, communicators, self._ranks.index(rank), wanted)
             finally:

@@ -139,6 +139,7 @@ def request(
         "name": name,
         "contents": contents,
         "compares": config.switch("spmd.check-buffers"),
+        "counted": True,
         "listener": None if on_event is None else client.id,
     }
     if nbytes > LARGE:
@@ -160,6 +161,7 @@ def request(
             "ranks": chosen,
             "world": world,
             "timeout": None if timeout is None else config.time_span("timeout", timeout),
+            "turn_timeout": None,
         },
         result=result,
         patience=config.seconds("spmd.watchdog"),

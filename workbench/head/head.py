@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from workbench import config
 from workbench.cells.head import Cells
-from workbench.collective.broadcast_head import Broadcasts
-from workbench.collective.head import SpmdCalls
+from workbench.collective.head import SpmdCalls, Uploads
 from workbench.collective.queue import CallQueue
 from workbench.comm import certificates
 from workbench.config import __version__
@@ -204,7 +203,7 @@ class Head:
         self.scheduler.stream_handlers |= {**self.spmd.stream_handlers, **self.metrics.stream_handlers}
         needs_ranks: dict[str, Callable[..., Any]] = {
             **self.spmd.handlers,
-            **Broadcasts(self.scheduler, self.worlds, self.collectives).handlers,
+            **Uploads(self.scheduler, self.worlds).handlers,
             **self.cells.handlers,
             "workbench_scale": self._rpc_scale,
             "workbench_restart": self._rpc_restart,

@@ -57,7 +57,6 @@ _CHANGES = frozenset(
         "run_function",
         "scatter",
         "terminate",
-        collective.BROADCAST,
         collective.BROADCAST_BEGIN,
         cells.BEGIN,
         cells.INTERRUPT,

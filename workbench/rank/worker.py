@@ -24,7 +24,6 @@ from distributed.worker import _worker_cvar
 from workbench import comm, config
 from workbench.cells.rank import Cells
 from workbench.collective import process_state, protocol
-from workbench.collective.broadcast_rank import Broadcasts
 from workbench.collective.operation import answering
 from workbench.collective.rank import SpmdCalls
 from workbench.collective.serialize import dask_raises_exceptions_only
@@ -211,7 +210,6 @@ async def serve(
         thread.submit(functools.partial(_worker_cvar.set, worker))
     MemoryLimit(worker, f"rank {rank_name(context.world, context.rank)}").start()
     communicators = CommunicatorCache(context.spmd)
-    Broadcasts(worker, context, communicators)
     worker.activity = activity = Activity(
         # Each rank of a large world reports less.
         busy,

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from workbench.collective import protocol
-from workbench.collective.broadcast_rank import Broadcasts, incoming, layout, outgoing
+from workbench.collective.broadcast_rank import incoming, layout, outgoing, upload
 from workbench.comm.buffer_pool import aligned
 from workbench.errors import RankLost
 
@@ -43,12 +43,10 @@ async def test_a_rank_that_ends_after_an_upload_is_lost():
         raise RuntimeError("ConnectionPool is closed")
 
     worker = SimpleNamespace(
-        handlers={},
-        stream_handlers={},
         address="mpi://192.0.2.1:1234",
         scheduler=SimpleNamespace(**{protocol.BROADCAST_UPLOADED: uploaded}),
         update_data=lambda data: {"nbytes": dict.fromkeys(data, 8)},
     )
 
     with pytest.raises(RankLost, match="No rank has the object"):
-        await Broadcasts(worker, None, None).upload("key", 1)
+        await upload(worker, "key", 1)

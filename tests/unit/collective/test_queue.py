@@ -8,7 +8,7 @@ import pytest
 from support.raised import raises
 from support.ready import ready_world
 
-from workbench.collective.queue import CallQueue
+from workbench.collective.queue import CallQueue, require_complete
 from workbench.errors import CollectiveFailed, CollectiveTimeout, RankLost
 
 SOON = 5.0
@@ -16,6 +16,13 @@ SOON = 5.0
 
 def deadline(seconds: float = SOON) -> float:
     return asyncio.get_running_loop().time() + seconds
+
+
+async def run(queue, world, client, call, deadline, ranks=None):  # noqa: PLR0917
+    """Run a call in its turn."""
+    async with queue.turn(world, client, deadline, ranks=ranks).held():
+        require_complete(world, ranks)
+        return await call()
 
 
 class Call:
@@ -38,7 +45,7 @@ async def test_calls_of_one_world_run_one_after_another_in_their_order():
         await asyncio.sleep(0)
         said.append(("ends", number))
 
-    await asyncio.gather(*(queue.run(world, f"client-{n}", lambda n=n: call(n), deadline()) for n in range(3)))
+    await asyncio.gather(*(run(queue, world, f"client-{n}", lambda n=n: call(n), deadline()) for n in range(3)))
 
     assert said == [(word, number) for number in range(3) for word in ("begins", "ends")]
 
@@ -46,7 +53,7 @@ async def test_calls_of_one_world_run_one_after_another_in_their_order():
 async def test_worlds_do_not_wait_for_each_other():
     queue, first, second = CallQueue(), Call(), Call()
     running = [
-        asyncio.ensure_future(queue.run(ready_world(index), "me", call, deadline()))
+        asyncio.ensure_future(run(queue, ready_world(index), "me", call, deadline()))
         for index, call in enumerate((first, second))
     ]
     async with asyncio.timeout(SOON):
@@ -60,7 +67,7 @@ async def test_worlds_do_not_wait_for_each_other():
 async def test_calls_that_share_no_rank_run_at_once_and_a_call_on_all_ranks_waits_for_them():
     queue, world, first, second, everywhere = CallQueue(), ready_world(ranks=4), Call(), Call(), Call()
     asked = ((first, [0, 1]), (second, [3, 2]), (everywhere, None))
-    running = [asyncio.ensure_future(queue.run(world, "me", call, deadline(), ranks)) for call, ranks in asked]
+    running = [asyncio.ensure_future(run(queue, world, "me", call, deadline(), ranks)) for call, ranks in asked]
     async with asyncio.timeout(SOON):
         await first.begun.wait()
         await second.begun.wait()
@@ -74,11 +81,11 @@ async def test_calls_that_share_no_rank_run_at_once_and_a_call_on_all_ranks_wait
 
 async def test_who_waits_for_some_ranks_too_long_is_told_which():
     queue, world, call = CallQueue(), ready_world(ranks=4), Call()
-    running = asyncio.ensure_future(queue.run(world, "me", call, deadline(), [1, 2]))
+    running = asyncio.ensure_future(run(queue, world, "me", call, deadline(), [1, 2]))
     await call.begun.wait()
 
     with pytest.raises(CollectiveTimeout, match=r"world 0 is still busy with another call on ranks 0-1, which"):
-        await queue.run(world, "you", Call(), deadline(0.01), [0, 1])
+        await run(queue, world, "you", Call(), deadline(0.01), [0, 1])
 
     call.end.set()
     assert await running == "done"
@@ -86,22 +93,22 @@ async def test_who_waits_for_some_ranks_too_long_is_told_which():
 
 async def test_who_waits_too_long_is_told_so_and_the_next_has_its_turn():
     queue, world, call = CallQueue(), ready_world(), Call()
-    running = asyncio.ensure_future(queue.run(world, "me", call, deadline()))
+    running = asyncio.ensure_future(run(queue, world, "me", call, deadline()))
     await call.begun.wait()
 
     with pytest.raises(CollectiveTimeout):
-        await queue.run(world, "you", Call(), deadline(0.01))
+        await run(queue, world, "you", Call(), deadline(0.01))
 
     call.end.set()
     assert await running == "done"
-    assert await queue.run(world, "you", call, deadline()) == "done"
+    assert await run(queue, world, "you", call, deadline()) == "done"
 
 
 async def test_a_client_that_goes_frees_the_queue_wherever_its_call_is():
     queue, world, held, waiting, last = CallQueue(), ready_world(), Call(), Call(), Call()
     last.end.set()
     calls = [
-        asyncio.ensure_future(queue.run(world, client, call, deadline()))
+        asyncio.ensure_future(run(queue, world, client, call, deadline()))
         for client, call in (("gone", held), ("gone", waiting), ("here", last))
     ]
     await held.begun.wait()
@@ -123,8 +130,8 @@ async def test_a_call_that_fails_lets_the_next_one_run():
         raise ValueError("no")
 
     with raises(ValueError, args=("no",)):
-        await queue.run(world, "me", fail, deadline())
-    assert await queue.run(world, "me", call, deadline()) == "done"
+        await run(queue, world, "me", fail, deadline())
+    assert await run(queue, world, "me", call, deadline()) == "done"
 
 
 @pytest.mark.parametrize(
@@ -146,7 +153,7 @@ async def test_a_world_that_is_not_whole_refuses_and_says_why(harm, kind, words)
     harm(world)
 
     with pytest.raises(kind, match=words):
-        await queue.run(world, "me", call, deadline())
+        await run(queue, world, "me", call, deadline())
     assert not call.begun.is_set()
 
 
@@ -155,9 +162,9 @@ async def test_a_call_on_some_ranks_needs_these_alone():
     call.end.set()
     world.left(1)
 
-    assert await queue.run(world, "me", call, deadline(), [0]) == "done"
+    assert await run(queue, world, "me", call, deadline(), [0]) == "done"
     with pytest.raises(RankLost):
-        await queue.run(world, "me", call, deadline(), [0, 1])
+        await run(queue, world, "me", call, deadline(), [0, 1])
 
 
 def test_calls_on_the_same_ranks_share_a_communicator_until_one_breaks_off():
@@ -193,14 +200,14 @@ async def test_a_world_makes_no_calls_until_all_ranks_are_back_in_whatever_way()
     queue.block_until_back(world, dict(enumerate((back, lost, given_up))), "ranks 0-2 are in a sum")
     for future, end in ((back, lambda: back.set_result(None)), (lost, lambda: lost.set_exception(OSError()))):
         with pytest.raises(CollectiveFailed, match=r"^ranks 0-2 are in a sum"):
-            await queue.run(world, "me", call, deadline())
+            await run(queue, world, "me", call, deadline())
         end()
         await asyncio.sleep(0)
         assert future.done()
     given_up.cancel()
     await asyncio.sleep(0)
 
-    assert await queue.run(world, "me", call, deadline()) == "done"
+    assert await run(queue, world, "me", call, deadline()) == "done"
 
 
 async def test_a_rank_that_does_not_come_back_holds_up_no_call_on_others():
@@ -209,9 +216,9 @@ async def test_a_rank_that_does_not_come_back_holds_up_no_call_on_others():
     stuck = asyncio.get_running_loop().create_future()
     queue.block_until_back(world, {1: stuck}, "rank 1 is in a sum")
 
-    assert await queue.run(world, "me", call, deadline(), [0]) == "done"
+    assert await run(queue, world, "me", call, deadline(), [0]) == "done"
     with pytest.raises(CollectiveFailed, match=r"^rank 1 is in a sum"):
-        await queue.run(world, "me", call, deadline(), [0, 1])
+        await run(queue, world, "me", call, deadline(), [0, 1])
     stuck.set_result(None)
 
 

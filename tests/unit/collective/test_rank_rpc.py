@@ -11,7 +11,7 @@ import pytest
 from distributed.comm import CommClosedError
 
 from workbench.collective import operation
-from workbench.collective.broadcast_head import Broadcasts
+from workbench.collective.head import Uploads
 from workbench.collective.operation import RankRPC, gather_or_cancel, room
 from workbench.errors import CollectiveFailed, RankLost
 
@@ -38,7 +38,7 @@ def ask(scheduler: Any) -> Any:
 
 def upload(scheduler: Any) -> Any:
     nobody: Any = None
-    return Broadcasts(scheduler, nobody, nobody).upload("key", b"", ADDRESS)
+    return Uploads(scheduler, nobody).upload("key", b"", ADDRESS)
 
 
 @pytest.mark.parametrize("error", [LATE, CommClosedError("it was closed")])

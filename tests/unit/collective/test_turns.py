@@ -11,11 +11,10 @@ import pytest
 from support.patience import DEADLINE
 from support.ready import ready_world
 
-from workbench.collective import broadcast_head, head, protocol
-from workbench.collective.broadcast_head import Broadcasts
+from workbench.collective import head, protocol
 from workbench.collective.operation import RankRPC
 from workbench.collective.queue import CallQueue
-from workbench.errors import CollectiveFailed, CollectiveTimeout
+from workbench.errors import CollectiveTimeout
 
 RANKS = {0: "mpi://127.0.0.1:40000", 1: "mpi://127.0.0.1:40001"}
 KEY = "x"
@@ -60,13 +59,13 @@ class _Rank:
 
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch):
-    for name in ("CALL_END_S", "WHERE_STUCK_S", "BROADCAST_END_S"):
+    for name in ("CALL_END_S", "WHERE_STUCK_S"):
         monkeypatch.setattr(protocol, name, 0.01)
 
 
-def prepare(scheduler: Any, world: Any, deadline: float) -> head.CollectiveCall:
+def prepare(scheduler: Any, world: Any, deadline: float, turn_timeout: float | None = None) -> head.CollectiveCall:
     members = RankRPC(scheduler, 0, RANKS, "the call f")
-    asked: Any = {"call": "1", "client": "me", "keys": [[]], "addresses": None}
+    asked: Any = {"call": "1", "client": "me", "keys": [[]], "addresses": None, "turn_timeout": turn_timeout}
     asked |= {"work": {"name": "f", "contents": b""}, "wanted": {"root": False, "limit": None}}
     return head.CollectiveCall(scheduler, CallQueue(), world, members, asked, deadline=deadline)
 
@@ -106,43 +105,11 @@ async def test_a_call_that_is_cancelled_does_not_wait_for_a_rank_that_does_not_k
     assert "rank 1 does not answer" in world.broken[1]
 
 
-def broadcast(scheduler: Any, world: Any) -> Any:
-    worlds: Any = Worlds(world)
-    its = Broadcasts(scheduler, worlds, CallQueue())
-    return asyncio.ensure_future(its.broadcast(KEY, "me", math.inf))
+async def test_a_call_that_may_wait_for_ever_for_its_turn_gives_the_turn_back_if_its_run_has_a_limit():
+    scheduler, world = Scheduler("workbench_spmd_keep"), ready_world()
+    running = start(prepare(scheduler, world, math.inf, turn_timeout=0.05))
 
-
-class Worlds(list[Any]):
-    def __init__(self, world: Any) -> None:
-        super().__init__([world])
-
-    def members(self, _: Any) -> dict[int, str]:
-        return RANKS
-
-
-async def test_an_argument_that_is_sent_to_a_rank_that_does_not_come_gives_its_turn_back(monkeypatch):
-    parts, part = [], broadcast_head._Part
-    monkeypatch.setattr(broadcast_head, "_LOOK", 0.01)
-    monkeypatch.setattr(broadcast_head, "_Part", lambda *told: parts.append(part(*told)) or parts[0])
-    scheduler, world = Scheduler("workbench_broadcast_go"), ready_world()
-    running = broadcast(scheduler, world)
-    await ends(scheduler.asked.wait())
-    assert parts[0]._deadline < asyncio.get_running_loop().time() + protocol.BROADCAST_S + DEADLINE
-    parts[0]._deadline = 0.0
-
-    with pytest.raises(CollectiveTimeout, match="answer: 1"):
+    with pytest.raises(CollectiveTimeout):
         await ends(running)
 
-    assert "rank 1 has not returned from a broadcast" in world.broken[1]
-
-
-async def test_a_broadcast_that_nobody_wants_any_more_gives_its_turn_back_when_a_rank_does_not_come(monkeypatch):
-    monkeypatch.setattr(broadcast_head, "_LOOK", 0.01)
-    monkeypatch.setattr(broadcast_head, "_UNWANTED", 0.01)
-    scheduler, world = Scheduler("workbench_broadcast_go"), ready_world()
-    running = broadcast(scheduler, world)
-    await ends(scheduler.asked.wait())
-    scheduler.tasks.clear()
-
-    with pytest.raises(CollectiveFailed):
-        await ends(running)
+    assert "rank 1 does not answer" in world.broken[1]
