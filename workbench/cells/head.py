@@ -19,10 +19,19 @@ from workbench.cancellation import run_to_end
 from workbench.cells import protocol
 from workbench.cells.controller_process import Engines
 from workbench.cells.protocol import ANSWER_S
-from workbench.collective.operation import Cancelled, Outcomes, RankRPC, gather_or_cancel, room
+from workbench.collective.operation import (
+    CallQueue,
+    Cancelled,
+    Outcomes,
+    RankRPC,
+    Turn,
+    gather_or_cancel,
+    gone,
+    just_being,
+    room,
+)
 from workbench.collective.positions import ranges
 from workbench.collective.protocol import REMEMBER_S
-from workbench.collective.queue import CallQueue, Turn, gone, just_being
 from workbench.errors import CollectiveFailed, InvalidRequest, PlacementError, RankLost, WorkbenchError
 from workbench.hints import Command
 from workbench.placement.head import drop_copies

@@ -15,20 +15,23 @@ from dask.utils import format_bytes
 from workbench.cancellation import run_to_end
 from workbench.collective import positions, protocol
 from workbench.collective.operation import (
+    BLOCKED,
     LOOK,
     STAYS,
+    CallQueue,
     Cancelled,
     Outcomes,
     RankRPC,
+    Turn,
     gather_or_cancel,
     leaves,
     poll,
     prepare,
+    require_complete,
     room,
     root_cause,
 )
 from workbench.collective.positions import ranges
-from workbench.collective.queue import BLOCKED, CallQueue, Turn, require_complete
 from workbench.errors import CollectiveFailed, CollectiveTimeout, InvalidRequest, RankLost
 from workbench.mpi.counters import KEYS
 from workbench.placement.head import drop_copies

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from workbench import config
 from workbench.cells.head import Cells
 from workbench.collective.head import SpmdCalls, Uploads
-from workbench.collective.queue import CallQueue
+from workbench.collective.operation import CallQueue
 from workbench.comm import certificates
 from workbench.config import __version__
 from workbench.deploy import ended

@@ -12,8 +12,7 @@ from support.ready import ready_world
 
 from workbench.collective import protocol
 from workbench.collective.head import CollectiveCall
-from workbench.collective.operation import Outcomes, RankRPC
-from workbench.collective.queue import CallQueue
+from workbench.collective.operation import CallQueue, Outcomes, RankRPC
 from workbench.errors import CollectiveFailed, RankLost
 
 NOTHING: Any = None

@@ -8,7 +8,7 @@ import pytest
 from support.raised import raises
 from support.ready import ready_world
 
-from workbench.collective.queue import CallQueue, require_complete
+from workbench.collective.operation import CallQueue, require_complete
 from workbench.errors import CollectiveFailed, CollectiveTimeout, RankLost
 
 SOON = 5.0

@@ -12,8 +12,7 @@ from support.patience import DEADLINE
 from support.ready import ready_world
 
 from workbench.collective import head, protocol
-from workbench.collective.operation import RankRPC
-from workbench.collective.queue import CallQueue
+from workbench.collective.operation import CallQueue, RankRPC
 from workbench.errors import CollectiveTimeout
 
 RANKS = {0: "mpi://127.0.0.1:40000", 1: "mpi://127.0.0.1:40001"}
