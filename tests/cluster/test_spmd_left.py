@@ -249,7 +249,7 @@ def test_who_waits_for_the_turn_is_told_for_whom(cluster4, client4, tmp_path, ca
             request(functions.ranks, [], {}, client=client4, result="ranks", world=0, limit=None, timeout=None)
         )
         second.start()
-        second._news.get(timeout=DEADLINE)()
+        second._callbacks.get(timeout=DEADLINE)()
         assert capsys.readouterr().out == "ranks waits for the end of wait_for\n"
         (tmp_path / "end").touch()
         first.result(DEADLINE)

@@ -160,7 +160,7 @@ async def each_operation_ends_and_a_fresh_communicator_works(end: End):
         comm.watch.end("because")
         with pytest.raises(CallCancelled):
             comm.Barrier()
-        communicators.abandon(serial)
+        communicators.discard(serial)
         serial += 1
         assert _ours(communicators, serial, range(end.size)).allreduce(end.rank) == sum(range(end.size)), name
         await end.gather()
@@ -173,7 +173,7 @@ async def fifty_times_of_fifty(end: End):
         comm = _ours(communicators, serial, range(end.size))
         if end.rank:
             assert _ended(comm, lambda its: its.Allreduce(np.ones(300), np.zeros(300))) < AT_ONCE
-        communicators.abandon(serial)
+        communicators.discard(serial)
         got = np.zeros(300)
         _ours(communicators, serial + 1, range(end.size)).Allreduce(np.ones(300), got)
         assert (got == end.size).all()
@@ -242,7 +242,7 @@ async def a_reduction_through_shared_memory_ends_too(end: End):
         else:
             leave(comm)
         await end.gather()
-        communicators.abandon(serial)
+        communicators.discard(serial)
         reduce(_ours(communicators, serial + 1, range(end.size)))
 
 
@@ -298,7 +298,7 @@ async def making_the_communicator_of_a_call_ends_too(end: End):
         with pytest.raises(CallCancelled):
             communicators.get(1, range(end.size), watch.check)
         assert time.monotonic() - began < AT_ONCE
-        communicators.abandon(1)
+        communicators.discard(1)
     await end.gather()
     for serial, ranks in ((2, range(end.size)), (3, range(1, end.size)), (4, [end.size - 1, 0])):
         if end.rank in ranks:
@@ -345,7 +345,7 @@ async def a_communicator_that_is_not_ended_is_handed_out_again(end: End):
     communicators = _communicators()
     first = communicators.get(1, range(end.size), lambda: None)
     assert communicators.get(1, range(end.size), lambda: None) is first
-    communicators.abandon(1)
+    communicators.discard(1)
     assert communicators.get(2, range(end.size), lambda: None) is not first
 
 
@@ -355,7 +355,7 @@ async def what_a_call_left_of_a_collective_meets_no_later_one(end: End):
         failed = _ours(communicators, serial, range(end.size))
         if end.rank == 0:
             failed.Bcast(np.full(4, -1.0))  # it is on its way, and the others do not take it
-        communicators.abandon(serial)
+        communicators.discard(serial)
         del failed
         await end.gather()
         got = np.full(4, float(serial)) if end.rank == 0 else np.zeros(4)
@@ -392,7 +392,7 @@ async def what_waits_on_a_communicator_that_the_program_revokes_gets_an_error(en
             with pytest.raises(MPI.Exception, match="REVOKED"):
                 operation(comm)
             hung.cancel()
-        communicators.abandon(serial)
+        communicators.discard(serial)
         await end.gather()
 
 
@@ -503,7 +503,7 @@ async def what_mpi_may_write_to_yet_is_kept(end: End):
         # the last rank cannot come to the end of any
         if end.rank == end.size - 1 and any(buffer() is None for buffer in kept):
             gone.append(name)
-        communicators.abandon(serial)
+        communicators.discard(serial)
         await end.gather()
     assert gone == []
 
@@ -524,7 +524,7 @@ async def survivors_of_a_dead_rank_get_a_communicator(end: End):
     threading.Timer(1.0, comm.watch.end, ["because"]).start()
     with pytest.raises((CallCancelled, MPI.Exception)):
         comm.Allreduce(np.ones(1), np.zeros(1))
-    communicators.abandon(1)
+    communicators.discard(1)
     survivors = [rank for rank in range(end.size) if rank != 1]
     for serial in (2, 3):
         fresh = _ours(communicators, serial, survivors)

@@ -146,7 +146,7 @@ def miss_the_end(comm, way):
     if comm.rank == 1:
         raise ValueError("rank 1 does not come")
     if way == "python after mpi":
-        with comm.watch.doing("Allreduce"):
+        with comm.watch.entered("Allreduce"):
             time.sleep(0.3)
         spin()
     else:

@@ -48,7 +48,7 @@ class Engines:
         self._ready: dict[str, str] = {}
         self._starting = asyncio.Lock()
         self._closed = False
-        self.given: dict[Key, str] = {}
+        self.sent_blocks: dict[Key, str] = {}
         """Blocks that cells have received, with their addresses: later cells may write to them, by their names."""
         self.generation = 0
         """Number of the set of communicators. A cell that was ended leaves messages, so the next cell gets new ones."""

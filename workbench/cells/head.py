@@ -26,9 +26,9 @@ from workbench.collective.operation import (
     RankRPC,
     Turn,
     gather_or_cancel,
-    gone,
-    just_being,
-    room,
+    missing_ranks,
+    send_limit,
+    transition,
 )
 from workbench.collective.positions import ranges
 from workbench.collective.protocol import REMEMBER_S
@@ -348,10 +348,10 @@ class _Cell:
         engines = self._cells.engines(world)
         for transfer in names.values():
             if blocks := transfer.get("blocks"):
-                engines.given |= {blocks[address]: address for address in self._members.ranks.values()}
+                engines.sent_blocks |= {blocks[address]: address for address in self._members.ranks.values()}
         reach = await engines.ready(everyone)
         self._ends = {rank: asyncio.get_running_loop().create_future() for rank in ranks}
-        admitted = room(sum(len(transfer.get("parcel", b"")) for transfer in names.values()))
+        admitted = send_limit(sum(len(transfer.get("parcel", b"")) for transfer in names.values()))
         serial = self._cells.queue.communicator(world, ranks)
 
         async def reserve(rank: int) -> None:
@@ -382,9 +382,9 @@ class _Cell:
             if not completed or {end.result() for end in self._ends.values()} != {"ok"}:
                 self._renew_communicators()
         finally:
-            given = {key: address for key, address in engines.given.items() if key in self._cells.scheduler.tasks}
+            given = {key: address for key, address in engines.sent_blocks.items() if key in self._cells.scheduler.tasks}
             drop_copies(self._cells.scheduler, given.items(), f"cell-{self.id}")
-            engines.given = given
+            engines.sent_blocks = given
 
     def _renew_communicators(self) -> None:
         """Have the next cell get new communicators: the ranks have ended these, and messages may be left on them."""
@@ -450,7 +450,7 @@ class _Cell:
 
 def _check_ranks(world: MPIWorld, asked: Sequence[int] | None) -> list[int]:
     """Return the ranks that run a cell; raise if a rank does not exist or cannot run the cell."""
-    if doing := just_being(world):
+    if doing := transition(world):
         raise CollectiveFailed(f"world {world.index} is being {doing}. Run the cell again when the world is ready.")
     ranks = sorted(set(range(world.ranks) if asked is None else asked))
     if unknown := [rank for rank in ranks if not 0 <= rank < world.ranks]:
@@ -461,7 +461,7 @@ def _check_ranks(world: MPIWorld, asked: Sequence[int] | None) -> list[int]:
             given=_option(ranks),
             allowed=ranges(range(world.ranks)),
         )
-    if missing := gone(world, ranks):
+    if missing := missing_ranks(world, ranks):
         left = sorted(world.present)
         others = f"Run the cell on the other ranks, --ranks {_option(left)}, or s" if left else "S"
         raise RankLost(

@@ -45,7 +45,7 @@ CANCELLED = "cancelled"
 # `workbench.collective.protocol`, a value is computed from those that the value must exceed.
 REGISTER_S = 120.0
 """For an engine to start and to register with its controller."""
-MEET_S = 120.0
+JOIN_S = 120.0
 """For all ranks of a cell to begin."""
 CONTROLLER_S = 120.0
 """For the controller to print its connections."""

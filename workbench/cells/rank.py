@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Unpack
 
 from workbench.cells import namespaces, protocol
 from workbench.cells.coroutine import is_interrupted, no_event_loop
-from workbench.cells.protocol import MEET_S, REGISTER_S
+from workbench.cells.protocol import JOIN_S, REGISTER_S
 from workbench.cells.run_cell import CellOutcome, RunCell
 from workbench.collective import process_state
 from workbench.collective.operation import Cancelled, answering
@@ -59,7 +59,7 @@ class Cell(RankState):
         """Whether the code of the user runs now, so that SIGINT may end it."""
         self.interrupted: str | None = None
         """Reason of an interrupt; None without one, also if the cell is ended since another rank has failed."""
-        self.forsaken = False
+        self.peer_failed = False
         """Whether a rank of the cell has failed, and will not meet the others."""
         self._shown = 0
         self.cut = 0
@@ -77,7 +77,7 @@ class Cell(RankState):
 
         Ctrl-C does not end the creation: ranks that get the interrupt later would wait in MPI forever.
         """
-        if self.forsaken or time.monotonic() > deadline:
+        if self.peer_failed or time.monotonic() > deadline:
             raise CallCancelled(self.watch.ended or "not all ranks have created their communicator")
 
     @contextmanager
@@ -356,7 +356,7 @@ class Cells:
             self._given_up += self._watch.posted
             self._generation, self._watch = request["generation"], CallState()
             for serial in self._comms:
-                self._communicators.abandon(serial)
+                self._communicators.discard(serial)
             self._comms.clear()
         self._watch.compares = request["allowed"]["compares"]
         self._cell = Cell(request, values, self._watch, taken)
@@ -392,7 +392,7 @@ class Cells:
             return
         cell.watch.end(reason)
         if not request["interrupt"]:
-            cell.forsaken = True
+            cell.peer_failed = True
             return
         cell.interrupted = reason
         if not cell.running:
@@ -472,7 +472,7 @@ class Cells:
             self._communicators = CommunicatorCache(self._context.cells, "cells")
         serial = cell.request["serial"]
         if serial not in self._comms:
-            check = functools.partial(cell.check_meeting, time.monotonic() + MEET_S)
+            check = functools.partial(cell.check_meeting, time.monotonic() + JOIN_S)
             communicator = self._communicators.get(serial, cell.request["ranks"], check)
             self._comms[serial] = Communicator(communicator, cell.watch, serial)
         comm_world.enter(self._comms[serial])

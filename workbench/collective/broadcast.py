@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from workbench import config
 from workbench.collective import protocol, serialize
-from workbench.collective.operation import root_cause
 from workbench.errors import CollectiveFailed, CollectiveTimeout, InvalidRequest, RankLost
 from workbench.session.head_client import ClientHead
 
@@ -153,6 +152,8 @@ def kept(blocks: Any, number: int) -> Any:  # noqa: ARG001  (as `workbench.place
 
 def _check(results: Sequence[BaseException | protocol.Answer]) -> None:
     """Raise the error from which the errors in the results of all worlds follow."""
+    from workbench.collective.operation import root_cause  # loads Dask, which a notebook may not need
+
     if error := root_cause(results):
         raise error
     for answer in results:

@@ -154,7 +154,7 @@ def share(comm: Communicator, key: Key) -> list[tuple[Kept, Any]]:
     else:
         memory = asyncio.run_coroutine_threadsafe(_memory(total), worker.loop.asyncio_loop).result()  # type: ignore[attr-defined]
         buffers, frames = incoming(memory, sizes)
-    with comm.watch.doing("Bcast", counted=False):
+    with comm.watch.entered("Bcast", counted=False):
         bcast(comm, buffers, comm.watch.check)
     return [(Kept(key), worker.data[key] if sends else _from_frames(frames))]
 

@@ -67,7 +67,7 @@ def _value(request: Request, rank: int, contents: bytes) -> Any:
 
 
 # Seconds between two checks that the client is open.
-_LOOK = 5.0
+_POLL_S = 5.0
 
 # Calls of one client run in their order; calls with ``ranks=`` and without a common rank run at the same time. Used on
 # the event loop of the client.
@@ -134,8 +134,8 @@ class PendingCall:
         self._started = self._sent = self._waits = False
         # The error of `on_event`, which ends the call.
         self._failure: BaseException | None = None
-        self._news: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
-        news = self._news  # a reference to this object would be a cycle, and would keep the broadcast arguments
+        self._callbacks: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
+        news = self._callbacks  # a reference to this object would be a cycle, and would keep the broadcast arguments
         self.future.add_brief_callback(lambda _: news.put(None))
 
     def start(self) -> Future[Any]:
@@ -182,7 +182,7 @@ class PendingCall:
     def _deliver(self, handle: Callable[[], object]) -> None:
         """Have the thread that waits for the result, or else the thread of the callbacks, handle an event."""
         if self._waits:
-            self._news.put(handle)
+            self._callbacks.put(handle)
         else:
             self.future.call_later(functools.partial(self._handle, handle))
 
@@ -227,7 +227,7 @@ class PendingCall:
         """Return the next function to call; None at the end."""
         while True:
             try:
-                return self._news.get(timeout=_LOOK)
+                return self._callbacks.get(timeout=_POLL_S)
             except queue.Empty:
                 # If the loop of the client has ended, no other event reports that.
                 if self._loop.is_closed() or not self._loop.is_running():
@@ -275,7 +275,7 @@ class PendingCall:
         allowed, began = self._request.message["timeout"], self._loop.time()
         try:
             async with asyncio.timeout(allowed) as limit:
-                await self._needed()
+                await self._gather_inputs()
         except TimeoutError:
             if not limit.expired():
                 raise
@@ -285,7 +285,7 @@ class PendingCall:
             ) from None
         return None if allowed is None else max(0.0, allowed - (self._loop.time() - began))
 
-    async def _needed(self) -> None:
+    async def _gather_inputs(self) -> None:
         for column, value in self._request.large.items():
             # Without a timeout of the broadcast: the time of earlier calls counts as time of this call.
             future = await broadcast.send(self._request.client, value, math.inf)
@@ -325,11 +325,11 @@ class PendingCall:
 
     def _print(self, line: str) -> None:
         # In the thread that waits, so that the line appears below the cell of the call.
-        self._news.put(functools.partial(show_text, f"{line}\n"))
+        self._callbacks.put(functools.partial(show_text, f"{line}\n"))
 
     def _show(self, write: Callable[[], object]) -> None:
         if self._waits:
-            self._news.put(write)
+            self._callbacks.put(write)
         else:
             write()
 

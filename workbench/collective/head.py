@@ -16,8 +16,8 @@ from workbench.cancellation import run_to_end
 from workbench.collective import positions, protocol
 from workbench.collective.operation import (
     BLOCKED,
-    LOOK,
-    STAYS,
+    NOT_LOST,
+    WHERE_HINT,
     CallQueue,
     Cancelled,
     Outcomes,
@@ -25,11 +25,11 @@ from workbench.collective.operation import (
     Turn,
     gather_or_cancel,
     leaves,
-    poll,
+    poll_until,
     prepare,
     require_complete,
-    room,
     root_cause,
+    send_limit,
 )
 from workbench.collective.positions import ranges
 from workbench.errors import CollectiveFailed, CollectiveTimeout, InvalidRequest, RankLost
@@ -97,7 +97,7 @@ class CollectiveCall:
         ranks = self._members.ranks
         self._keys = keys_by_rank(self._name, self._request["keys"], ranks)
         contents = self._request["work"]["contents"]
-        admitted = room(0 if contents is None else len(contents))
+        admitted = send_limit(0 if contents is None else len(contents))
         answers = await gather_or_cancel(self._reserve(rank, admitted) for rank in ranks)
         for rank, answer in zip(ranks, answers, strict=True):
             if "error" in answer:
@@ -247,7 +247,7 @@ class CollectiveCall:
         if not reported or len(answers) == len(outcomes.futures):
             return None
         # Also the loss of a rank that is not in the call ends the wait.
-        await poll(lambda: self._stop.done() or not self._missing.issuperset(self._world.missing()), _LOSS)
+        await poll_until(lambda: self._stop.done() or not self._missing.issuperset(self._world.missing()), _LOSS)
         lost = set(self._world.missing()) - self._missing
         return next((self._members.lost(rank) for rank in self._members.ranks if rank in lost), None)
 
@@ -540,7 +540,7 @@ class Uploads:
             if await leaves(self._scheduler, root):
                 raise RankLost(protocol.UPLOAD_LOST) from error
             raise CollectiveFailed(
-                f"rank 0 could not be reached for a broadcast ({error}). {STAYS}", hint=LOOK
+                f"rank 0 could not be reached for a broadcast ({error}). {NOT_LOST}", hint=WHERE_HINT
             ) from error
 
     async def uploaded(self, key: Key, address: str, nbytes: int) -> None:

@@ -131,9 +131,9 @@ class Outcomes(Generic[T]):
         return {rank: future for rank, future in self.futures.items() if not future.done()}
 
 
-STAYS = "The rank has not ended, and no data on the rank is lost."
+NOT_LOST = "The rank has not ended, and no data on the rank is lost."
 """End of the message about a slow rank."""
-LOOK = "Try again; ", Command("where"), " shows the position of each rank."
+WHERE_HINT = "Try again; ", Command("where"), " shows the position of each rank."
 """Hint of this message."""
 
 # Seconds for the scheduler to notice the end of a rank, when a connection breaks, and to read the cause in the log.
@@ -142,7 +142,7 @@ _NOTICE = 3.0
 _POLL = 0.02
 
 
-async def poll(event: Callable[[], T], seconds: float) -> T:
+async def poll_until(event: Callable[[], T], seconds: float) -> T:
     """Return the first true result of `event`, or the last result after `seconds` seconds.
 
     The turns of the event loop are counted: a head that gets no core must not miss what its sockets already have.
@@ -157,14 +157,14 @@ async def poll(event: Callable[[], T], seconds: float) -> T:
 async def leaves(scheduler: Scheduler, address: str) -> bool:
     """Return whether a rank that could not be reached has ended; a busy rank, or a rank on a busy node, has not."""
     # Dask has no event for it.
-    return await poll(lambda: address not in scheduler.workers, _NOTICE)
+    return await poll_until(lambda: address not in scheduler.workers, _NOTICE)
 
 
 # Bytes of requests in flight: each request is packed for one rank, and waits in memory.
 _UNDER_WAY = 64 << 20
 
 
-def room(nbytes: int) -> asyncio.Semaphore:
+def send_limit(nbytes: int) -> asyncio.Semaphore:
     """Return a semaphore that admits as many requests of `nbytes` bytes at once as the head has memory for."""
     return asyncio.Semaphore(max(1, _UNDER_WAY // max(1, nbytes)))
 
@@ -203,7 +203,7 @@ class RankRPC:
             if await leaves(self._scheduler, self.ranks[rank]):
                 raise self.lost(rank) from error
             raise CollectiveFailed(
-                f"{who} could not be reached for {self._purpose} ({error}). {STAYS}", hint=LOOK
+                f"{who} could not be reached for {self._purpose} ({error}). {NOT_LOST}", hint=WHERE_HINT
             ) from error
         if "raised" not in answer:
             return answer["answer"]
@@ -401,7 +401,7 @@ class CallQueue(SchedulerPlugin):
         """Return whether an operation has its turn on a world."""
         return world in self._locks and self._locks[world].locked()
 
-    async def rest(self) -> None:
+    async def wait_idle(self) -> None:
         """Return when all operations have ended that have a turn or wait for a turn."""
         for lock in list(self._locks.values()):
             async with lock.held():
@@ -513,12 +513,12 @@ def _busy(world: MPIWorld, ranks: Collection[int] | None) -> str:
 
 def require_complete(world: MPIWorld, ranks: Collection[int] | None = None) -> None:
     """Raise `RankLost` or `CollectiveFailed` if ranks of a world (None: all) cannot make a call."""
-    if doing := just_being(world):
+    if doing := transition(world):
         raise CollectiveFailed(
             f"world {world.index} is being {doing}, and an SPMD call needs all its ranks.",
             hint="Repeat the call when the world is ready.",
         )
-    if missing := gone(world, ranks):
+    if missing := missing_ranks(world, ranks):
         them = f"rank {missing[0]}" if len(missing) == 1 else f"ranks {', '.join(map(str, missing[:16]))}"
         was = "was" if len(missing) == 1 else "were"
         raise RankLost(f"{them} of world {world.index} {was} lost, and the SPMD call needs all its ranks.", hint=AGAIN)
@@ -526,13 +526,13 @@ def require_complete(world: MPIWorld, ranks: Collection[int] | None = None) -> N
         raise CollectiveFailed(f"{reason}. {BLOCKED}", hint=AGAIN)
 
 
-def just_being(world: MPIWorld) -> str | None:
+def transition(world: MPIWorld) -> str | None:
     """Return the change of a world that cannot be used, ``"started"`` or ``"ended"``; None if the world can be used."""
     if world.stopping:
         return "ended"
     return None if world.ready else "started"
 
 
-def gone(world: MPIWorld, ranks: Collection[int] | None = None) -> list[int]:
+def missing_ranks(world: MPIWorld, ranks: Collection[int] | None = None) -> list[int]:
     """Return the ranks of a world that are gone, among `ranks` (None: all)."""
     return [rank for rank in world.missing() if ranks is None or rank in ranks]

@@ -130,7 +130,7 @@ class SpmdCalls:
         """End a call in any state. The communicator, if the call has used one, is not used again."""
         id = request["call"]  # noqa: A001
         if request["serial"] is not None:
-            self._communicators.abandon(request["serial"])
+            self._communicators.discard(request["serial"])
         # The request to prepare this call may arrive later.
         self._ended.add(id)
         if self._last is not None and self._last.id == id:

@@ -97,7 +97,7 @@ _REPEAT_S = 2.0
 IMPORT_S = 30.0
 
 
-def _as_data(step: Callable[P, D]) -> Callable[P, D]:
+def _errors_as_data(step: Callable[P, D]) -> Callable[P, D]:
     """Return the errors of a step with code of the user as data: a `SystemExit` would end the event loop."""
 
     @functools.wraps(step)
@@ -139,10 +139,10 @@ class SpmdCall(RankState):
         self._ended_at = 0.0
         self._interrupted = False
 
-    @_as_data
+    @_errors_as_data
     def unpack(self, contents: bytes | None, values: Sequence[Any]) -> protocol.Ready:
         """Unpack the function and the arguments, with the values for placeholders; this may run code of the user."""
-        self._attend(self._unpack, values[-1] if contents is None else contents, values)
+        self._run_interruptible(self._unpack, values[-1] if contents is None else contents, values)
         return {}
 
     def _unpack(self, contents: bytes, values: Sequence[Any]) -> None:
@@ -160,7 +160,7 @@ class SpmdCall(RankState):
             outcome["printed"] = printed
         return outcome
 
-    @_as_data
+    @_errors_as_data
     def _run(
         self,
         communicators: CommunicatorCache,
@@ -177,7 +177,7 @@ class SpmdCall(RankState):
 
         with activity.running(self.id, self.name, self.watch) if self.counted else contextlib.nullcontext():
             try:
-                outcome = self._attend(self._call, communicators, self._ranks.index(rank), wanted)
+                outcome = self._run_interruptible(self._call, communicators, self._ranks.index(rank), wanted)
             finally:
                 channel.leave()
                 comm_world.leave()
@@ -191,7 +191,7 @@ class SpmdCall(RankState):
 
         derived.track_buffer()
         self._had_buffer = derived.is_buffer_attached()
-        with self.watch.doing("the making of its communicator", counted=False):
+        with self.watch.entered("the making of its communicator", counted=False):
             shared = communicators.get(self._serial, self._ranks, self.watch.check)
         self._comm = comm = Communicator(shared, self.watch, _key(self.id))
         comm_world.enter(comm)
@@ -215,7 +215,7 @@ class SpmdCall(RankState):
         self._returned = True
         return outcome
 
-    def _attend(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    def _run_interruptible(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Call a function that `end` can end."""
         try:
             self.begin()
@@ -274,7 +274,7 @@ class SpmdCall(RankState):
     def left_behind(self) -> protocol.Outcome:
         """Return whether messages of this call may be left on the communicator, where the next call would get them."""
         watch = self.watch
-        pending = bool(self._left) or watch.doubtful or watch.unknown > 0 or watch.ended is not None
+        pending = bool(self._left) or watch.maybe_modified or watch.unknown > 0 or watch.ended is not None
         messages = watch.messages + (self._comm.collective_sum if self._comm is not None else 0)
         return {"pending": pending, "messages": messages & KEYS}
 
@@ -283,7 +283,7 @@ class SpmdCall(RankState):
         comm = self._comm
         if comm is None or self.watch.ended is not None:
             self._comm = None
-            communicators.abandon(self._serial)
+            communicators.discard(self._serial)
             return False
         left, self._left = self._left, []
         if communicators.settle(self._serial, self.id.encode(), left, comm.derived, comm.collective_counts):
@@ -312,16 +312,16 @@ class SpmdCall(RankState):
             return
         self.watch.end(reason)
         self._ended_at = time.monotonic()
-        used = self._used()
+        used = self._cpu_seconds()
         call_later(_INTERRUPT_S, lambda: self._interrupt(used, call_later))
-        spot = self._spot()
+        spot = self._position()
         call_later(protocol.REVOKE_S, lambda: self._revoke(spot, call_later))
 
     def _interrupt(self, before: float, call_later: Callable[[float, Callable[[], None]], Any]) -> None:
         with self._lock:
             if not self.running:
                 return
-            used = self._used()
+            used = self._cpu_seconds()
             # An operation of a `Communicator` checks for the end by itself, and must not be interrupted. Code that
             # sleeps in C would not notice an interrupt, which would stop traced code in all threads (CPython 3.11).
             later = self.watch.operation is not None or used == before or self._imports()
@@ -335,7 +335,7 @@ class SpmdCall(RankState):
         """Return whether the thread imports a module, and has time for that."""
         return time.monotonic() - self._ended_at < IMPORT_S and is_importing(self.thread or 0)
 
-    def _used(self) -> float:
+    def _cpu_seconds(self) -> float:
         """Return the CPU seconds of the thread; 0 before the thread runs the call."""
         return time.clock_gettime(time.pthread_getcpuclockid(self.thread)) if self.thread else 0.0
 
@@ -345,13 +345,13 @@ class SpmdCall(RankState):
 
         if not self.running or self._comm is None or MPI.Query_thread() != MPI.THREAD_MULTIPLE:
             return  # this is the thread of the event loop, which may call MPI only at this level
-        spot = self._spot()
+        spot = self._position()
         if spot is not None and spot == before:
             self._comm.revoke()
         else:
             call_later(protocol.REVOKE_S, lambda: self._revoke(spot, call_later))
 
-    def _spot(self) -> Any:
+    def _position(self) -> Any:
         """Return the position of the code of the user; None while an operation may end by itself."""
         if self.watch.operation:
             return self.watch.count if time.monotonic() - self._ended_at > protocol.OPERATION_S else None

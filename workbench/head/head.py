@@ -316,7 +316,7 @@ class Head:
 
     async def _finish_work(self) -> None:
         await self.scheduler.drain_workers()
-        await asyncio.gather(self.collectives.rest(), self.cells.queue.rest())
+        await asyncio.gather(self.collectives.wait_idle(), self.cells.queue.wait_idle())
         await asyncio.sleep(_FETCH_TIME)
 
     async def _watch_lease(self) -> None:

@@ -58,8 +58,8 @@ class CallState:
         "compares",
         "count",
         "counters",
-        "doubtful",
         "ended",
+        "maybe_modified",
         "messages",
         "operation",
         "posted",
@@ -81,7 +81,7 @@ class CallState:
         """Sum of the `Pairs` numbers of sent messages, minus those of received messages."""
         self.unknown = 0
         """Receives from any rank whose source is not known yet."""
-        self.doubtful = False
+        self.maybe_modified = False
         """Whether the communicator may have been changed, or may have messages in flight that are not counted."""
         self.posted: list[Any] = []
         """Requests that the user may not have waited for: MPI may still write to their buffers."""
@@ -130,7 +130,7 @@ class CallState:
         self.operation, self.since = None, now
 
     @contextlib.contextmanager
-    def doing(self, operation: str, *, counted: bool = True) -> Iterator[None]:
+    def entered(self, operation: str, *, counted: bool = True) -> Iterator[None]:
         """Enter an operation, and leave it at the end of the block; counters leave out what is not one of the user."""
         counters = self.counters
         self.counters = counters if counted else None

@@ -35,7 +35,7 @@ _NOT_HELD = ("allgatherv", "reduce", "allreduce", "reduce_scatter_block", "reduc
 
 def _posting(method: Callable[..., MPI.Request]) -> Callable[..., MPI.Request]:
     # Persistent messages are not in the sums of `Pairs`.
-    doubtful = method.__name__.endswith(("end_init", "ecv_init"))
+    maybe_modified = method.__name__.endswith(("end_init", "ecv_init"))
     holds = method.__name__.lower().removeprefix("i").removesuffix("_init") not in _NOT_HELD
     receives = method.__name__.lower() in {"irecv", "recv_init"}
     is_sent, sends, source = is_message(method.__name__), traffic_rule(method.__name__), source_of(method.__name__)
@@ -45,7 +45,7 @@ def _posting(method: Callable[..., MPI.Request]) -> Callable[..., MPI.Request]:
     def post(self: InterruptibleComm, *args: Any, **options: Any) -> MPI.Request:
         if is_sent:
             self.watch.messages += self.sent_pairs[destination(args, options)]
-        self.watch.doubtful |= doubtful
+        self.watch.maybe_modified |= maybe_modified
         posted = cancelable(method(self, *args, **options), self.watch, None if holds else (args, options))
         if isinstance(posted, Prequest):
             posted.starting = lambda name: start(self, name, args, options)

@@ -168,11 +168,11 @@ class CommunicatorCache:
                 _detach_buffer(comm, deadline.check)
         except (MPI.Exception, CollectiveFailed):
             keep_alive(*sent)
-            self.abandon(communicator_id)
+            self.discard(communicator_id)
             return False
         return True
 
-    def abandon(self, communicator_id: int) -> None:
+    def discard(self, communicator_id: int) -> None:
         """Drop a communicator after a failed call, without freeing it.
 
         Messages of a collective that a rank has sent before another rank failed stay at the other rank, and no MPI

@@ -143,17 +143,17 @@ class DerivedCommunicators(SpawningComm, InterruptibleComm):
 
     def Revoke(self) -> None:
         """Revoke this communicator. The next call gets another one."""
-        self.watch.doubtful = True
+        self.watch.maybe_modified = True
         super().Revoke()
 
     def Set_errhandler(self, errhandler: MPI.Errhandler) -> None:
         """Set the error handler. The next call gets another communicator."""
-        self.watch.doubtful = True
+        self.watch.maybe_modified = True
         super().Set_errhandler(errhandler)
 
     def Attach_buffer(self, buf: Any) -> None:
         """Attach a buffer, which is detached after the call."""
-        self.watch.doubtful = True
+        self.watch.maybe_modified = True
         super().Attach_buffer(buf)
 
     def Get_attr(self, keyval: int) -> Any:

@@ -98,7 +98,7 @@ class Request(MPI.Request):
         MPI.Request.Cancel(self)
         received_pairs, status = self._received_pairs, MPI.Status()
         if received_pairs is None or not completes(lambda: self.Get_status(status)):
-            self.watch.doubtful = True
+            self.watch.maybe_modified = True
         elif status.Is_cancelled():
             self._received_pairs = None
             if self._source == MPI.ANY_SOURCE:
@@ -108,7 +108,7 @@ class Request(MPI.Request):
 
     def Free(self) -> None:
         """Free the request. After that, messages in flight cannot be detected."""
-        self.watch.doubtful = True
+        self.watch.maybe_modified = True
         MPI.Request.Free(self)
 
     def drop_buffers(self) -> None:
@@ -117,12 +117,12 @@ class Request(MPI.Request):
             self.buffers = None
 
     def Wait(self, status: MPI.Status | None = None) -> Literal[True]:
-        with self.watch.doing("Wait"):
+        with self.watch.entered("Wait"):
             wait(self, self.watch.check, status)
         return True
 
     def wait(self, status: MPI.Status | None = None) -> Any:
-        with self.watch.doing("wait"):
+        with self.watch.entered("wait"):
             return unpickled(self, self.watch.check, status)
 
     @classmethod
@@ -219,7 +219,7 @@ def _start(operation: str, requests: Sequence[MPI.Prequest], start: Callable[[],
 
 def _several(operation: str, requests: Sequence[MPI.Request], attempt: Callable[[], Any]) -> Any:
     watch = next((request.watch for request in requests if isinstance(request, Request)), None) or CallState()
-    with watch.doing(operation):
+    with watch.entered(operation):
         try:
             result = poll(attempt, watch.check)
         except BaseException:
@@ -243,11 +243,11 @@ class Message(MPI.Message):
         return self
 
     def Recv(self, buf: Any, status: MPI.Status | None = None) -> None:
-        with self.watch.doing("Recv"):
+        with self.watch.entered("Recv"):
             wait(MPI.Message.Irecv(self, buf), self.watch.check, status)
 
     def recv(self, status: MPI.Status | None = None) -> Any:
-        with self.watch.doing("recv"):
+        with self.watch.entered("recv"):
             return unpickled(MPI.Message.irecv(self), self.watch.check, status)
 
     def Irecv(self, buf: Any) -> MPI.Request:

@@ -262,7 +262,7 @@ class ChunkReader:
         """Return these rows and those of the next window after them; None if there is no other window."""
         if self._next is None:
             return None
-        with self._watch.doing("the computing of chunks", counted=False):
+        with self._watch.entered("the computing of chunks", counted=False):
             poll(self._next.done, self._watch.check)
         chunks = self._next.result()
         self._next = self._begin()

@@ -12,7 +12,7 @@ from typing import Any
 from support.patience import DEADLINE
 
 from workbench.collective import protocol, serialize
-from workbench.collective.operation import poll
+from workbench.collective.operation import poll_until
 from workbench.collective.rank import SpmdCalls
 from workbench.collective.rank_call import SpmdCall
 
@@ -34,7 +34,7 @@ class Slow:
 
 def test_a_call_that_has_succeeded_on_this_rank_alone_does_not_free_its_communicators():
     worker: Any = SimpleNamespace(handlers={}, stream_handlers={})
-    communicators: Any = SimpleNamespace(abandon=lambda _: None)
+    communicators: Any = SimpleNamespace(discard=lambda _: None)
     calls = SpmdCalls(worker, NOTHING, communicators, NOTHING)
     calls._last = SpmdCall("2f", "f", 1, (0, 1))
     asyncio.run(end(calls, "1f"))
@@ -67,4 +67,4 @@ async def test_a_call_that_is_ended_while_it_is_unpacked_does_not_keep_its_block
         go_on.set()
         await reserving
         worker.data.clear()
-        assert await poll(lambda: block() is None, DEADLINE)
+        assert await poll_until(lambda: block() is None, DEADLINE)

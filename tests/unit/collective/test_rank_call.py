@@ -51,7 +51,7 @@ def test_a_call_ends_although_a_callback_of_the_garbage_collector_has_swallowed_
     def is_interrupted():
         call._interrupted = True
 
-    thread = threading.Thread(target=call._attend, args=[is_interrupted], daemon=True)
+    thread = threading.Thread(target=call._run_interruptible, args=[is_interrupted], daemon=True)
     thread.start()
     thread.join(DEADLINE)
     assert (thread.is_alive(), len(swallowed)) == (False, 1)
@@ -93,7 +93,7 @@ def test_a_thread_that_receives_when_its_call_returns_is_ended_and_the_communica
     assert call.left_behind()["pending"] == bool(operation)
     if operation:
         abandoned = []
-        assert not call.settle(SimpleNamespace(abandon=abandoned.append))
+        assert not call.settle(SimpleNamespace(discard=abandoned.append))
         assert abandoned == [0]
 
 
@@ -138,8 +138,8 @@ def end(call):
     """End a call that computes; return what the rank does after a time."""
     later = []
     call.end("the call was cancelled", lambda _, step: later.append(step))
-    used = call._used()
-    until("the call to compute", lambda: call._used() > used)
+    used = call._cpu_seconds()
+    until("the call to compute", lambda: call._cpu_seconds() > used)
     return later
 
 

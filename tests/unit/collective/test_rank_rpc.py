@@ -12,7 +12,7 @@ from distributed.comm import CommClosedError
 
 from workbench.collective import operation
 from workbench.collective.head import Uploads
-from workbench.collective.operation import RankRPC, gather_or_cancel, room
+from workbench.collective.operation import RankRPC, gather_or_cancel, send_limit
 from workbench.errors import CollectiveFailed, RankLost
 
 ADDRESS = "mpi://127.0.0.1:40001"
@@ -90,7 +90,7 @@ async def test_a_head_without_a_core_has_the_time_to_see_a_rank_leave(monkeypatc
 
 @pytest.mark.parametrize(("nbytes", "at_once"), [(0, 64 << 20), (1 << 20, 64), (1 << 30, 1)])
 def test_requests_under_way_have_64_mib_together_or_are_one(nbytes, at_once):
-    assert room(nbytes)._value == at_once
+    assert send_limit(nbytes)._value == at_once
 
 
 async def test_a_cancellation_does_not_skip_what_calls_await_at_their_end():

@@ -82,7 +82,7 @@ def test_the_parts_of_a_tick_are_those_of_the_operations_in_it(rank):
 
 def test_an_operation_that_is_none_of_the_user_counts_only_while_it_lasts(rank):
     with rank.activity.running("1", "f", rank.state):
-        with rank.state.doing("Barrier", counted=False):
+        with rank.state.entered("Barrier", counted=False):
             assert rank.parts(0.5)["stuck"] == 1.0
             rank.at(0.75)
         enter(rank, "Bcast", 0.75)

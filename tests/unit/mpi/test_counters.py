@@ -129,7 +129,7 @@ def test_no_operation_is_there_twice():
 
 def test_a_watch_counts_calls_and_their_seconds():
     watch = CallState(Counters())
-    with watch.doing("Bcast"):
+    with watch.entered("Bcast"):
         pass
     watch.enter("Bcast")
     watch.leave()
@@ -143,6 +143,6 @@ def test_a_watch_counts_calls_and_their_seconds():
 
 def test_a_watch_without_counters_counts_nothing():
     watch = CallState()
-    with watch.doing("Bcast"):
+    with watch.entered("Bcast"):
         pass
     assert watch.counters is None

@@ -20,7 +20,7 @@ from workbench.mpi.polling import barrier_or_cancel, poll
 def test_a_watch_knows_the_operation_and_how_many_there_were():
     watch = CallState()
     assert (watch.operation, watch.count, watch.ended) == (None, 0, None)
-    with watch.doing("Bcast"):
+    with watch.entered("Bcast"):
         entered = watch.since
         assert (watch.operation, watch.count) == ("Bcast", 1)
     assert (watch.operation, watch.count) == (None, 1)
