@@ -1,4 +1,4 @@
-"""Work that must end also if its task is cancelled."""
+"""Work that must end also if its task is canceled."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ T = TypeVar("T")
 async def run_to_end(work: Awaitable[T], stop: asyncio.Future[None] | None = None) -> T:
     """Return the result of `work`, which a cancellation does not interrupt: `stop` asks `work` to end.
 
-    A task may be cancelled several times, and each cancellation would end what a ``finally`` awaits, for example the
+    A task may be canceled several times, and each cancellation would end what a ``finally`` awaits, for example the
     end of a process. So each ``await`` in a ``finally`` awaits this function, and `work` has a deadline.
     """
     working = asyncio.ensure_future(work)

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 MODELS, ENGINES, BARE = ("kmeans", "logistic"), ("mpi", "dask"), "bare"
 """What is fitted, by which of our engines, and the reference."""
 _PROGRAM = "workbench.bench.bare_fits"
-# Rows of the fits that tell how many make up an iteration.
+# Rows of the trial fits, from which the rows of an iteration are computed.
 _TRIAL = 100_000
 # Seconds for a bare world to start, and for a fit of it.
 _START, _WITHIN = 60.0, 300.0

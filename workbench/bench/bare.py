@@ -1,7 +1,7 @@
 """Bare clusters: a plain scheduler in this process, and an MPI world whose ranks are plain workers, none under TLS.
 
-What differs between two of them is the protocol that the workers speak with each other. Without TLS whoever may log in
-on this host may connect while they live: they listen on 127.0.0.1, and nowhere else.
+Two of them differ in the protocol between the workers. Without TLS every local user can connect while the workers run:
+they listen only on 127.0.0.1.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def start(found: MPI, protocol: str, ranks: int) -> Iterator[Client]:
     found
         The MPI to start it with.
     protocol
-        What the workers speak: ``"tcp"`` or ``"mpi"``.
+        Protocol between the workers: ``"tcp"`` or ``"mpi"``.
     ranks
         Number of workers.
 
@@ -107,7 +107,7 @@ def measure(scheduler: str, protocol: str, name: str) -> None:
     scheduler
         Its address.
     protocol
-        What to speak with other workers.
+        Protocol to other workers.
     name
         Of the cluster, and of its world.
 
@@ -121,7 +121,7 @@ def measure(scheduler: str, protocol: str, name: str) -> None:
     everyone = MPI.COMM_WORLD
     if protocol == "mpi":
         comm.join(everyone.Dup(), name)
-    # As in a rank: the event loop has a thread of its own.
+    # As in a rank: the event loop has a separate thread.
     with ThreadPoolExecutor(1, "dask-worker") as thread:
         thread.submit(asyncio.run, _work(scheduler, protocol, name, everyone.rank, everyone.size)).result()
     if not comm.leave(_LEAVE):

@@ -72,8 +72,8 @@ def block(comm: Intracomm, rows: int, pieces: int = 1) -> _Block:
 
     Notes
     -----
-    All data are a row of pieces with random numbers of their own, of which each rank has as many: other numbers of
-    ranks can share the same ones.
+    All data are a row of pieces with separate random numbers. Each rank has the same number of pieces, so other numbers
+    of ranks can share the same data.
     """
     X, y = np.empty((rows, COLUMNS)), np.empty(rows)
     for number, (piece, labels) in enumerate(zip(np.split(X, pieces), np.split(y, pieces), strict=True)):
@@ -147,7 +147,7 @@ class _Trainer:
         self._data: dict[str, tuple[tuple[int, int], _Block]] = {}
 
     def fit(self, order: Order) -> Fit:
-        """Take part in a fit; all ranks begin at once."""
+        """Take part in a fit; all ranks begin simultaneously."""
         X, y = self._block(order)
         watch = Watch() if order.watched else None
         self._comm.Barrier()

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 ARMS = ("broadcast", "scatter")
 TARGET = 2.0
-# Seconds until an array has to be everywhere, or to be gone again; between two looks.
+# Maximum seconds until an array is on all workers, or on none; seconds between two polls.
 _DEADLINE, _LOOK = 300.0, 0.002
 
 
@@ -101,7 +101,7 @@ def checksum(key: str, dask_worker: Any) -> int | None:
 
 
 def holds(key: str, dask_worker: Any) -> bool:
-    """Tell whether a worker has an array."""
+    """Return whether a worker has an array."""
     return key in dask_worker.data
 
 

@@ -47,12 +47,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> Report:
-    """Measure on a world of its own and return the report.
+    """Measure on a separate world and return the report.
 
     Raises
     ------
     InvalidRequest
-        If there is nobody to talk to, or PyTorch is not installed.
+        If the world has one rank, or PyTorch is not installed.
     LaunchError
         If the world fails, or something else is delivered than was sent.
     """

@@ -45,7 +45,7 @@ def block(comm: Intracomm, rows: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def turn(comm: Intracomm, X: np.ndarray, y: np.ndarray, repeats: int) -> Turn:
-    """Compute the kernel so many times on every rank, all beginning at once."""
+    """Compute the kernel `repeats` times on every rank; all begin simultaneously."""
     w = np.linspace(-1, 1, X.shape[1])
     comm.Barrier()
     begin, cpu = time.perf_counter(), time.thread_time()
@@ -57,7 +57,7 @@ def turn(comm: Intracomm, X: np.ndarray, y: np.ndarray, repeats: int) -> Turn:
 
 
 def measure(address: str, rows: int) -> None:
-    """Take turns of so many repeats for whoever listens at this address. Runs on every rank of a bare world."""
+    """Serve requests for a number of repeats from this address. Runs on every rank of a bare world."""
     from mpi4py import MPI
 
     from workbench.placement.in_use import aligned

@@ -103,9 +103,9 @@ class Watch:
 
     Notes
     -----
-    Memory that is free and kept for later use is handed back, where the C library can: what takes it again would not be
-    seen to grow. It stays so for the life of the process, and takes time: time is to be measured before. What threads
-    keep goes with what they free next, so that the second of two equal things shows all that it takes.
+    Free memory that the process keeps for later use is handed back, where the C library can, since its reuse would not
+    show as growth. This lasts for the life of the process and takes time, so measure times before. The memory that
+    threads keep is handed back with their next free, so the second of two equal steps shows all that the step takes.
     """
 
     def __init__(self, *, sampled: bool = False) -> None:
@@ -189,7 +189,7 @@ def end() -> Growth:
 
 @contextmanager
 def halted(pids: Iterable[int]) -> Iterator[None]:
-    """Stop these processes, and let them continue at the end: also an idle worker computes many times a second."""
+    """Stop these processes, and let them continue at the end: also an idle worker computes many times per second."""
     with ExitStack() as stack:
         for pid in pids:
             stack.callback(os.kill, pid, signal.SIGCONT)

@@ -22,9 +22,9 @@ from workbench.mpi.communicator import Communicator
 from workbench.mpi.context import everyone
 from workbench.rank.world import wait
 
-# Iterations that make up one measurement of a latency, messages that are under way at once in one of a bandwidth.
+# Iterations in a measurement of a latency, simultaneous messages in a measurement of a bandwidth.
 _TRIPS, _WINDOW = 20, 16
-# Bytes up to which an Allreduce is measured as a latency is: a microsecond more or less is told from no single one.
+# Bytes up to which an Allreduce is measured as a latency: a single one does not resolve a microsecond.
 _SMALL = 1024
 # Iterations at least, of an Allreduce, of which a few per cent count, and of others; and at most.
 _LEAST_ALLREDUCE, _LEAST, _MOST = 40, 5, 500
@@ -85,7 +85,7 @@ def _row(
         if not np.array_equal(call(), expected):
             raise ValueError(f"{name} of {kind} delivered something else than was sent at {x.nbytes} bytes")
     number = iterations(comm, calls, seconds, _LEAST_ALLREDUCE if prepare is _allreduce else _LEAST)
-    # Objects in rounds of their own: after them the caches hold something else than after arrays.
+    # Objects in separate rounds: after objects the caches have other contents than after arrays.
     times = medians(comm, {kind: calls[kind] for kind in (buffers, "ours")}, number, divisor)
     times |= medians(comm, {"pickle": calls["pickle"]}, number, divisor)
     row: dict[str, Any] = {"operation": name, "nbytes": x.nbytes}
@@ -154,7 +154,7 @@ def _latency(comm: MPI.Intracomm, x: np.ndarray, buffer: Buffer) -> Prepared:
 
 
 def _bandwidth(comm: MPI.Intracomm, x: np.ndarray, buffer: Buffer) -> Prepared:
-    """Many messages one way at once, and one back when all are there: time for one."""
+    """Many simultaneous messages one way, and one back when all have arrived: time for one."""
     received, window = np.empty_like(x), range(_WINDOW)
     sent, into = buffer(x), buffer(received)
 

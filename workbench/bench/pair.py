@@ -1,6 +1,6 @@
 """What the two ranks of the transport bench do: rank 0 sends and times, rank 1 sends back what it gets.
 
-Every arm has a connection of its own, all of them stay open, and the arms take turns within each size, in an order
+Every arm has a separate connection, all of them stay open, and the arms take turns within each size, in an order
 in which none has an advantage from the one before it.
 """
 
@@ -97,7 +97,7 @@ def turns(nbytes: int) -> tuple[int, int]:
 
 
 def is_fine(buffer: Any) -> bool:
-    """Tell whether a buffer starts at a multiple of 64 bytes and may be written to."""
+    """Return whether a buffer starts at a multiple of 64 bytes and is writable."""
     if is_tensor(buffer):
         return bool(buffer.data_ptr() % 64 == 0)
     array = octets(buffer)
@@ -152,7 +152,7 @@ def _raw_echo(raw: MPI.Intracomm, buffer: np.ndarray, trips: int) -> None:
 
 @contextmanager
 def _own_core(rank: int) -> Iterator[None]:
-    """Keep this thread on a core of its own: two that spin on one core wait for each other's time slice, 4 ms."""
+    """Pin this thread to one core: two threads that spin on one core wait for each other's time slice, 4 ms."""
     allowed = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {sorted(allowed)[rank % len(allowed)]})
     try:

@@ -23,7 +23,7 @@ def _line(color: str) -> dict[str, Any]:
     return {"color": color, "marker": "o", "markersize": 4}
 
 
-# Of the palette by Okabe and Ito, which people with any color vision can tell apart.
+# Of the palette by Okabe and Ito, which people with any color vision can distinguish.
 BLUE, ORANGE, GREEN, GRAY = "#0072B2", "#D55E00", "#009E73", "#7F7F7F"
 OURS, THEIRS, LIMIT = (_line(color) for color in (BLUE, ORANGE, GRAY))
 """How the lines of a measurement, of its reference and of the best that can be look."""

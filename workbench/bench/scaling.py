@@ -1,7 +1,7 @@
 """How fits scale with ranks, and what memory they take: both of our engines and the same kernels in bare MPI.
 
-Strong scaling shares the same rows among more ranks, weak scaling gives each rank as many. Where ranks share cores, it
-is told, and the best that can be is what the cores allow.
+Strong scaling shares the same rows among more ranks, weak scaling gives each rank as many. Where ranks share cores, the
+report states that, and the cores limit the best possible value.
 """
 
 from __future__ import annotations
@@ -187,7 +187,7 @@ def best(kind: str, ranks: int, cores: int) -> float:
 
 
 def note(ranks: int, cores: int) -> str:
-    """Return what is to be known of a number of ranks; nothing if each has a core.
+    """Return a note for a number of ranks; an empty text if each rank has a core.
 
     Examples
     --------
@@ -258,7 +258,7 @@ def _draw(panel: Axes, kind: str, rows: Sequence[dict[str, Any]], cores: int) ->
     )
     if ranks[-1] > cores:
         panel.axvspan(cores, 2 * ranks[-1], color="0.93", zorder=0, label="ranks share cores")
-    # A little apart, so that arms that are level can be told.
+    # A little apart, so that arms with equal values can be distinguished.
     looks = zip(_ARMS, (plotting.BLUE, plotting.GREEN, plotting.ORANGE), "o^s", (0.96, 1.0, 1.04), strict=True)
     for arm, color, marker, shift in looks:
         chosen = [row for row in rows if row["arm"] == arm]

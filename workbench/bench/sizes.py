@@ -1,4 +1,4 @@
-"""Sizes of messages: as an option, in words, and means over a range of them."""
+"""Sizes of messages: as an option, as text, and means over a range of them."""
 
 from __future__ import annotations
 

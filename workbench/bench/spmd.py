@@ -1,6 +1,6 @@
-"""What a call on all ranks costs: time of one with an empty body, and of a kernel in its body against bare MPI.
+"""Cost of an SPMD call: time of a call with an empty body, and of a kernel in its body against bare MPI.
 
-The kernel runs on a cluster and in an MPI program of its own, with the same threads; both are alive and take turns of
+The kernel runs on a cluster and in a separate MPI program, with the same threads; both are alive and take turns of
 about a second. While one computes, the ranks of the other are stopped or asleep.
 """
 
@@ -34,7 +34,7 @@ ARMS = ("spmd", "bare")
 """Where the kernel runs, ours first."""
 EMPTY, KERNEL = "empty call", "kernel"
 """What is measured."""
-# Calls that make up one measurement; turns of one kernel that tell how many are to make up one.
+# Calls in one measurement; trials of one kernel, from which the number of kernels in one measurement is computed.
 _CALLS, _TRIALS = 20, 3
 # Seconds for a bare world to start, and for a turn beyond the time that it is to take.
 _START, _PATIENCE = 60.0, 120.0

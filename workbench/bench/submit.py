@@ -1,6 +1,6 @@
 """Cost of handing a cluster's job to Slurm, over a bare ``sbatch`` of the very same script.
 
-Every job is to start in an hour, and is cancelled as soon as it is submitted: nothing runs, nothing is left. CPU is
+Every job is to start in an hour, and is canceled as soon as it is submitted: nothing runs, nothing is left. CPU is
 that of the process that submits alone, its children left out, as they are the scheduler's own commands in all arms.
 """
 
@@ -79,7 +79,7 @@ def run(options: argparse.Namespace) -> Report:
     if not available():
         raise LaunchError(
             "bench submit: Slurm must be installed here and answer `sinfo`, since jobs are submitted to it, and "
-            "cancelled before they start. Run it on a login node of a system with Slurm."
+            "canceled before they start. Run it on a login node of a system with Slurm."
         )
     asked = {
         "ranks": options.ranks,

@@ -1,4 +1,4 @@
-"""One-way times of numpy arrays between two ranks: mpi:// against tcp://, plain MPI, and both under TLS.
+"""One-way times of NumPy arrays between two ranks: mpi:// against tcp://, plain MPI, and both under TLS.
 
 Half of a round trip through ``distributed.comm``, serialization and all, each array sent back by the other rank. The
 reference ``raw`` is mpi4py's ``Send`` and ``Recv`` into a buffer that is used again: what no transport can beat. It is
@@ -65,7 +65,7 @@ def summarize(rows: list[dict[str, Any]]) -> dict[str, Any]:
     summary : dict
         ``small``: time of mpi over tcp up to 64 KiB. ``large``: how many times mpi is faster than tcp from 2 MB on.
         ``of_raw``: share of the speed of plain MPI that is reached from 2 MB on. ``small_tls``, ``large_tls``: as
-        without, both arms under TLS. ``aligned``: whether all that came by mpi is aligned and writable.
+        without, both arms under TLS. ``aligned``: whether all arrays that mpi:// delivered are aligned and writable.
     """
 
     def small(nbytes: int) -> bool:

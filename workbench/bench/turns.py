@@ -1,4 +1,4 @@
-"""Has a program on an MPI world of its own take turns when it is told to; between them its ranks sleep.
+"""Runs a program in a separate MPI world, one request at a time; between requests the ranks sleep.
 
 The program is one of `workbench.bench.world` whose ``measure(address, ...)`` calls `serve` on every rank.
 """
@@ -119,7 +119,7 @@ def _accepted(listener: socket.socket, running: world.World, deadline: float) ->
 
 
 def serve(address: str, rank: int, take: Callable[[Any], Any]) -> None:
-    """Take turns for whoever listens at this address, until told to end; on every rank.
+    """Serve requests from this address until the end message; on every rank.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Runs a program on every rank of an MPI world of its own, and hands back what its rank 0 returns.
+"""Runs a program on every rank of a separate MPI world, and hands back what its rank 0 returns.
 
 A program is a module with ``measure(**options)``; options and result go as JSON. The ranks run this very module,
 where an error on one rank ends all of them.

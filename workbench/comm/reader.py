@@ -67,7 +67,7 @@ class MessageReader:
         self.link: FramesByMPI | None = None
         """The MPI channel, if the peer is a rank of the same world."""
         self.discard = False
-        """Whether frames are discarded, that is, received into scratch memory."""
+        """Whether frames are received into scratch memory and discarded."""
         self._header = memoryview(bytearray(framing.HEADER_SIZE))
         self._begin()
 

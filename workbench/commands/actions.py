@@ -43,7 +43,7 @@ class Status:
     ranks: int
     """... of those that the cluster has."""
     worlds: list[dict[str, Any]]
-    """Its MPI worlds: index, ranks, state, up, starts, GPUs in words."""
+    """Its MPI worlds: index, ranks, state, up, starts, GPUs as text."""
     threads: int
     """Threads of each rank."""
     mpi: str

@@ -1,6 +1,6 @@
-"""Checks of batch schedulers, and of what their jobs will find: which answer, what starts ranks, what is shared.
+"""Checks of the batch schedulers, and of the environment of their jobs.
 
-Outside of a job nothing is started; inside of one ``srun`` starts ``true``, since only that tells whether it can.
+Outside of a job nothing is started; in a job ``srun`` starts ``true``, since only this shows whether ``srun`` works.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _LOCAL = ("tmpfs", "ramfs", "devtmpfs", "overlay")
 # ... and those that hosts share, as their names begin.
 _SHARED = ("nfs", "lustre", "gpfs", "beegfs", "ceph", "cifs", "smb", "afs", "9p", "pvfs", "orangefs", "panfs", "fuse.")
 _TEMPORARY = ("/tmp", "/var/tmp", "/dev/shm", "/run")  # noqa: S108  (nothing is put there)
-# Names that a finding tells of many.
+# Maximum names in a result.
 _SOME = 3
 
 
@@ -66,7 +66,7 @@ def examine(found: MPI | None) -> Iterator[CheckResult]:
 
 
 def schedulers(present: Mapping[str, bool], taken: str) -> CheckResult:
-    """Judge which schedulers can be used.
+    """Check the schedulers.
 
     Parameters
     ----------
@@ -89,7 +89,7 @@ def schedulers(present: Mapping[str, bool], taken: str) -> CheckResult:
 
 
 def allocation(around: Allocation | None, identity: Sequence[str]) -> CheckResult:
-    """Tell the job that this process is in, and what of its identity nothing that is started gets to see.
+    """Report the enclosing job, and the variables that started processes do not inherit.
 
     Parameters
     ----------
@@ -107,7 +107,7 @@ def allocation(around: Allocation | None, identity: Sequence[str]) -> CheckResul
 
 
 def pairing(found: MPI, named: Sequence[str], command: Sequence[str]) -> CheckResult:
-    """Tell how Slurm and an MPI come together.
+    """Check which launcher Slurm and this MPI use.
 
     Parameters
     ----------
@@ -148,7 +148,7 @@ def launcher_of_job(line: WorldCommand) -> CheckResult:
 
 
 def sections(read: Mapping[str, Site], files: Sequence[Path], notices: Sequence[str] = ()) -> CheckResult:
-    """Tell what the settings of a site say, and which have no effect.
+    """Report the settings of a site, and those without effect.
 
     Parameters
     ----------
@@ -241,7 +241,7 @@ def shared_folder(folder: Path, kind: str, temporary: Iterable[str]) -> CheckRes
 
 
 def tunnel(ssh: str | None) -> CheckResult:
-    """Tell whether there is what ``--ssh-tunnel`` needs."""
+    """Check whether ``ssh`` is installed, which ``--ssh-tunnel`` needs."""
     detail = f"{ssh}, for --ssh-tunnel" if ssh else "ssh is not installed, so --ssh-tunnel cannot be used"
     return CheckResult("ssh", "ok", detail)
 

@@ -132,7 +132,7 @@ def fork_template(listener: socket.socket, modules: str) -> None:
 
 
 def _renew_logging() -> None:
-    """Replace the logging of the head by Dask's defaults."""
+    """Replace the logging of the head with Dask's defaults."""
     import dask
     from distributed.config import initialize_logging
 

@@ -41,7 +41,7 @@ def visible_gpus(environment: Mapping[str, str] = os.environ) -> tuple[Gpu, ...]
 
 def _described(nvml: Any, handle: Any) -> Gpu:
     memory = 0
-    # A container may not read the memory of a GPU that is divided (MIG), and some GPUs have no memory of their own.
+    # A container may not read the memory of a GPU that is divided (MIG), and some GPUs have no separate memory.
     with contextlib.suppress(nvml.NVMLError):
         memory = int(nvml.nvmlDeviceGetMemoryInfo(handle).total)
     return Gpu(str(nvml.nvmlDeviceGetUUID(handle)), str(nvml.nvmlDeviceGetName(handle)), memory)

@@ -474,7 +474,7 @@ class Head:
 
     @staticmethod
     async def _on_disk(function: Callable[..., None], *arguments: Any) -> None:
-        """Call a function that changes files, and go on if it fails, or if the file server does not answer."""
+        """Call a function that changes files, and continue if it fails, or if the file server does not answer."""
         with contextlib.suppress(OSError):  # TimeoutError is one
             async with asyncio.timeout(_DISK_TIMEOUT):
                 await asyncio.to_thread(function, *arguments)

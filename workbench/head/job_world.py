@@ -100,11 +100,11 @@ class JobWorld(MPIWorld):
                 return
             if status.hopeless and config.switch("cancel-hopeless"):
                 raise StartError(
-                    f"{message}. The job is cancelled.",
+                    f"{message}. The job is canceled.",
                     hint="Add fewer ranks. If nodes are created on demand, set workbench.cancel-hopeless to false.",
                 )
             if time.monotonic() > deadline:
-                raise StartError(f"{message}. The job is cancelled at the end of workbench.queue-timeout.")
+                raise StartError(f"{message}. The job is canceled at the end of workbench.queue-timeout.")
             await asyncio.sleep(interval)
 
     async def _status(self, job: _Job) -> JobStatus:
@@ -188,7 +188,7 @@ class JobWorld(MPIWorld):
         try:
             await asyncio.to_thread(self._launcher.cancel, job.id)
         except LaunchError as error:
-            self._report(f"world {self.index}: job {job.id} could not be cancelled: {error}")
+            self._report(f"world {self.index}: job {job.id} could not be canceled: {error}")
 
 
 def _end_message(job: _Job, status: JobStatus) -> str:

@@ -35,7 +35,7 @@ class Pauses:
         self._reported: set[str] = set()
 
     async def watch(self) -> None:
-        """Report pauses until this task is cancelled."""
+        """Report pauses until this task is canceled."""
         while True:
             await asyncio.sleep(1)
             if self._scheduler.refusal is None:  # else the ranks are paused because the cluster ends

@@ -1,4 +1,4 @@
-"""Files of one user: written at once and with their permissions, and checked before they are read."""
+"""Files of one user: written atomically and with their permissions, and checked before they are read."""
 
 from __future__ import annotations
 

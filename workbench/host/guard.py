@@ -1,4 +1,4 @@
-"""Makes a launcher of MPI accept TCP connections of its own user only.
+"""Makes a launcher of MPI accept TCP connections only of the user who started the launcher.
 
 ``prterun`` of Open MPI and Hydra of MPICH listen on TCP ports, and execute the commands of every peer. The kernel
 suspends each ``accept`` of the launcher (seccomp, user notification), and `Guard`, in the process that has started the
@@ -456,7 +456,7 @@ def _copy_file(process: int, number: int) -> int:
 
 
 def owner(peer: Any, own: Any) -> int | None:
-    """Return the user id of the socket `peer`, an address from ``accept``, that is connected to the address `own`.
+    """Return the user id of the socket `peer`, an address from ``accept``, with a connection to the address `own`.
 
     None means that no established connection between these addresses has its end `peer` on this host.
     """

@@ -9,7 +9,7 @@ from typing import Any
 from workbench.host import guard, parent_death
 
 STRANGER = 65534
-"""The user that tries the ports: nobody."""
+"""The user id that tries the ports: that of the user ``nobody``."""
 # Seconds for a launcher to close a connection.
 _CLOSE_TIMEOUT = 1.0
 

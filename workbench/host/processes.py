@@ -27,9 +27,9 @@ async def end(process: Process, timeout: float, name: str, request: Callable[[],
 
     Notes
     -----
-    Before CPython 3.12 `asyncio.subprocess.Process.wait` also waits until nobody has the pipes of the process, which a
-    process that was started by the process may keep, as ``ssh`` does with ``ControlPersist``. So no wait is without a
-    deadline, and the pipes are closed here.
+    Before CPython 3.12 `asyncio.subprocess.Process.wait` also waits until no process has the pipes of the process. A
+    child of the process may keep them, as ``ssh`` does with ``ControlPersist``. So every wait has a deadline, and the
+    pipes are closed here.
     """
     # Not above: the command and the ranks use the other functions.
     import asyncio

@@ -151,7 +151,7 @@ def surroundings() -> dict[str, Any]:
         "variables that are read at the start": {
             name: value for name, value in os.environb.items() if name.startswith(_READ_AT_START) and name != _LIBRARIES
         },
-        # Launchers prepend the folders of their own libraries.
+        # Launchers prepend the folders of the libraries of MPI.
         "folders of libraries": sorted(set(os.environb.get(_LIBRARIES, b"").split(b":"))),
     }
 

@@ -90,7 +90,7 @@ def answering_soon(say: Callable[[str], None] = lambda _: None) -> Iterator[None
     Notes
     -----
     The limit of each command is a quarter of ``workbench.scheduler-timeout``. After a command without an answer `ask`
-    fails at once for half a minute. A context in another one is a part of that one. See also `insisting`.
+    fails immediately for half a minute. A context in another one is a part of that one. See also `insisting`.
     """
     if _patience.get() is not None:
         yield
@@ -108,8 +108,8 @@ def insisting() -> Iterator[None]:
 
     Notes
     -----
-    For commands by which a job is submitted or cancelled: a busy scheduler needs longer than `answering_soon` waits,
-    and obeys. Here `ask` fails at once only after a command that had as much time.
+    For commands by which a job is submitted or canceled: a busy scheduler needs longer than `answering_soon` waits,
+    and obeys. Here `ask` fails immediately only after a command that had as much time.
     """
     token = _insists.set(True)
     try:

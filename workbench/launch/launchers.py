@@ -141,9 +141,9 @@ class Poller:
 
     Notes
     -----
-    Thread-safe. A background thread queries all jobs of a scheduler at once, while `status` is called for them. A query
-    without an answer changes no status; the status of a job that has ended is final. A job that its scheduler does not
-    know may be a new one, so the scheduler is asked again.
+    Thread-safe. A background thread queries all jobs of a scheduler with one command, while `status` is called for
+    them. A query without an answer changes no status; the status of a job that has ended is final. A job that its
+    scheduler does not know may be a new one, so the scheduler is asked again.
     """
 
     def __init__(self) -> None:

@@ -28,7 +28,7 @@ from workbench.text import count
 
 # Seconds for a shell to start the job in the background.
 _SUBMIT = 10.0
-# Seconds for the head of a cancelled start to end, before the head is killed.
+# Seconds for the head of a canceled start to end, before the head is killed.
 _CLOSE = 10.0
 
 
@@ -84,7 +84,7 @@ class LocalLauncher(Launcher):
         environment, removed = self._scrub(os.environ)
         write_script(spec, self.script(spec), removed)
         try:
-            # The shell ends at once, so the job is not a child of this process: the job never becomes a zombie, and
+            # The shell ends immediately, so the job is not a child of this process: the job never becomes a zombie, and
             # Python does not warn if this process ends first.
             completed = subprocess.run(
                 ["/bin/sh", "-c", '/bin/sh "$0" </dev/null >/dev/null 2>&1 & echo $!', str(spec.script)],

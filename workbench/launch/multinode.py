@@ -208,7 +208,7 @@ def mpiexec_command(
     """
     options, environment, defaults = _of_ranks(mpi, placement)
     if mpi.flavor == "openmpi" and placement.around.scheduler == "pbs":
-        # Its daemons are started with ssh or an agent, in an environment of their own, which the ranks would inherit.
+        # Its daemons are started with ssh or an agent, in another environment, which the ranks would inherit.
         options += exports(os.environ | environment)
     if placement.around.scheduler == "slurm":
         # In a job that was submitted with --export=NONE, srun would start the daemons without the head's environment.
@@ -303,7 +303,7 @@ def _openmpi(mpi: MPI, placement: NodePlacement) -> tuple[list[str], dict[str, s
         environment["PRTE_MCA_plm_ssh_agent" if five else "OMPI_MCA_plm_rsh_agent"] = placement.agent
         # The first node starts all daemons, since the agent may not work on the others.
         environment["PRTE_MCA_plm_ssh_no_tree_spawn" if five else "OMPI_MCA_plm_rsh_no_tree_spawn"] = "1"
-        # The job neither counts nor ends daemons in sessions of their own.
+        # The job neither counts nor ends daemons in separate sessions.
         options.append("--leave-session-attached")
     if placement.root:
         environment |= OPENMPI_AS_ROOT

@@ -138,7 +138,7 @@ def _status(attributes: Mapping[str, str]) -> JobStatus:
     length = _seconds(attributes.get("Resource_List.walltime"))
     state, reason = _STARTED[letter]
     if "terminated by" in attributes.get("comment", ""):
-        state, reason = JobState.COMPLETING, "is being cancelled"
+        state, reason = JobState.COMPLETING, "is being canceled"
     # The time that a job was suspended does not count.
     counted = start is not None and length is not None and state is not JobState.SUSPENDED
     return JobStatus(state, reason, start, (start or 0) + (length or 0) if counted else None, nodes)
@@ -170,7 +170,7 @@ def _end(attributes: Mapping[str, str]) -> tuple[JobState, str]:
     if code == _WALLTIME or "exceeded resource walltime" in comment:
         return JobState.TIMEOUT, "its walltime has ended"
     if code == _TERMINATED or attributes.get("substate") == "91" or re.search(r"\bterminated\b", comment):
-        return JobState.CANCELLED, "cancelled"
+        return JobState.CANCELLED, "canceled"
     if code is not None:
         return (JobState.FAILED, signal_or_code(code)) if code else (JobState.DONE, "")
     if attributes["job_state"] == "C":

@@ -99,7 +99,7 @@ def job_name(name: str, identity: str) -> str:
     cluster, _, stem = identity.partition(":")
     mark = f"-{cluster[:8]}{stem.removeprefix('job').removeprefix('world')}" if identity else ""
     legal = _NAME.sub("_", name)
-    # The first character has to be a letter.
+    # The first character must be a letter.
     legal = legal if legal[:1].isalpha() else f"w{legal}"
     return legal[: _LONGEST_NAME - len(mark)] + mark
 
@@ -342,7 +342,7 @@ def _why_left_out(line: str) -> str:
 
 
 def _on_one_node(resources: Resources, flavor: Flavor) -> Resources:
-    # In the emulation a chunk is a complete node, so the default has to be one node.
+    # In the emulation a chunk is a complete node, so the default must be one node.
     has_geometry = flavor is Flavor.PRO or resources.nodes is not None or resources.ranks_per_node is not None
     return resources if has_geometry else replace(resources, nodes=1)
 

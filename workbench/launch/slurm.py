@@ -123,7 +123,7 @@ class SlurmLauncher(BatchLauncher):
         if answer.code and not unknown_job(message) and "already complet" not in message.lower():
             if unreachable(message):
                 raise SchedulerTimeout(
-                    f"Slurm does not answer, so job {job} is not cancelled ({message}).", hint="Try again."
+                    f"Slurm does not answer, so job {job} is not canceled ({message}).", hint="Try again."
                 )
             raise LaunchError(f"Slurm does not cancel job {job} ({message}).", hint=f"Run `scancel {job}`.")
 
@@ -162,7 +162,7 @@ def system() -> str | None:
 @lru_cache(maxsize=4)
 def _system(*_: str | None) -> str:
     answer = command.ask(["scontrol", "show", "config"])
-    # A command that a signal has ended, as in a job that is cancelled, may have printed a part.
+    # A command that a signal has ended, as in a job that is canceled, may have printed a part.
     if answer.code or (name := parse_system(answer.out)) is None:
         raise SchedulerTimeout(f"Slurm does not answer ({error_text(answer.err)}).", hint="Try again.")
     return name

@@ -1,4 +1,4 @@
-"""Parsers for the output of squeue, sacct, sinfo and sbatch, and Slurm's reasons in words; pure functions."""
+"""Parsers for the output of squeue, sacct, sinfo and sbatch, and texts for Slurm's reasons; pure functions."""
 
 from __future__ import annotations
 
@@ -182,7 +182,7 @@ def _parse(fields: list[str]) -> tuple[str, JobStatus]:
     if job_state is JobState.QUEUED and reason.startswith(_HOLDS):
         job_state = JobState.HELD
     message = _STATE_MESSAGES.get(code, "")
-    # The reason of a job that ended well or was cancelled is still that of its wait.
+    # The reason of a job that ended well or was canceled is still that of its wait.
     if not message and (job_state is JobState.FAILED or not job_state.ended):
         message = _reason(reason)
     if reason == "JobLaunchFailure" and (_time(end) or 0) - (_time(start) or 0) > _RAN:

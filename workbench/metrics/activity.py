@@ -17,7 +17,7 @@ from workbench.mpi.counters import Counters, Meter
 
 
 class BusyTime(WorkerPlugin):
-    """Counts the seconds in which one task, call or cell runs, or several at once; thread-safe."""
+    """Counts the seconds in which at least one task, call or cell runs; thread-safe."""
 
     name = "workbench-busy"
 
@@ -79,7 +79,7 @@ class Activity:
         self.profiles: dict[str, RankTotals] = {}
         """Running profiles by name: the totals when each began."""
         self.ended: deque[FinishedCall] = deque(maxlen=_FINISHED_CALLS_KEPT)
-        # A call and a cell may run at once, on two threads.
+        # A call and a cell may run simultaneously, on two threads.
         self._doing: list[Doing] = []
 
     @property

@@ -75,7 +75,7 @@ def of_tasks(worker: Worker, tasks: Mapping[Key, float]) -> dict[str, Any] | Non
         return None
     key = min(tasks, key=lambda each: tasks[each])
     with worker.active_threads_lock:
-        # A coroutine runs on the event loop, and on no thread of its own.
+        # A coroutine runs on the event loop, not on a thread of the tasks.
         thread = next((ident for ident, active in worker.active_threads.items() if active == key), None)
     position = whereabouts(CallState(), thread, tasks[key])
     if not any(is_users(frame.f_code.co_filename) for frame in _frames(thread)):

@@ -35,7 +35,7 @@ class Profile:
     Notes
     -----
     A ``with`` block begins and ends the profile, also if an error or Ctrl-C leaves the block. Several profiles may run
-    at once, also those of several clients. Each rank drops a profile that has not ended after a day.
+    simultaneously, also those of several clients. Each rank drops a profile that has not ended after a day.
 
     During a profile an MPI operation takes about 2 µs more, to find its call site. SPMD calls that were running when
     the profile began have no call sites. The end takes a little more than a second, until all ranks have sent the head
@@ -136,7 +136,7 @@ def since_start(client: Client) -> ProfileFrame:
 
 
 def _run(client: Client, function: Callable[..., Any], *args: Any) -> dict[str, Any]:
-    """Run a function on all ranks, and return its values by the address of the worker."""
+    """Run a function on every rank, and return its values by the address of the worker."""
     timeout = config.seconds("connect-timeout")
 
     async def run() -> dict[str, Any]:

@@ -142,7 +142,7 @@ def _row(counts: Mapping[str, Any], waited: WaitedSeconds) -> dict[str, Any]:
 
 
 def _waiting(counts: Mapping[str, Any], operation: str, seconds: float, waited: WaitedSeconds) -> float:
-    """Return how many of its seconds in an operation a rank has waited, by the fraction in the sample."""
+    """Return how many of the seconds in an operation were waits of the rank, by the fraction in the sample."""
     if operation in WAITS:
         return seconds
     key = operation if operation in OPERATIONS else "other"

@@ -276,7 +276,7 @@ _CALLS_KEPT = 500
 
 @dataclass
 class CallCost:
-    """An SPMD call, or a cell, that has ended on one rank at least."""
+    """An SPMD call or a cell that has ended on at least one rank."""
 
     call: str
     """Identity."""

@@ -64,7 +64,7 @@ class DemoResult:
 
 
 def run(ranks: int = 4, *, mpi: str = "auto", quiet: bool = False) -> DemoResult:
-    """Run the notebook on a cluster of its own, and compare it with scikit-learn.
+    """Run the notebook on a separate cluster, and compare it with scikit-learn.
 
     Parameters
     ----------
@@ -172,7 +172,7 @@ def _shell() -> Iterator[InteractiveShell]:
             yield shell
         finally:
             plt.close("all")
-            # It has put a module of its own in the place of __main__, and wants its folder when Python ends.
+            # The shell has replaced the module __main__, and needs its folder when Python ends.
             shell.cleanup()
             atexit.unregister(shell.atexit_operations)
             shell.atexit_operations()

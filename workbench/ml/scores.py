@@ -78,7 +78,7 @@ def _gathered(model: Any, X: Any, *columns: Any) -> list[Any]:
     collections = [*map(as_array, columns), model.predict(X)]
     found = computed(*collections)
     if isinstance(found[0], np.ndarray) and found[0].dtype.hasobject:
-        # Categories may be numbers, which the metadata of a collection do not tell.
+        # Categories may be numbers, which the metadata of a collection do not show.
         frame = pd.Series if found[0].ndim == 1 else pd.DataFrame
         found[0] = frame(found[0]).infer_objects().to_numpy()
     return found

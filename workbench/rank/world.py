@@ -238,7 +238,7 @@ def init_mpi(ranks: int, world: int, thread: SpmdThread) -> RankContext:
     Raises
     ------
     LaunchError
-        If the size of the MPI world is not the number of started ranks; most often each rank is a world of its own.
+        If the size of the MPI world is not the number of started ranks; most often each rank is a separate world.
     """
     import mpi4py
 

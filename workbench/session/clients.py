@@ -65,7 +65,7 @@ async def _gather(client: Any, gather: Callable[..., Awaitable[Any]], *args: Any
             client._gather_keys = client._gather_future = None  # noqa: SLF001
         if asyncio.current_task().cancelling():  # type: ignore[union-attr]
             raise
-    # The gather of another thread was cancelled, and this one with it.
+    # The gather of another thread was canceled, and this one with it.
     return await gather(*args, **kwargs)
 
 

@@ -74,14 +74,14 @@ def train(
 ) -> tuple[dict[str, Any], list[Record]]:
     """Train a module on the blocks of all ranks; return its state and a record of each epoch."""
 
-    def tell(epoch: int, record: Record) -> bool:
+    def on_epoch(epoch: int, record: Record) -> bool:
         report(epoch, name=plan.name, **record)
         ends = plan.callback is not None and plan.callback({"iteration": epoch + 1, **record})
         # Comparisons of numbers of NumPy return a bool of NumPy.
         return isinstance(ends, bool | np.bool_) and bool(ends)
 
     with distributed(comm):
-        history = run(comm, module, plan, (X, y), validation=validation, tell=tell)
+        history = run(comm, module, plan, (X, y), validation=validation, on_epoch=on_epoch)
     return state(module), history
 
 
@@ -97,7 +97,7 @@ def run(
     rows: tuple[Any, ...],
     *,
     validation: tuple[Any, ...],
-    tell: Callable[[int, Record], bool],
+    on_epoch: Callable[[int, Record], bool],
 ) -> list[Record]:
     """Train a module, and return a record of each epoch.
 
@@ -109,7 +109,7 @@ def run(
         The module to train, and the plan.
     rows, validation
         The blocks of rows, labels and, if they exist, weights.
-    tell
+    on_epoch
         Called on rank 0 with the number of each epoch and its record; the training ends if it returns True.
     """
     _move(module, plan.device)
@@ -138,7 +138,7 @@ def run(
         history.append(record)
         stop = False
         if comm.rank == 0:
-            stop = tell(epoch, record)
+            stop = on_epoch(epoch, record)
             checkpoints.save(plan.checkpoint, kept, options, history)
         if comm.bcast(stop):
             break

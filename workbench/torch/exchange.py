@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from workbench.torch.streams import Stream
 
 
-# Batches that are cut at once: a view has some hundred bytes of memory beside its rows.
+# Batches that are cut in one step: a view has some hundred bytes of memory beside its rows.
 _VIEWS = 256
 
 

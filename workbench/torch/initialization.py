@@ -26,7 +26,7 @@ def materialize(model: Any, *, seed: int = 0) -> None:
     Raises
     ------
     InvalidRequest
-        If a module has parameters or buffers of its own without memory, and no method `reset_parameters`, which sets
+        If a module itself has parameters or buffers without memory, and no method `reset_parameters`, which sets
         their values.
 
     Notes
@@ -36,7 +36,7 @@ def materialize(model: Any, *, seed: int = 0) -> None:
     those of ``torch.manual_seed(seed); Net()`` if modules are registered in the order in which they are made, all are
     without memory, none share a weight, and only `reset_parameters` draws values.
 
-    Only modules with weights of their own are initialized. What constructors do in addition is not repeated, for
+    Only modules that have weights themselves are initialized. What constructors do in addition is not repeated, for
     example ``torch.nn.init`` of the weights of a child, and the Xavier initialization of ``torch.nn.Transformer``: call
     such functions afterwards. A weight that several modules share remains one, with the values that the first module
     draws.

@@ -106,12 +106,12 @@ class NetPart:
         size = min(self.plan.size, max(comm.size, comm.allreduce(len(rows[0]))))
         plan = dataclasses.replace(self.plan, loss=functools.partial(_loss, self.plan.loss, columns), size=size)
 
-        def tell(epoch: int, record: Record) -> bool:
+        def on_epoch(epoch: int, record: Record) -> bool:
             if report is not None:
                 report({"iteration": epoch + 1, **record})
             return False
 
-        history = run(comm, module, plan, tuple(rows), validation=tuple(held), tell=tell)
+        history = run(comm, module, plan, tuple(rows), validation=tuple(held), on_epoch=on_epoch)
         return state(module), history, math.prod(columns), classes
 
     def _divided(self, comm: Any, columns: list[Any]) -> tuple[list[Any], list[Any]]:

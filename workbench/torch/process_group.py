@@ -31,7 +31,7 @@ def completed(result: list[Any], opts: Any = None) -> Any:
 
 
 def _completed(result: list[Any]) -> Any:
-    # Whoever waits for the future waits for the copies to these GPUs, too.
+    # A wait for the future also waits for the copies to these GPUs.
     future: Any = torch.futures.Future(devices=list({tensor.device for tensor in _tensors(result) if tensor.is_cuda}))
     future.set_result(result)
     c10d: Any = torch._C._distributed_c10d  # noqa: SLF001  (what torch's own groups in Python call)
@@ -136,7 +136,7 @@ class MPIProcessGroup(dist.ProcessGroup):
     Notes
     -----
     A collective operation is over when its method returns, also with ``async_op=True``: on the cores of a rank nothing
-    goes on beside it. Messages between two ranks are posted. MPI gets copies of tensors on a GPU in the memory of
+    runs beside it. Messages between two ranks are posted. MPI gets copies of tensors on a GPU in the memory of
     the host, also where MPI could read the memory of the GPU.
 
     Torch names the operations on one tensor anew from release to release: `all_gather_single` of 2.13 was

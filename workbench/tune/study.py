@@ -298,7 +298,7 @@ class _Tuning:
 
 
 def _nothing(_: Any) -> None:
-    """Return at once, on the ranks of a group."""
+    """Return immediately, on the ranks of a group."""
 
 
 def _require(study: Any, trials: Any, ranks: Any) -> None:

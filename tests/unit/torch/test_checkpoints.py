@@ -33,7 +33,7 @@ def train(path, epochs, module=None, **options):
     X, y = torched.blobs()
     given = {"size": 24, "seed": 0, "loss": torched.cross_entropy, "optimizer": None, "schedule": None, **options}
     plan = Plan(epochs=epochs, patience=None, callback=None, checkpoint=path, shuffle="exchange", name="", **given)
-    return run(Alone(), module or torched.net(), plan, (X, y), validation=(), tell=lambda *_: False)
+    return run(Alone(), module or torched.net(), plan, (X, y), validation=(), on_epoch=lambda *_: False)
 
 
 def test_a_fit_that_is_killed_while_it_writes_goes_on_from_the_last_whole_checkpoint(tmp_path):

@@ -166,7 +166,7 @@ def _timeout(record: Record) -> float:
     return 2 * record.ready_within + config.seconds("queue-timeout") + _EXTRA_TIME
 
 
-# Seconds for which a successful start is listed, and for the cleanup of a cancelled start.
+# Seconds for which a successful start is listed, and for the cleanup of a canceled start.
 _LISTED, _CLEANUP = 600.0, 120.0
 
 
@@ -277,6 +277,6 @@ class Starts(BackgroundTasks):
 
 async def _await_end(start: PendingStart) -> None:
     if start.following is not None and not (await asyncio.wait({start.following}, timeout=_CLEANUP))[0]:
-        logger.warning("a cancelled start has not ended; `workbench list` shows whether its cluster remains")
+        logger.warning("a canceled start has not ended; `workbench list` shows whether its cluster remains")
         start.following.cancel()
         await start.process.kill()

@@ -42,7 +42,7 @@ class Events(PingingWebSocket, JupyterHandler):
         self._sending: asyncio.Task[None] | None = None
         self._pulse: asyncio.Task[None] | None = None
 
-    async def prepare(self) -> None:  # type: ignore[override]  # of the two it has to be Jupyter's
+    async def prepare(self) -> None:  # type: ignore[override]  # of the two bases, Jupyter's
         """Reject users without a login, rather than redirect them."""
         await JupyterHandler.prepare(self, _redirect_to_login=False)
 
@@ -175,7 +175,7 @@ class Start(Handler):
 
     @requires("write")
     async def delete(self, key: str) -> None:
-        """Forget the start; a start that is not complete is cancelled."""
+        """Forget the start; a start that is not complete is canceled."""
         self.shared.board.starts.dismiss(key)
         self.set_status(204)
         self.finish()
@@ -277,7 +277,7 @@ class Download(_OfCluster):
             try:
                 await self.flush()
             except StreamClosedError:
-                return  # the user has cancelled it
+                return  # the user has canceled the download
 
 
 class Form(Handler):

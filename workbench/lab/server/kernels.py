@@ -22,7 +22,7 @@ from workbench.errors import InvalidRequest, LaunchError
 from workbench.lab.server.process import run
 from workbench.lab.server.survey import DeadlineReader, FilesystemTimeout
 
-# Seconds for an interpreter to answer, and most interpreters that run at once.
+# Seconds for an interpreter to answer, and maximum interpreters that run simultaneously.
 _ANSWER, _INTERPRETERS = 10.0, 4
 # Prints the folder of packages and the version of the workbench.
 _PROBE = """

@@ -195,7 +195,7 @@ async def run(
 
 
 async def end_of(process: Process, deadline: float) -> ProcessResult:
-    """Wait for the end of a process as `Process.ended`, and kill the process if the wait is cancelled."""
+    """Wait for the end of a process as `Process.ended`, and kill the process if the wait is canceled."""
     try:
         return await process.ended(deadline)
     finally:

@@ -224,7 +224,7 @@ class StateFeed:
         return self.known
 
     def show(self, viewer: Viewer, names: frozenset[str] | None = None) -> None:
-        """Scan at once and often, and send heartbeats to a viewer, as `Heartbeats.show`."""
+        """Scan immediately and often, and send heartbeats to a viewer, as `Heartbeats.show`."""
         self.pulses.show(viewer, names)
         self._wake()
 

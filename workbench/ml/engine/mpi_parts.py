@@ -34,7 +34,7 @@ _Report = Callable[[Mapping[str, float]], None]
 # The length of a pickled request, at the start of a message.
 _LENGTH = struct.Struct("=q")
 # Bytes by which a request may exceed the request before, and maximum bytes of a request that has room in a message:
-# for more bytes a second broadcast costs little in comparison.
+# for more bytes, another broadcast costs little in comparison.
 _MORE, _MOST = 1 << 10, 1 << 16
 
 

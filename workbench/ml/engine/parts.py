@@ -139,7 +139,7 @@ class Passes:
 
     def __init__(self, parts: Parts) -> None:
         self.parts = parts
-        """The parts without reports, for a pass that calls `report` with a record of its own."""
+        """The parts without reports, for a pass that calls `report` with a separate record."""
         self._number = 0
 
     def sum(self, method: str, *args: Any) -> Any:

@@ -124,5 +124,5 @@ def _call(callback: Callback, record: Mapping[str, Any]) -> None:
     try:
         callback(record)
     except StopIteration as stop:
-        # The caller would take the exception for the end of its own iteration.
+        # The caller would take the exception for the end of the caller's iteration.
         raise RuntimeError("the callback raised StopIteration. Raise another error to end a fit.") from stop

@@ -52,7 +52,7 @@ def chosen(engine: str, *, distributed: bool) -> str:
 
 
 def serves_calls(client: Client) -> bool:
-    """Return whether the cluster runs calls on all ranks of an MPI world."""
+    """Return whether the cluster runs SPMD calls."""
     if client not in _serves_calls:
         scheduler: Any = client.scheduler
         # A request that only a head knows would make a Dask scheduler log a traceback.

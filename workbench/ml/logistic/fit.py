@@ -75,7 +75,7 @@ def fit(parts: Parts, settings: Settings) -> Fitted:
     Raises
     ------
     ValueError
-        If the labels are of one class only, or if a class without weight is to be balanced.
+        If the labels are of one class only, or if a class without weight would be balanced.
     InvalidRequest
         If the number of classes is too large for the matrices of Newton's method.
 

@@ -73,7 +73,7 @@ class NearestNeighbors(Estimator):
     Notes
     -----
     A fit leaves the rows on their ranks: a Dask collection is placed, one block per rank (`workbench.place`). A search
-    is a call of all ranks. Each rank finds the nearest of its own rows, and the results are merged. An array stays in
+    is a call of all ranks. Each rank finds the nearest of its rows, and the results are merged. An array stays in
     this process; with ``engine="dask"`` or ``"mpi"`` an array is placed, too. Blocks that need a conversion, such as
     dataframes, are converted once, in the fit. With ``engine="dask"`` the first search for an array of queries makes
     actors beside the blocks, of rows on a device with a copy of the rows on the host; later searches use these actors,
@@ -209,7 +209,7 @@ class NearestNeighbors(Estimator):
         The results for an array are arrays. The results for a Dask collection, and for rows of the fit on ranks, are
         Dask arrays. If the rows of the fit are on ranks, X is placed on the same ranks, one block of queries per rank,
         and the results stay with the queries. The queries of each rank are sent to the other ranks in turn; with
-        ``"mpi"`` they do not pass through this process. The search runs at once, since a task cannot call all ranks;
+        ``"mpi"`` they do not pass through this process. The search is not lazy, since a task cannot call all ranks;
         fewer queries than ranks are searched for from this process. If the model was fitted on an array, the results
         are lazy: they have the chunks of X, and the array is part of the graph (compute both results together).
         """

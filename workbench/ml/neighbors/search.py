@@ -291,7 +291,7 @@ def _around(comm: Intracomm, part: Any, search: Search, queries: Any) -> Result:
                 later = search.join(later, found)
             else:
                 earlier = found if earlier is None else search.join(earlier, found)
-        # At the last rank only the result goes on.
+        # The last rank passes on only the result.
         message = queries if hop < comm.size - 1 else None, later, earlier
         queries, later, earlier = comm.sendrecv(message, right, source=left)
     return later if earlier is None else search.join(earlier, later)

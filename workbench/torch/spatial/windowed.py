@@ -32,7 +32,7 @@ class Rows:
         return window
 
     def backward(self, gradient: torch.Tensor, _window: Any, _needs: Sequence[bool]) -> tuple[Any, ...]:
-        """Return the gradients of the window and of the weights, in memory that nobody else has."""
+        """Return the gradients of the window and of the weights, in memory that is not shared."""
         return (gradient.clone(),)
 
 
