@@ -1,9 +1,9 @@
-"""Wall times of Dask programs on workers that speak mpi:// and on ones that speak tcp://, all alive and taking turns.
+"""Wall times of Dask programs on workers with mpi:// and on workers with tcp://, all alive and taking turns.
 
-What counts is the comparison of two bare clusters of one kind, ``tcp`` and ``mpi``, neither under TLS. The same on
-clusters as users have them, always under TLS, is reported as ``tls`` and ``mpi_tls``: blocks that go by MPI do not pass
-through TLS, which is why mpi:// looks better there. The data lie on the workers before the time is taken; they are the
-same for all arms of a round, and so have to be the results.
+The target is for two bare clusters of one kind, ``tcp`` and ``mpi``, neither under TLS. The same on clusters as users
+have them, always under TLS, is reported as ``tls`` and ``mpi_tls``: blocks that MPI transfers do not pass through TLS,
+which is why mpi:// looks better there. The data lie on the workers before the time is taken. The data are the same for
+all arms of a round, and the results must be the same, too.
 """
 
 from __future__ import annotations

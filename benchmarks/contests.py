@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 OURS, DASK_ML, DAAL, HEAT, DASK = "workbench", "dask_ml", "daal4py", "heat", "svd_compressed"
 """Who takes part."""
 UNSCALED = f"{DASK_ML}_unscaled"
-"""dask-ml told not to scale features, which its estimators have no parameter for."""
+"""dask-ml with ``normalize=False``, which its estimators have no parameter for."""
 ITERATIONS, RANK = 10, 20
 """Of K-means, of L-BFGS at most; singular values that are looked for."""
 # Power iterations of svd_compressed, at most.
@@ -44,7 +44,7 @@ class Contest:
     tolerance: float
     """How far it may be apart, as a share of the largest of its numbers."""
     facts: dict[str, Any] = field(default_factory=dict)
-    """What else is to be known."""
+    """Further facts for the report."""
 
     def require_same(self, arm: str, found: Any, expected: float | _Vector) -> None:
         """Raise `WorkbenchError` if what an arm has found is not what was expected."""
@@ -149,7 +149,7 @@ def svd(X: Array) -> Contest:
 
     Notes
     -----
-    `dask.array.linalg.svd_compressed` makes as few power iterations as come to the same error.
+    `dask.array.linalg.svd_compressed` makes the fewest power iterations with the same error.
     """
     import dask.array as da
     from dask.base import compute

@@ -1,4 +1,4 @@
-"""CPU that a cluster takes while nobody asks anything of it, with mpi:// against tcp://.
+"""CPU that a cluster takes without requests, with mpi:// against tcp://.
 
 Both clusters are alive, and every window of time counts for both of them: head, launcher and ranks.
 """
@@ -32,7 +32,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> Report:
-    """Measure both clusters at once and return the report.
+    """Measure both clusters simultaneously and return the report.
 
     Raises
     ------

@@ -1,7 +1,7 @@
 """What metrics cost: operations of MPI and fits with them and without, the head and the dashboard at 512 ranks.
 
-With and without take turns on the ranks of one cluster: they are told to count or not to count. Head and dashboard do
-for simulated ranks what they do for real ones, each in a process of its own.
+Both arms take turns on the ranks of one cluster, where counting is switched on and off. Head and dashboard do for
+simulated ranks what they do for real ones, each in a separate process.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ def _fits(client: Client, rows: int, rounds: int) -> Iterator[dict[str, Any]]:
         client.run(_count, arm == "on")
         begin = time.perf_counter()
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # it makes as many iterations as it is told, and no more
+            warnings.simplefilter("ignore")  # the number of iterations is fixed, so the fit does not converge
             model = KMeans(16, engine="mpi", init="random", random_state=0, n_init=1, max_iter=15, tol=0).fit(X)
         took = time.perf_counter() - begin
         expected = model.inertia_ if expected is None else expected

@@ -87,7 +87,7 @@ class _Nothing:
         pass
 
     def nothing(self) -> float:
-        """Return at once."""
+        """Return immediately."""
         return 0.0
 
 
@@ -130,7 +130,7 @@ def summarize(rows: list[dict[str, Any]]) -> dict[str, Any]:
         ``kmeans_mpi``, ``kmeans_dask``, ``logistic_mpi`` and ``logistic_dask``: the time of a fit over that of its
         neighbor in bare MPI, median of the pairs, with the ends of its interval, ``_low`` and ``_high``. Pairs of one
         start share where its memory lies, so that the interval is that of these starts; others may be outside of it.
-        ``round_trip_ms``: of the Dask engine on all ranks; what is to be reached is meant for 2. Each with its
+        ``round_trip_ms``: of the Dask engine on all ranks; the target is for 2 ranks. Each with its
         ``target``; and the medians of all arms in seconds.
     """
     summary: dict[str, Any] = {}

@@ -1,6 +1,6 @@
 """Training by a parameter server of Dask futures: what a Dask program without collectives does.
 
-The server is a task on the first worker, the gradients are tasks on each. All steps are submitted at once, so that no
+The server is a task on the first worker, the gradients are tasks on each. All steps are submitted together, so that no
 step waits for the client, and weights and gradients go from worker to worker, each in one array.
 """
 

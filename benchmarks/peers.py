@@ -1,7 +1,7 @@
 """Our estimators against those of dask-ml, of daal4py and of Heat, and against the decomposition of Dask itself.
 
-All fit the same blocks, and what they find has to agree. dask-ml, Heat and Dask run on the cluster that ours run on;
-daal4py on an MPI world of its own, during whose turns the ranks of the cluster are stopped.
+All fit the same blocks, and their results must agree. dask-ml, Heat and Dask run on the cluster that ours run on;
+daal4py on a separate MPI world, during whose turns the ranks of the cluster are stopped.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ TARGETS = {
     ("logistic", UNSCALED): None,
     ("svd", DASK): 4.0,
 }
-"""How often ours is to be done while the peer fits once; None where that is only told."""
+"""Target ratio: time of the peer over ours; None: reported only."""
 _PACKAGES = {DASK_ML: "dask-ml", DAAL: "scikit-learn-intelex", HEAT: "heat"}
 _HOW = {
     DASK_ML: "make bench-peers, or pip install 'mpi-workbench[mpich,bench,peers]' in a separate environment",
     HEAT: "pip install 'mpi-workbench[bench,heat]', which brings PyTorch",
 }
-"""What brings a peer; the first brings daal4py, too."""
+"""How to install a peer; the first installs daal4py, too."""
 # Seconds for a bare world to start, and for a fit of it.
 _START, _WITHIN = 60.0, 300.0
 
@@ -78,7 +78,7 @@ def run(options: Namespace) -> Report:
     measured: list[dict[str, Any]] = []
     with MPICluster(ranks, quiet=True) as cluster, Client(cluster) as client:
         for what, number in rows.items():
-            # Nobody to compare with: only svd_compressed comes with Dask.
+            # No peer is installed: only svd_compressed comes with Dask.
             if not any(_is_there(peer, absent) for of, peer in TARGETS if of == what):
                 continue
             with _contest(client, found, what, number, takes_daal=DAAL not in absent) as contest:
@@ -90,7 +90,7 @@ def run(options: Namespace) -> Report:
 
 
 def missing(found: mpi_library.MPI) -> dict[str, str]:
-    """Return who cannot take part here, and why.
+    """Return the peers that cannot take part here, and why.
 
     Parameters
     ----------
@@ -108,7 +108,7 @@ def _is_there(arm: str, absent: dict[str, str]) -> bool:
 
 
 def how_to_get(absent: dict[str, str]) -> str | None:
-    """Return the sentence that says who is missing and how to get them; None if nobody is."""
+    """Return a sentence with the missing packages and how to install them; None if no package is missing."""
     if not absent:
         return None
     ways = dict.fromkeys(_HOW[HEAT if peer == HEAT else DASK_ML] for peer in absent)

@@ -1,4 +1,4 @@
-"""A cluster that is not there: what its head would tell of any number of ranks, the same for the same seed."""
+"""Simulated cluster: the metrics that a head would return, of any number of ranks, the same for the same seed."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ class Simulated:
     seed
         Of everything that is drawn.
     history
-        Seconds that have gone by before anybody asks.
+        Seconds of metrics before the first request.
     clock
-        Tells the time, in seconds since the epoch.
+        Returns the time, in seconds since the epoch.
 
     Attributes
     ----------

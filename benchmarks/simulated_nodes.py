@@ -1,4 +1,4 @@
-"""Nodes that are not there: the messages that their ranks would send the head, twice a second."""
+"""Simulated nodes: the messages that their ranks would send the head, twice per second."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def messages(node: int, nodes: int, ranks: int, *, cores: int = 16) -> Iterator[
     """
     rng = np.random.default_rng(node)
     mine = np.arange(node * ranks, (node + 1) * ranks)
-    # In worlds of this size what is sent is told by the first rank of each node.
+    # In worlds of this size the first rank of each node reports what is sent.
     pairs = np.array(list(itertools.product(mine, np.arange(nodes) * ranks, range(len(KINDS)))), np.float64)
     used = np.array(list(itertools.product(mine, map(OPERATIONS.index, _USED))), np.float64)
     kinds = np.array(list(itertools.product(mine, range(len(KINDS)))), np.float64)

@@ -43,7 +43,7 @@ def add_options(parser: ArgumentParser) -> None:
 
 
 def run(options: Namespace) -> Report:
-    """Measure on a cluster of its own, and return the report.
+    """Measure on a separate cluster, and return the report.
 
     Raises
     ------

@@ -42,7 +42,7 @@ TARGETS = {
     (FEEDING, LOADER): 10.0,
     (STREAMING, LOADER): 2.0,
 }
-"""How often ours is to be done while the peer is done once."""
+"""Target ratio: time of the peer over ours."""
 # Steps of a turn, which takes about a second; rows of each rank that are fed in one.
 _STEPS, _ROWS = {"mlp": 10, "small": 400, "resnet": 5}, 64_000
 # Steps of the trainings whose losses are compared in double precision, and how far losses may be apart.
@@ -69,7 +69,7 @@ def add_options(parser: ArgumentParser) -> None:
 
 
 def run(options: Namespace) -> Report:
-    """Measure on a cluster of its own, or several one after the other, and return the report.
+    """Measure on a separate cluster, or several one after the other, and return the report.
 
     Raises
     ------

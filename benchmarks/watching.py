@@ -1,4 +1,4 @@
-"""CPU of a head that hears many simulated ranks, and of a dashboard that somebody looks at, and what it keeps."""
+"""CPU and memory of a head that receives from many simulated ranks, and of a dashboard with a viewer."""
 
 from __future__ import annotations
 
