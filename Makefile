@@ -19,7 +19,7 @@ candidates := python3 python3.14 python3.13 python3.12 python3.11
 PYTHON ?= $(or $(shell for python in $(candidates); do $$python $(suitable) 2>/dev/null && echo $$python && break; \
 	done),python3)
 
-# JupyterLab refuses root without being told.
+# JupyterLab refuses root without this option.
 LAB_OPTIONS ?= $(if $(filter 0,$(shell id -u)),--allow-root)
 
 # More options for a bench, e.g. BENCH_OPTIONS='--json' or '--plot bench.png'.
@@ -51,13 +51,13 @@ help:
 	@echo 'make demo           set up, train on the flights data on an MPI world of this machine'
 	@echo 'make lab            set up, open JupyterLab on notebooks/'
 	@echo 'make test           set up, run every check and every test, on Open MPI and on MPICH'
-	@echo 'make test-long      what is too long for every day: starts on a live Slurm that are killed at 20 moments,'
+	@echo 'make test-long      long tests, before a release: starts on a live Slurm that are killed at 20 moments,'
 	@echo '                    50 calls that fail on a rank and 50 that are interrupted, on each MPI, 1000 calls in a queue,'
 	@echo '                    10,000 operations of three notebooks'
 	@echo 'make test-stress    set up, run every test three times, beside four processes that keep the machine busy'
 	@echo 'make test-heat      set up (4 GB: Heat brings PyTorch), test the way to Heat and back'
 	@echo 'make test-trainers  set up, test the cells of the documentation with Lightning and Accelerate'
-	@echo 'make test-gpu       set up (6 GB: PyTorch with CUDA), test what computes on a GPU, on a host with one'
+	@echo 'make test-gpu       set up (6 GB: PyTorch with CUDA), run the tests that compute on a GPU, on a host with one'
 	@echo 'make test-mpi4py    the tests of mpi4py inside calls on 2 and 4 ranks, on each MPI, against plain communicators'
 	@echo 'make test-distributed  the tests of distributed with mpi:// and with ranks as workers, against tcp'
 	@echo 'make lint           format, lint, types and layers only, and the unit tests of the JupyterLab extension'
@@ -71,7 +71,7 @@ help:
 	@echo 'make bench-strips   set up, measure the memory of a net of PyTorch on strips of an image'
 	@echo 'make bench-device   set up, measure the estimators on tensors of PyTorch'
 	@echo 'make bench-peers    set up, measure the estimators against those of dask-ml and daal4py'
-	@echo 'make clean          remove the environments and everything that tools left'
+	@echo 'make clean          remove the environments and the files of tools'
 
 .PHONY: demo
 demo: .venv/.demo
@@ -90,7 +90,7 @@ compiler:
 test: compiler lint .venv/.test .venv-mpich/.test
 	@.venv/bin/python .ci/tests.py
 
-# What a machine that has other work finds. The tests wait longer for what they wait for, and none may fail.
+# The tests on a busy machine: deadlines are longer, and no test may fail.
 .PHONY: test-stress
 test-stress: compiler .venv/.test .venv-mpich/.test
 	@WORKBENCH_TEST_PATIENCE=4 .venv/bin/python .ci/tests.py --rounds 3 --busy 4
@@ -137,7 +137,7 @@ test-distributed: .venv/.test .venv-mpich/.test
 	.venv/bin/python tests/suites/run_distributed.py $(SUITE_OPTIONS)
 	$(if $(findstring process,$(SUITE_OPTIONS)),,.venv-mpich/bin/python tests/suites/run_distributed.py --part ranks $(SUITE_OPTIONS))
 
-# Nobody installs node by hand: pip brings the one that checks what is TypeScript.
+# Pip installs the Node.js that checks TypeScript, so that no separate installation is necessary.
 .PHONY: lint
 lint: .venv/.test
 	.venv/bin/ruff format --check
@@ -186,7 +186,7 @@ clean:
 	rm -rf extension/node_modules extension/lib extension/build workbench/labextension
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# What the JupyterLab extension is built from: an install builds it, and takes it along. A folder is newer than a
+# The sources of the JupyterLab extension, which an install builds and installs. A folder is newer than a
 # file that was removed from it.
 bundled := $(shell find extension/src extension/schema extension/style) $(wildcard extension/*.json) \
 	extension/yarn.lock extension/.yarnrc.yml extension/build_hook.py

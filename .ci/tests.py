@@ -1,4 +1,4 @@
-"""Run the tests on Open MPI and on MPICH, and end with what they came to: passed, failed, minutes, and the ten slowest.
+"""Run the tests on Open MPI and on MPICH, and print the totals: passed, failed, minutes, and the ten slowest.
 
 ``python .ci/tests.py [--rounds N] [--busy N] [--processes N] [FILE …]``
 """
@@ -21,7 +21,7 @@ from pathlib import Path
 _PYTEST = tomllib.loads(Path(__file__).parents[1].joinpath("pyproject.toml").read_text())["tool"]["pytest"]
 # A second `-m` takes the place of the one in pyproject.toml.
 EVERY_DAY = _PYTEST["ini_options"]["addopts"][-1]
-# What runs in an environment, and the paths that have such tests: what the others import need not be loaded.
+# Options of pytest for an environment, and the paths with such tests: modules of other tests need not be loaded.
 FLAVORED = [str(file) for file in Path("tests/cluster").glob("test_*.py") if "mpi_flavor" in file.read_text()]
 RUNS = {
     ".venv": ([], ["tests"]),
@@ -30,7 +30,7 @@ RUNS = {
 SLOWEST = 10
 # Kept after the run: the seconds of each test of each environment, the slowest first.
 TIMES = Path("build/times.json")
-# The status of a pytest that has found nothing to run: what was named has no tests for the other MPI.
+# The status of a pytest that has found no test: the named files have no tests for the other MPI.
 NO_TESTS = 5
 # Ends with its parent, however that ends.
 BUSY = "import os, sys\nwhile os.getppid() == int(sys.argv[1]):\n    for _ in range(1_000_000): pass"
@@ -59,7 +59,7 @@ def run(environment: str, processes: int, files: list[str], times: Path) -> int:
 
 
 def main() -> int:
-    """Run all, print what they came to, and return 1 if anything has failed."""
+    """Run all tests, print the totals, and return 1 if a test has failed."""
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--rounds", type=int, default=1, help="how often")
     options.add_argument("--busy", type=int, default=0, help="processes that do nothing but keep a core busy meanwhile")

@@ -50,7 +50,7 @@ default_role = "py:obj"
 autosummary_generate = True
 autosummary_ignore_module_all = False
 autodoc_member_order = "bysource"
-# The docstrings have the types, in words for readers.
+# The docstrings have the types, as text for readers.
 autodoc_typehints = "none"
 # The site is built without PyTorch; some modules of workbench.torch need PyTorch when they are imported.
 autodoc_mock_imports = ["torch"]

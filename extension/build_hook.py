@@ -1,7 +1,7 @@
 """Builds the JupyterLab extension into wheels and source distributions.
 
-A bundle holds a hash of the sources that it was built from. One that fits them is taken as it is, so nobody needs
-node who installs from a source distribution; another one is built anew, and never shipped.
+A bundle has a hash of the sources that it was built from. A bundle of the current sources is used unchanged, so an
+install from a source distribution needs no Node.js; another bundle is built again, and never shipped.
 """
 
 from __future__ import annotations

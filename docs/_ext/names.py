@@ -36,7 +36,7 @@ def exists(name: str) -> bool:
 
 
 def resolve(app: Sphinx, _: BuildEnvironment, node: pending_xref, shown: nodes.Node) -> nodes.Node | None:
-    """Return what stands for a name without a page of its own, None for one that is wrong."""
+    """Return the text for a name without a page, None for a wrong name."""
     if node.get("refdomain") != "py":
         return None
     target = node["reftarget"]

@@ -15,7 +15,7 @@ class PyMpiWorkbench(PythonPackage):
     depends_on("python@3.11:", type=("build", "run"))
     depends_on("py-hatchling@1.27:", type="build")
 
-    # mpi4py loads the library; the launcher has to be of the same MPI
+    # mpi4py loads the library; the launcher must be of the same MPI
     depends_on("mpi", type="run")
 
     depends_on("py-bokeh@3.7:3", type=("build", "run"))
