@@ -23,7 +23,7 @@ from support.patience import DEADLINE
 SESSION = Path("/tmp", f"wbtest-{secrets.token_hex(4)}")  # noqa: S108
 SESSION.mkdir(mode=0o700)
 # Inherited by every process that a test starts, also by those that leave the process tree. A process of `pytest -n` has
-# one of its own, too; that of the whole run finds what it leaves behind if it crashes.
+# a separate marker, too; that of the whole run finds what the process leaves behind if it crashes.
 MARKER = ("WORKBENCH_TEST_PROCESS" if "PYTEST_XDIST_WORKER" in os.environ else "WORKBENCH_TEST_RUN", uuid.uuid4().hex)
 # Helpers of multiprocessing that end with this process.
 HELPERS = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")
@@ -47,7 +47,7 @@ def _isolate() -> None:
         folder = SESSION / name.lower()
         folder.mkdir(mode=0o700)
         os.environ[name] = str(folder)
-    # If this run is killed, nobody ends its clusters but they themselves.
+    # If this run is killed, its clusters must end by themselves.
     os.environ["DASK_WORKBENCH__IDLE_TIMEOUT"] = "10 minutes"
     # A machine that has other work may take longer than a user's patience.
     os.environ["DASK_WORKBENCH__CONNECT_TIMEOUT"] = "40 s"
@@ -130,7 +130,7 @@ def device(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def failing_worlds() -> Iterator[None]:
-    """Have every world that is started meanwhile end at once, and say so in its log."""
+    """Have every world that is started meanwhile end immediately, with a line in its log."""
     settings = Path(os.environ["DASK_CONFIG"]) / "failing.yaml"
     settings.write_text("workbench: {mpi: {extra-args: [--no-such-option]}}")
     yield
@@ -187,7 +187,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
-    """Hear what one of the processes of `pytest -n` has left behind, and where its records are."""
+    """Receive what one of the processes of `pytest -n` has left behind, and the folder of its records."""
     if told := getattr(node, "workeroutput", None):  # not of one that crashed
         node.config.stash.setdefault(_left_behind, []).extend(told["left behind"])
         node.config.stash.setdefault(_records, []).append(told["records"])

@@ -14,7 +14,7 @@ from browser.viewing import Dashboard, Viewer, start
 
 
 # The scope is the folder, not the session: Playwright's event loop runs on in this thread, and tests of other folders
-# have loops of their own.
+# have separate loops.
 @pytest.fixture(scope="package")
 def chromium() -> Iterator[Any]:
     with running_chromium() as browser:
@@ -46,5 +46,5 @@ def viewer(chromium: Any) -> Iterator[Viewer]:
 
 @pytest.fixture
 def shot() -> Callable[..., None]:
-    """Return what keeps a picture of a page where somebody has asked for pictures."""
+    """Return the function that stores a picture of a page if WORKBENCH_SHOTS is set."""
     return keep

@@ -12,7 +12,7 @@ import pytest
 
 from browser.viewing import Viewer, viewers
 
-# Characters of the text of a page, and complaints, that are shown.
+# Maximum characters of the text of a page, and maximum complaints, in the output.
 _TEXT, _COMPLAINTS = 2000, 20
 # Milliseconds for a picture of a page that may hang: the test has failed whatever comes.
 _PICTURE = 10_000
@@ -73,14 +73,14 @@ def _described(viewer: Viewer, name: str) -> Iterator[str]:
 
 
 def keep(page: Any, name: str, **how: Any) -> None:
-    """Keep a picture of a page where somebody has asked for pictures."""
+    """Store a picture of a page if WORKBENCH_SHOTS is set."""
     if "WORKBENCH_SHOTS" in os.environ:
         page.evaluate(_AT_HOME)
         page.screenshot(path=folder() / f"{name}.png", **how)
 
 
 def folder() -> Path:
-    """Return where pictures go: a folder that somebody has named, or that of the run."""
+    """Return the folder of pictures: that of WORKBENCH_SHOTS, or that of the run."""
     made = Path(os.environ.get("WORKBENCH_SHOTS") or Path(os.environ["JUPYTER_DATA_DIR"]).with_name("screenshots"))
     made.mkdir(parents=True, exist_ok=True)
     return made

@@ -1,4 +1,4 @@
-"""A JupyterLab of its own, and one who works in it."""
+"""A separate JupyterLab, and its user."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from workbench.host.processes import ProcessId
 
 BASE, TOKEN = "/user/somebody/", "the-token-of-jupyter"
 PANEL = "#mpi-workbench-clusters"
-# A test asks the network for nothing: neither for news, nor for another release; and nobody whether it may.
+# Settings without requests to the network (news, releases), and without a question to the user about them.
 _QUIET = [
     "--LabApp.news_url=",
     "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate",
@@ -93,7 +93,7 @@ class Lab:
             if self.process.poll() is not None:
                 pytest.fail(f"JupyterLab has ended at once: {self._log.read_text()[-2000:]}")
             self.address = _url(told)
-            # it tells where before it does
+            # JupyterLab prints its address before it listens
             until("JupyterLab listens", lambda: _listens(self.port))
         except BaseException:
             self.end()
@@ -162,7 +162,7 @@ class Worker(Viewer):
         self.page.wait_for_function(_READY)
 
     def do(self, command: str, **arguments: Any) -> None:
-        """Execute a command of JupyterLab; one that asks something goes on."""
+        """Execute a command of JupyterLab, without a wait for a command that opens a dialog."""
         self.page.evaluate("its => { jupyterapp.commands.execute(its[0], its[1]) }", [command, arguments])
 
     def open_notebook(self, name: str) -> None:

@@ -24,7 +24,7 @@ FIGURES = "[...Bokeh.documents[0]._all_models.values()].filter(its => its.type =
 
 
 def address_tells(viewer, told):
-    """Wait until the address tells this of what is looked at, and nothing else."""
+    """Wait until the address contains this view, and nothing else."""
     viewer.page.wait_for_url(
         lambda url: {name: values[0] for name, values in parse_qs(urlsplit(url).query).items()} == told,
         wait_until="commit",

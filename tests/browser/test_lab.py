@@ -97,7 +97,7 @@ def other(missing, extension):
 
 @pytest.fixture(scope="module")
 def elsewhere(worker, other):
-    """Start a cluster as somebody does in a terminal."""
+    """Start a cluster as a user does in a terminal."""
     workbench("start", "2", "--name", NAME)
     yield NAME
     end_clusters(NAME)

@@ -1,4 +1,4 @@
-"""The dashboard of a real cluster, from Jupyter's own port and in a browser of its own."""
+"""The dashboard of a real cluster, from the port of Jupyter and in a separate browser."""
 
 from __future__ import annotations
 

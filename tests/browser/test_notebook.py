@@ -1,4 +1,4 @@
-"""Clusters in Notebook 7, where each document has a page of its own."""
+"""Clusters in Notebook 7, where each document has a separate page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A report in a browser that reaches nobody."""
+"""A report in a browser without a network."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PAINTED = "() => window.Bokeh?.documents.length === 5 && Bokeh.documents.every(i
 def files(tmp_path_factory):
     """Return a folder of reports, named for their number of ranks."""
     folder = tmp_path_factory.mktemp("reports")
-    # a thread of its own, for Playwright has a loop in this one
+    # a separate thread, because Playwright has a loop in this one
     with ThreadPoolExecutor(1) as pool:
         for ranks, nodes in ((4, 1), (512, 32)):
             drawing = report(Simulated(ranks, nodes, history=120), "simulated")

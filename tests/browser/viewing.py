@@ -15,7 +15,7 @@ import pytest
 from support.patience import DEADLINE
 
 PREFIX = "/user/somebody/workbench/dashboard/simulated"
-# What tells which moment is shown.
+# The text with the time of the data on the page.
 CLOCK = re.compile(r"^\d\d:\d\d:\d\d")
 # Milliseconds.
 PATIENCE = int(DEADLINE * 1000)
@@ -23,7 +23,7 @@ PATIENCE = int(DEADLINE * 1000)
 
 @dataclass
 class Dashboard:
-    """The dashboard of a simulated cluster, in a process of its own."""
+    """The dashboard of a simulated cluster, in a separate process."""
 
     process: subprocess.Popen[str]
     socket: Path
@@ -86,7 +86,7 @@ class Viewer:
 
     @classmethod
     def of(cls, page: Any) -> Self:
-        """Return one who looks at a page of the browser, and who hears what goes wrong in it from now on."""
+        """Return the viewer of a page of the browser, which from now on records the errors of the page."""
         made = cls(page)
         viewers.append(made)
 

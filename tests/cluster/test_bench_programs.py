@@ -1,4 +1,4 @@
-"""Programs of the benches on worlds of their own, at a tiny size."""
+"""Programs of the benches on separate worlds, at a tiny size."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ def values(client, future):
 
 
 def works(client):
-    """Tell whether a broadcast is made, and not refused."""
+    """Return whether a broadcast is made, and not refused."""
     try:
         return broadcast(client, 7, timeout=DEADLINE).result() == 7
     except CollectiveFailed:
@@ -254,7 +254,7 @@ def test_rank_0_dies_before_it_has_the_object():
 
         cluster.restart()
         os.kill(cluster.ranks[0]["pid"], signal.SIGKILL)
-        # the head may have heard of it or not
+        # the head may know of the loss or not
         with pytest.raises(RankLost):
             broadcast(client, LARGE, timeout=DEADLINE)
 

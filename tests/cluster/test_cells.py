@@ -47,7 +47,7 @@ def shown(result):
 
 
 def is_usable(client, size=4):
-    """Tell whether a collective among all ranks works."""
+    """Return whether a collective among all ranks works."""
     return cells_client.evaluate("comm.allreduce(1)", client=client) == [size] * size
 
 
@@ -240,7 +240,7 @@ def test_objects_that_cannot_be_made_on_a_rank_are_told_and_the_ranks_go_on(clie
     words = "cannot unpickle 'thing', which the notebook has sent: UnpicklingError: SystemExit: no license"
     with pytest.raises(CollectiveFailed, match=words):
         cells_client.run("1", {"thing": unpacked.Does(unpacked.leave)}, client=client4)
-    # nobody is left waiting for that cell
+    # no rank still waits for that cell
     until("completion", lambda: cells_client.complete("math.sq", client4) == ["math.sqrt"])
     assert is_usable(client4)
 
@@ -599,7 +599,7 @@ def test_a_cell_may_await_and_run_coroutines_and_ctrl_c_ends_a_wait(client4, tmp
 def test_names_of_rank_0_are_completed_unless_a_cell_runs(client4, tmp_path):
     cells_client.run("import math\nmyvalue = 3; myother = 4", client=client4).check()
 
-    # who cannot tell at once tells nothing
+    # a rank that cannot reply immediately contributes no names
     until("names", lambda: cells_client.complete("my", client4)[-2:] == ["myother", "myvalue"])
     until("names of a module", lambda: "math.sqrt" in cells_client.complete("math.sq", client4))
     with a_cell_that_runs(client4, tmp_path):

@@ -1,4 +1,4 @@
-"""The command ``workbench`` as a user runs it, each subcommand a process of its own."""
+"""The command ``workbench`` as a user runs it, each subcommand in a separate process."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def _own_registry(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def started():
-    """What `start` printed of a cluster that goes on."""
+    """The output of `start` of a cluster that keeps running."""
     return run("start", "2", "--name", "cli")
 
 

@@ -28,7 +28,7 @@ BLOCK = re.compile(
     r"^(?P<fence>`{3,})(?P<language>[^\n]*)\n(?P<code>.*?)^(?P=fence)$(?:\n+```text\n(?P<output>.*?)^```$)?",
     re.DOTALL | re.MULTILINE,
 )
-# A line that tells the reader why the block does not run as printed.
+# A line with the reason why the block does not run as printed.
 FRAGMENT = re.compile(r"^# fragment: \w", re.MULTILINE)
 SESSION = re.compile(r"^>>> ", re.MULTILINE)
 PYTHON = re.compile(r"^(?:>>> |%(?!mpicluster SUBCOMMAND)|import |from \w+ import |def |@\w|\w+ = \w+\()", re.MULTILINE)
@@ -80,7 +80,7 @@ def test_the_blocks_of_a_page_run_in_their_order(shell, cluster4, page, capsys, 
     lines = traceback.format_exception_only
     monkeypatch.setattr(traceback, "format_exception_only", lambda *error: ["".join(lines(*error))])
     for block in BLOCK.finditer(RUNNING[page].read_text(encoding="utf-8")):
-        # The shared cluster has a name of its own.
+        # The shared cluster has another name.
         code = block["code"].replace('attach("mpi")', f'attach("{cluster4.name}")')
         if block["language"] == "pycon":
             run_session(code, page, shell.user_ns)

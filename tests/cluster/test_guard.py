@@ -1,4 +1,4 @@
-"""The ports of a cluster's launcher, which obeys whoever connects, are there for the owner of the cluster alone."""
+"""The ports of a cluster's launcher, which obeys every peer, accept only the owner of the cluster."""
 
 from __future__ import annotations
 

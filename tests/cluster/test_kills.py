@@ -139,7 +139,7 @@ def _fill_memory() -> None:
 
 
 def _end_rank_by_a_task(cluster: MPICluster, client: Client) -> None:
-    """Have a task end its rank; the task does not run on the other rank, which goes on."""
+    """Have a task end its rank; the task does not run on the other rank, which keeps running."""
     lost = client.submit(os._exit, 3, pure=False)
     with pytest.raises(
         RankLost, match=r"rank [01] of world 0 \(pid .*\) was lost.* while the task ran or waited there"

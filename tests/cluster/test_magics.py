@@ -55,7 +55,7 @@ CELLS = {
 
 @pytest.fixture(scope="module")
 def cells(tmp_path_factory):
-    """The outputs of each cell, by its name, in a registry that nobody else uses."""
+    """The outputs of each cell, by its name, in a separate registry."""
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source) for source in CELLS.values()])
     kernel = NotebookClient(
         notebook, timeout=round(2 * DEADLINE), startup_timeout=round(DEADLINE), kernel_name="python3", allow_errors=True
@@ -245,7 +245,7 @@ def test_a_cluster_that_is_ended_elsewhere_says_so_in_one_line_and_takes_its_nam
     assert re.fullmatch(told, kernel.line())
     taken = "import time\nwhile {'cluster', 'client'} & set(globals()):\n    time.sleep(0.01)"
     assert kernel.run(taken) == ""
-    # So that Dask does not go on trying to reach it.
+    # So that Dask does not try further to reach the head.
     assert kernel.run("print(kept[0].status.name, kept[1].status)") == "closed closed\n"
     lost = "try:\n    done.result()\nexcept BaseException as error:\n    print(error)"
     assert re.match(reason, kernel.run(lost))

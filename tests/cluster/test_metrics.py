@@ -36,7 +36,7 @@ def update(cluster) -> Update:
 
 
 def traffic(cluster, client, kind="mpi"):
-    """Return bytes and messages between ranks so far, when the head has heard of all that the ranks have counted."""
+    """Return bytes and messages between ranks so far, when the head has received all counts of the ranks."""
 
     def told():
         table = cluster.metrics("traffic")
@@ -180,7 +180,7 @@ def test_tasks_are_computing_and_told_by_their_names(cluster, client4, tmp_path)
 
 def test_a_rank_that_holds_the_interpreter_is_told_by_its_neighbors(cluster, client4, tmp_path):
     os.mkfifo(tmp_path / "pipe")
-    # rank 0 is the one that tells for its node
+    # rank 0 reports for its node
     future = client4.submit(metered.hold_the_interpreter, tmp_path / "pipe", workers=[0], pure=False)
     try:
         until("its silence", lambda: update(cluster).now[0].silent > 2 * TICK)

@@ -1,4 +1,4 @@
-"""Three notebooks at once on one cluster: each result is right, whatever the others do, and nothing is left."""
+"""Three notebooks simultaneously on one cluster: each result is right, whatever the others do, and nothing is left."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ def as_dask(*arrays):
 
 
 def works(client):
-    """Tell whether the world is as good as new."""
+    """Return whether the world is as good as new."""
     return run_on_ranks(ranks, client=client, timeout=DEADLINE) == [0, 1, 2, 3]
 
 

@@ -45,7 +45,7 @@ def covariance(comm, X, library):
 
 
 def addresses(keys, dask_worker):
-    """Tell where the blocks lie in the memory of a Dask worker."""
+    """Return the addresses of blocks in the memory of a Dask worker."""
     return [dask_worker.data[key].ctypes.data for key in keys if key in dask_worker.data]
 
 

@@ -1,4 +1,4 @@
-"""The notebooks as a user runs them: in a kernel of their own, from the first cell to the last.
+"""The notebooks as a user runs them: each in a separate kernel, from the first cell to the last.
 
 Every day one of them runs so, on few flights; the cells of the first are those of the demo.
 """

@@ -28,7 +28,7 @@ def client(client4):
 
 
 def is_locating(client):
-    """Tell whether ranks look from where MPI is called."""
+    """Return whether ranks look from where MPI is called."""
     [told] = set(client.run(lambda dask_worker: dask_worker.activity.meter.locate is not None).values())
     return told
 
@@ -64,7 +64,7 @@ def test_ranks_wait_for_one_that_comes_late_and_it_waits_for_none(client, times,
         return max(client.run(lambda dask_worker: dask_worker.activity.meter.total.mask).values())
 
     until("no call to be left out for many short ones before it", lambda: coarsest() == 0)
-    run_on_ranks(metered.let_wait, 1, 0.5, client=client)  # before it, and not yet heard of
+    run_on_ranks(metered.let_wait, 1, 0.5, client=client)  # before the profile, and not yet received by the head
     with Profile(client) as its:
         run_on_ranks(metered.let_wait, times, seconds, client=client)
     frame = its.frame

@@ -1,4 +1,4 @@
-"""What the ranks of a cluster speak with each other, seen from the notebook."""
+"""The protocols between the ranks of a cluster, seen from the notebook."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from support.processes import until
 
 from workbench import MPICluster, comm
 
-BLOCK = 1_000_000  # bytes: goes by MPI
+BLOCK = 1_000_000  # bytes: MPI transfers it
 
 
 def _addresses(client: Client) -> set[str]:

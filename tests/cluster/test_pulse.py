@@ -1,4 +1,4 @@
-"""The pulse of a cluster: what its head tells at a glance, and the process that asks all heads."""
+"""The pulse of a cluster: the short status from its head, and the process that requests the status of all heads."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from workbench.lab.observer import HeadPolls
 
 @pytest.fixture(scope="module")
 def unused():
-    """Return a cluster of its own: clients of other tests count."""
+    """Return a separate cluster: clients of other tests count."""
     with MPICluster(2, quiet=True) as cluster:
         yield cluster
 

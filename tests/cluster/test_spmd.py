@@ -1,4 +1,4 @@
-"""Functions that run on all ranks at once: what they get, what becomes of what they return."""
+"""SPMD functions: their arguments, and their results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Calls on all ranks that fail, are interrupted, cancelled or left alone: they end on all, and the next one works."""
+"""SPMD calls that fail, are interrupted, canceled or abandoned: they end on all ranks, and the next call works."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from workbench.launch import mpi_library
 
 # All of it takes minutes: `make test-long`.
 CYCLES = int(os.environ.get("WORKBENCH_CYCLES", "5"))
-# Seconds from a failure on a rank, or Ctrl-C, until the notebook is told: two, where nothing else runs.
+# Seconds from a failure on a rank, or Ctrl-C, to the error in the notebook: two, where nothing else runs.
 TOLD_WITHIN = 20.0
 TABLE = np.arange(40_004.0).reshape(-1, 2)
 
@@ -55,12 +55,12 @@ def client(request):
 
 
 def works(client, **options):
-    """Tell whether a call works, and nothing is left of others."""
+    """Return whether a call works, and nothing is left of others."""
     return run_on_ranks(total, client=client, timeout=DEADLINE, **options) == [6] * 4
 
 
 def back(client):
-    """Tell whether all ranks are back from a call that has ended, so that the next is not refused."""
+    """Return whether all ranks are back from a call that has ended, so that the next is not refused."""
     try:
         return bool(run_on_ranks(total, client=client, timeout=DEADLINE))
     except CollectiveFailed:
@@ -72,7 +72,7 @@ def idle(client):
 
 
 def waiting(client, missing=1):
-    """Tell whether all ranks are in a call, and all but one in MPI."""
+    """Return whether all ranks are in a call, and all but one in MPI."""
     told = dict(client.run(doing).values())
     return told.pop(missing) is None and all(told.values())
 
@@ -384,7 +384,7 @@ def test_what_does_not_fit_together_as_blocks_is_refused_and_not_kept(client4, f
     gc.collect()  # of what earlier tests have kept
     with pytest.raises(PlacementError, match=words) as refused:
         run_on_ranks(function, client=client4, result="blocks")
-    # Also while somebody looks at the error, as a notebook does with its last one.
+    # Also while a notebook keeps its last error.
     until("nothing is kept", lambda: not any(client4.run(lambda dask_worker: len(dask_worker.data)).values()))
     assert refused.value
     assert works(client4)

@@ -1,4 +1,4 @@
-"""What calls on all ranks leave behind: requests, references, orders to end that come too early or too late."""
+"""What SPMD calls leave behind: requests, references, orders to end that come too early or too late."""
 
 from __future__ import annotations
 
@@ -207,7 +207,7 @@ def test_code_that_runs_before_or_after_the_function_is_ended_too(client4, tmp_p
 
 
 def ended_by_its_time(client, begun, function, argument):
-    """Make a call that never ends, with more and more time until its code has begun; return what is told of it."""
+    """Make a call that never ends, with more and more time until its code has begun; return its message."""
     seconds = 0.25
     while seconds < DEADLINE:
         with pytest.raises(CollectiveTimeout) as caught:

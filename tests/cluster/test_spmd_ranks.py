@@ -1,4 +1,4 @@
-"""Calls on some ranks of a world: those that share no rank run at once, and do not disturb each other."""
+"""Calls on some ranks of a world: those that share no rank run in parallel, and do not disturb each other."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_the_end_of_one_leaves_the_other(client4, tmp_path, end, way):
     assert not other.done()
 
     if way == "recv":
-        other.cancel()  # nobody sends it a message
+        other.cancel()  # no rank sends it a message
     else:
         go.touch()
         other.result(DEADLINE)

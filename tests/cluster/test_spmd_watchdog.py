@@ -1,4 +1,4 @@
-"""Who waits for a call that gets nowhere is told where the ranks are."""
+"""The watchdog reports the positions of the ranks of a call without progress."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from workbench.commands.format import where_text
 
 @contextmanager
 def first_words(capsys, go, patience, *call, **options) -> Iterator[str]:
-    """Make a call, and return the first thing that is told of it; then let it end."""
+    """Make a call, and return the first message about it; then let it end."""
     with dask.config.set({"workbench.spmd.watchdog": patience}), ThreadPoolExecutor(1) as thread:
         result = thread.submit(run_on_ranks, *call, **options)
         said = []

@@ -213,7 +213,7 @@ def test_a_message_of_torch_has_a_timeout(client4):
 
 
 def trains(client):
-    """Tell whether the next call trains on all ranks, and with the threads of before."""
+    """Return whether the next call trains on all ranks, with the same threads as before."""
     many, one = run_on_ranks(torched.ddp, "float64", 3, client=client, timeout=2 * DEADLINE)[0]
     np.testing.assert_allclose(many, one, atol=1e-12, rtol=0)
     return True

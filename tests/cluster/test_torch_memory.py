@@ -1,4 +1,4 @@
-"""The memory that ranks with PyTorch take: each test has a cluster of its own."""
+"""The memory of ranks with PyTorch: each test has a separate cluster."""
 
 from __future__ import annotations
 

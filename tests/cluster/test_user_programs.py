@@ -1,4 +1,4 @@
-"""Calls and cells do what programs do elsewhere: they print, fork, use Dask, and send objects of their own classes."""
+"""Calls and cells do what other programs do: they print, fork, use Dask, and send objects of user classes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A cluster that is told that its job ends soon: no more work, what runs may end, and then nothing is left."""
+"""The job of a cluster ends soon: no new work is accepted, running work may end, and then nothing is left."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SIGNALLED = r"accepts no more work: the scheduler has requested the end of the j
 
 
 def _run(started: Path, name: str) -> str:
-    """Say that the task has begun, and go on until the event of this name is set."""
+    """Report that the task has begun, and run until the event of this name is set."""
     (started / name).touch()
     Event(name).wait(DEADLINE)
     return name

@@ -23,7 +23,7 @@ from workbench.host import node_dirs
 
 
 def _look_around(dask_worker: Any) -> dict[str, Any]:
-    """Tell what a rank sees; runs on the rank, beside its Dask tasks."""
+    """Return what a rank sees; runs on the rank, beside its Dask tasks."""
     import os
     import threading
 
@@ -55,7 +55,7 @@ def _look_around(dask_worker: Any) -> dict[str, Any]:
 @pytest.mark.parametrize("ranks", [1, 3])
 def test_rank_i_is_worker_i_of_one_world_with_three_communicators_of_its_own(ranks: int) -> None:
     with MPICluster(ranks, threads=2, memory="200MB", quiet=True) as cluster, Client(cluster) as client:
-        # A collective needs all ranks at once: run() starts it on all of them in parallel.
+        # A collective needs all ranks: run() starts it on all of them in parallel.
         seen = sorted(client.run(_look_around_async).values(), key=lambda told: told["rank"])
         assert [told["name"] for told in seen] == list(range(ranks))
         assert [told["rank"] for told in seen] == list(range(ranks))
@@ -194,7 +194,7 @@ def _ask(ip: str, port: int, greeting: bytes) -> bytes:
 
 
 def _is_served_over_tls(ip: str, port: int, folder: Any) -> bool:
-    """Tell whether a port serves a stranger: with no certificate, or with one of another cluster."""
+    """Return whether a port serves a stranger: with no certificate, or with one of another cluster."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     if folder is not None:
@@ -203,7 +203,7 @@ def _is_served_over_tls(ip: str, port: int, folder: Any) -> bool:
         with socket.create_connection((_reachable(ip), port), timeout=DEADLINE) as plain:
             plain.settimeout(0.5)
             with context.wrap_socket(plain) as connection:
-                # TLS 1.3 tells a refused certificate after the handshake, with the first read.
+                # TLS 1.3 reports a refused certificate after the handshake, with the first read.
                 return connection.recv(1) != b""
     except (ssl.SSLError, TimeoutError, ConnectionError):
         return False

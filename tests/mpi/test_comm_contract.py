@@ -1,4 +1,4 @@
-"""The same contract where frames go by MPI, and where the ends are members of a world but one and the same rank."""
+"""The same contract for frames over MPI, and for two ends that are the same rank of a world."""
 
 from __future__ import annotations
 
@@ -22,5 +22,5 @@ async def test_within_a_rank(end: End):
     before = comm.traffic()
     for check in contract.CHECKS:
         await together(check, end.folder)
-    # a rank does not speak with itself by MPI
+    # a rank sends itself nothing over MPI
     assert [row for row in comm.traffic() if row["way"] == "mpi"] == [row for row in before if row["way"] == "mpi"]

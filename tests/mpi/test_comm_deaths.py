@@ -1,4 +1,4 @@
-"""A rank dies with frames on their way: the others hear of it, and go on."""
+"""A rank dies with frames on their way: the others detect the loss, and continue."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ async def the_receiver_dies_with_frames_on_their_way_to_it(end: End):
     with pytest.raises(CommClosedError):
         await comm.read()
     await comm.close()
-    # Whoever waited for them goes on. Their memory and their tags are MPI's until MPI lets go of them, if ever.
+    # Tasks that waited for the frames continue. Memory and tags of the frames are in use until MPI releases them.
     await until(lambda: not progress_engine.engine().tasks)
     await back_to(before, but=("transfers", "tags in use", "files", "plans to poll"))
 

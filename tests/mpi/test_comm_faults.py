@@ -43,7 +43,7 @@ class ByHand:
         tags = {index: self._link.take_tag() for index in range(len(frames))}
         [self._header] = framing.pack(frames, [len(frame) for frame in frames], tags)
         self._frames = [(ensure_memoryview(frame), tags[index]) for index, frame in enumerate(frames)]
-        # from the header on the connection is kept, as it is when the frames follow at once
+        # from the header on the connection is kept, as it is when the frames follow immediately
         self._link._duplicate_socket()
 
     def announce(self, part: slice = slice(None)) -> None:
@@ -142,7 +142,7 @@ async def test_a_read_is_cancelled_while_it_waits_for_frames(end: End):
         message.announce()
         await end.gather()
         await end.gather()
-        # nobody wants them any more
+        # no task waits for them any more
         message.send()
         await comm.close()
 
@@ -189,7 +189,7 @@ async def test_what_is_on_its_way_arrives_after_close_and_after_abort(end: End):
 @on_ranks
 async def test_nobody_reads_what_was_sent_before_closing(end: End):
     comm = await end.pair()
-    # both ways at once, and neither side reads
+    # in both directions, and neither side reads
     for number in range(5):
         await comm.write([to_serialize(numbered(3 * MIB, number)), 1] + [to_serialize(numbered(50))] * 50)
     await comm.close()
@@ -237,7 +237,7 @@ async def test_a_connection_is_closed_in_the_moment_that_something_comes(end: En
 
             def then_abort(piece, read_into=read_into, comm=comm):
                 reading = read_into(piece)
-                # called before whoever waits for it goes on
+                # called before the waiting task continues
                 reading.add_done_callback(lambda _: comm.abort())
                 return reading
 
@@ -280,7 +280,7 @@ async def test_mpi_refuses_a_send_while_the_peer_lives(end: End):
             await comm.read()
         await end.gather()
     await comm.close()
-    # others go on
+    # other connections continue
     comm = await end.pair()
     await comm.write(to_serialize(numbered(MIB)))
     np.testing.assert_array_equal(await comm.read(), numbered(MIB))
@@ -373,7 +373,7 @@ async def test_there_are_fewer_tags_than_frames(end: End):
             assert len(tags.used) <= 8
             await until(lambda: not tags.used)
         messages, nbytes = np.subtract(sent_by_mpi(end.partner), before)
-        # of each message eight frames went by MPI, the others by the socket
+        # of each message MPI transferred eight frames, the socket the others
         assert messages == 40
         assert 0 < nbytes < 40 * 8 * 1100
         await end.gather()
@@ -425,7 +425,7 @@ async def test_long_frames_come_in_pieces(end: End):
         await comm.write([to_serialize(numbered(size)) for size in sizes])
         for size, array in zip(sizes, await comm.read(), strict=True):
             np.testing.assert_array_equal(array, numbered(size))
-        # and so do those that nobody reads
+        # and so do those that no task reads
         await comm.write([to_serialize(numbered(size)) for size in sizes])
         await end.gather()
         await comm.close()
@@ -469,7 +469,7 @@ async def test_a_stranger_without_certificate_is_refused(end: End):
     async with end.listener() as (listener, comms):
         address = listener.contact_address.removeprefix("mpi://")
         stranger = End(end.rank, end.size, None, end.gather)
-        # refused at once; an attempt that is cut off by its timeout is left open by Tornado
+        # refused immediately; an attempt that is cut off by its timeout is left open by Tornado
         with pytest.raises(OSError):  # noqa: PT011
             await stranger.connect(f"mpi://{address}")
         stranger.connect_args["ssl_context"] = ssl.create_default_context()

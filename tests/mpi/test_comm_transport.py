@@ -153,7 +153,7 @@ async def test_nothing_runs_where_nothing_is_outstanding(end: End):
     if end.left:
         await reading
         reading = asyncio.ensure_future(comm.read())
-    # both wait for a message now, and once it is known that the last one has arrived nobody looks after anything
+    # both wait for a message now, and after the arrival of the last one is known, no task polls
     await until(lambda: not progress_engine.engine().outstanding)
     assert progress_engine.engine().next_poll is None
     await end.gather()

@@ -1,4 +1,4 @@
-"""Operations on buffers give what they give with mpi4py's own communicator, however the buffers are told."""
+"""Operations on buffers give the results of mpi4py's own communicator, however the buffers are specified."""
 
 from __future__ import annotations
 
@@ -290,7 +290,7 @@ def _refused() -> dict[str, Case]:
 async def _same_on_one_node(end: End) -> bool:
     from mpi4py import MPI
 
-    # more than what is reduced at once, and parts that are not equal
+    # more than one reduction takes, and parts that are not equal
     large = {np.dtype(kind): 400_001 // np.dtype(kind).itemsize for kind in ("b", "i4", "u8", "f4", "f8", "c16")}
     cases = {
         f"{op} of {dtype}": _reduced(

@@ -1,4 +1,4 @@
-"""Every operation that waits for a rank that does not come can be ended, and a fresh communicator works at once."""
+"""Every operation that waits for an absent rank can be ended, and a new communicator works immediately."""
 
 from __future__ import annotations
 

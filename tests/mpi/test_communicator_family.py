@@ -128,7 +128,7 @@ async def test_every_operation_that_waits_is_ours(end: End):
 
     from workbench.mpi import communicator
 
-    # they tell, set or cancel something here, or are said in words to be mpi4py's own
+    # they return, set or cancel something on this rank, or are documented as mpi4py's own
     local = {
         "Ack_failed", "Call_errhandler", "Cart_map", "Compare", "Create_errhandler",
         "Create_from_group", "Create_keyval", "Delete_attr", "Detach_buffer", "Flush_buffer", "Free_keyval",

@@ -45,7 +45,7 @@ def run(call: SpmdCall, communicators: Any, rank: int, last: SpmdCall | None = N
 
 
 async def left_behind(end: End, function: Callable[[Any], object]) -> tuple[bool, bool]:
-    """Return of a call on all ranks whether requests may be pending, and whether messages are missing."""
+    """Run an SPMD call; return whether requests may be pending, and whether messages are missing."""
     from mpi4py import MPI
 
     from workbench.collective.rank_call import SpmdCall
@@ -178,7 +178,7 @@ def clean() -> dict[str, Callable[[Any], object]]:  # noqa: C901  (a list of cas
 
 
 def unclean() -> dict[str, Callable[[Any], object]]:
-    """Return functions that send what nobody receives, and do something else that is amiss."""
+    """Return functions that send a message without a receive, and do something else that is amiss."""
     from mpi4py import MPI
 
     def cancel(comm: Any) -> None:

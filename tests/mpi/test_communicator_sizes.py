@@ -1,4 +1,4 @@
-"""The bytes of a message are known as MPI will count them, however it is told."""
+"""The bytes of a message are known as MPI will count them, however the message is specified."""
 
 from __future__ import annotations
 

@@ -183,7 +183,7 @@ async def test_there_is_a_case_for_every_operation(end: End):
     cases |= {*makers(), "Create_group"}
     assert cases == set(OPERATIONS) - {"other"}
     assert len(set(OPERATIONS)) == len(OPERATIONS)
-    # they tell, set or end something, or are made of operations that are counted
+    # they return, set or end something, or are made of operations that are counted
     plain = {
         "Free",
         "Revoke",

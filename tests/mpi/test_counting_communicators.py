@@ -1,4 +1,4 @@
-"""On any communicator what is sent is counted to ranks of the world, and ranks tell when they have met."""
+"""On any communicator messages are counted by ranks of the world, and ranks report when they have met."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ async def test_who_sends_and_who_receives_a_message_meet(end: End):
         assert object_.wait() == "four"
         turned.Sendrecv(z(1), 1, 0, z(1), 1, 5)
         turned.Recv(z(1), nobody)
-        # whose message this one takes cannot be told before, and so not of later ones either
+        # the sender of this message is not known before, and so those of later ones are not known either
         unknown = turned.Irecv(z(1), tag=9)
         assert turned.recv(source=1, tag=0) == "last"
         unknown.Cancel()

@@ -1,4 +1,4 @@
-"""If the user asks for the check, buffers that do not match are an error in words on all ranks, in each operation."""
+"""If the check is on, buffers that do not match raise an error with a message on all ranks, in each operation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Arrays that differ between the ranks are an error in words on all ranks, and the communicator can be used further."""
+"""Arrays that differ between the ranks raise an error on all ranks, and the communicator remains usable."""
 
 from __future__ import annotations
 

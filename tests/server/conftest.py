@@ -41,7 +41,7 @@ def own_registry(monkeypatch, tmp_path):
 
 @pytest.fixture
 def threads():
-    """Return what tells the threads that look at files and were not there before."""
+    """Return a function that lists the new threads that look at files."""
     before = set(threading.enumerate())
     return lambda: [each for each in threading.enumerate() if each.name == "files" and each not in before]
 

@@ -1,4 +1,4 @@
-"""An observer whose dashboards tell what they are asked, and echo: ``python -m server.fake_observer SOCKET IDLE``."""
+"""An observer whose dashboards return their requests, and echo: ``python -m server.fake_observer SOCKET IDLE``."""
 
 from __future__ import annotations
 

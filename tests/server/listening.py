@@ -11,7 +11,7 @@ from support.processes import DEADLINE
 
 
 class Browser:
-    """What a browser knows of the clusters from what it has heard."""
+    """What a browser knows of the clusters from the messages that it has received."""
 
     def __init__(self, socket):
         self._socket = socket
@@ -44,13 +44,13 @@ class Browser:
         return found
 
     def start(self, key):
-        """Return the start of an id, if it is told."""
+        """Return the start of an id, if it is listed."""
         return next((its for its in self.starts if its["id"] == key), None)
 
 
 @asynccontextmanager
 async def browser(server):
-    """Give a browser that has heard how things stand."""
+    """Give a browser that has received the current state."""
     async with server.join(f"{API}events") as socket:
         its = Browser(socket)
         await its.hear()

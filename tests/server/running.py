@@ -1,4 +1,4 @@
-"""A Jupyter server of its own, as a browser sees it, and the observers that processes have started."""
+"""A separate Jupyter server, as a browser sees it, and the observers that processes have started."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ FOLDER = Path(os.environ["JUPYTER_DATA_DIR"]) / "of-server"
 
 def observers_of(process: int) -> list[psutil.Process]:
     """Return the observers that a process has started."""
-    # the server, a child like them, is told its name, too
+    # the server, a child like them, gets its name, too
     children = psutil.Process(process).children()
     return [child for child in children if not gone(child) and f"-m {FAKE}" in " ".join(line_of(child))]
 
@@ -72,7 +72,7 @@ class Server:
 
     @asynccontextmanager
     async def asking(self, path, body):
-        """Give a context in which a request to the API waits for its answer, and at whose end nobody does."""
+        """Give a context in which a request to the API waits for its answer, and after which no client waits."""
         _, writer = await asyncio.open_connection(*self.host.split(":"))
         text = json.dumps(body)
         lines = [f"POST {API}{path} HTTP/1.1", f"Host: {self.host}", f"Authorization: token {TOKEN}"]

@@ -1,6 +1,6 @@
-"""A Jupyter server whose observer is another module; tells its routes of clusters, and what kernels and pages know.
+"""A Jupyter server whose observer is another module; prints its routes, and the data of kernels and pages.
 
-And on ``loaded`` what it has imported.
+The page ``loaded`` lists the modules that the server has imported.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from workbench.lab.server import observer, survey
 
 
 class Forbids(Authorizer):
-    """Lets nobody read pages of clusters named ``no-read-...``, nor execute anything by those of ``no-execute-...``.
+    """Forbids reads of pages of clusters named ``no-read-...``, and executions by those of ``no-execute-...``.
 
-    Nor do what the header ``Forbid`` of a request names.
+    Also forbids the actions that the header ``Forbid`` of a request names.
     """
 
     def is_authorized(self, handler, user, action, resource):
@@ -31,7 +31,7 @@ class Forbids(Authorizer):
 
 
 class Loaded(RequestHandler):
-    """Tells what this process has imported."""
+    """Returns the modules that this process has imported."""
 
     def get(self):
         self.finish({"modules": sorted(sys.modules)})
@@ -53,7 +53,7 @@ def main(base, token, module, folder, given):
     config.ServerApp.terminals_enabled = False
     config.ServerApp.jpserver_extensions = {"workbench.lab": True}
     config.IdentityProvider.token = token
-    config.WorkbenchExtension.look_interval_unseen = 1.0  # what is tested is told to browsers that nobody sees
+    config.WorkbenchExtension.look_interval_unseen = 1.0  # the tests have browsers without a visible page
     config.WorkbenchExtension.update(settings)
     app = ServerApp.instance(config=config)
     app.initialize([], find_extensions=False)

@@ -64,7 +64,7 @@ async def test_the_life_of_a_cluster(server):
         assert await server.ask("clusters/life/restart", "POST") == (202, {})
         await page.until(lambda: page.clusters["life"]["busy"] == "restarting")
         assert (await done(page, "life"))["error"] is None
-        # how it stands may be told after what is done to it
+        # the state may arrive after the result of the action
         await page.until(lambda: page.clusters["life"]["up"] == 2)
         assert registry.read("life").worlds[0].starts == 2
 

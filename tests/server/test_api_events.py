@@ -1,4 +1,4 @@
-"""What browsers hear by the websocket, and what the server's process does for it itself."""
+"""The messages of the websocket to browsers, and what the server's process does for them itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A file server that hangs: the server goes on, says so to everybody in time, and finds back when it answers."""
+"""A file server hangs: the server keeps running, informs all browsers in time, and recovers when the files answer."""
 
 from __future__ import annotations
 

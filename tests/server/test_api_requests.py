@@ -1,4 +1,4 @@
-"""Requests that cannot be: each is answered in words."""
+"""Invalid requests: each is answered with a message."""
 
 from __future__ import annotations
 

@@ -160,7 +160,7 @@ class Seen(Heartbeats):
 
 @pytest.fixture
 async def looks(monkeypatch):
-    """Return a board that looks seldom unless somebody sees it, and a queue of its looks."""
+    """Return a board that scans seldom without a viewer, and a queue of its scans."""
     looks: asyncio.Queue[None] = asyncio.Queue()
     monkeypatch.setattr(state, "Heartbeats", Seen)
     its = StateFeed(Observer(), 0.01, 1000.0)

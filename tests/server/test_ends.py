@@ -1,4 +1,4 @@
-"""What of a server goes on when it is killed, or stopped, and what ends with it."""
+"""What keeps running when a server is killed, or stopped, and what ends with the server."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ PREFIX = "/path-of-pages/workbench/dashboard/a/"
 
 
 async def awaited(what, condition):
-    """Wait for a condition, and let the event loop go on."""
+    """Wait for a condition, and let the event loop run."""
     await asyncio.to_thread(until, what, condition)
 
 
@@ -256,7 +256,7 @@ async def test_a_dashboard_ends_when_its_cluster_has_and_leaves_the_others(dashb
     its, record, other = dashboards(idle=idle), cluster("a"), cluster("b")
     socket, stays = await opened(its, record), await opened(its, other)
 
-    # With the long one nobody looks; with the short one somebody does, to the end.
+    # With the long one there is no viewer; with the short one there is a viewer, to the end.
     async with viewed(stays), viewed(socket) if idle < 1 else nullcontext():
         ClusterFolder.of(record).remove()
         await awaited("it ends", lambda: not socket.exists())

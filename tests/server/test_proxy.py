@@ -30,7 +30,7 @@ def page(kind, rest, name="with-dask"):
 
 
 def passed(told):
-    """Return what an upstream was told, as one text in lower case."""
+    """Return what an upstream has received, as one text in lower case."""
     return json.dumps(told).lower()
 
 

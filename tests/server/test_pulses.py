@@ -19,7 +19,7 @@ from workbench.lab.server.state import Heartbeats
 
 @pytest.fixture
 async def new():
-    """Return what makes the pulses of a server, each with an observer of its own."""
+    """Return a function that makes the pulses of a server, each with a separate observer."""
     made = []
 
     def make():

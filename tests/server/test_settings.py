@@ -16,7 +16,7 @@ from workbench.lab.server.extension import WorkbenchExtension
 
 @pytest.fixture(scope="module")
 def limited():
-    """Return a server that starts no clusters, and soon ends dashboards that nobody sees."""
+    """Return a server that starts no clusters, and soon ends dashboards without viewers."""
     server = start(allow_starts=False, dashboard_idle=1)
     yield server
     end(server.process)

@@ -55,7 +55,7 @@ class Site(Server):
 
 @asynccontextmanager
 async def served(name):
-    """Give the link that was told, and its server for a browser that has not opened it."""
+    """Give the printed link, and its server for a browser that has not opened it."""
     links = asyncio.Queue()
     serving = asyncio.create_task(standalone._serve(name, links.put_nowait))
     try:

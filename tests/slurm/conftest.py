@@ -22,14 +22,14 @@ def _leave_out(why):
 
 @pytest.fixture(scope="session")
 def installed():
-    """What needs a Slurm of its own takes this."""
+    """Required by tests with a separate Slurm."""
     if packages := missing():
         _leave_out(f"there is no live Slurm: apt-get install --no-install-recommends {' '.join(packages)}")
 
 
 @pytest.fixture(scope="session")
 def namespaces(installed):
-    """What needs nodes that are hosts of their own, in a Slurm of its own, takes this."""
+    """Required by tests with a separate Slurm whose nodes are separate hosts."""
     probe = ["unshare", "--net", "--uts", "--ipc", "--mount", "--pid", "--fork", "true"]
     done = subprocess.run(probe, capture_output=True, text=True, check=False, timeout=DEADLINE)
     if done.returncode:
@@ -59,6 +59,6 @@ def slurm(one_host_slurm):
 
 @pytest.fixture(scope="module")
 def slurm_hosts(many_hosts_slurm):
-    """Four nodes that are hosts of their own."""
+    """Four nodes that are separate hosts."""
     with many_hosts_slurm.in_environment():
         yield many_hosts_slurm

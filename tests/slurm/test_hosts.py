@@ -1,4 +1,4 @@
-"""Clusters through a live Slurm, whose four nodes are hosts of their own."""
+"""Clusters through a live Slurm, whose four nodes are separate hosts."""
 
 from __future__ import annotations
 

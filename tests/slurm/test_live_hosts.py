@@ -1,4 +1,4 @@
-"""Nodes that are hosts of their own: what the tests on them may rely on."""
+"""Nodes that are separate hosts: what the tests on them may rely on."""
 
 from __future__ import annotations
 

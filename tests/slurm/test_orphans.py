@@ -40,7 +40,7 @@ def _own_registry(tmp_path, monkeypatch):
 
 
 def starting(name, *options):
-    """Return the process of a start, which has a process group of its own."""
+    """Return the process of a start, which has a separate process group."""
     words = [sys.executable, "-m", "workbench", "start", "2", "--name", name, "--scheduler", "slurm", "--nodes", "1"]
     return subprocess.Popen(
         [*words, *options], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True

@@ -1,4 +1,4 @@
-"""Clusters in jobs of PBS whose nodes are hosts of their own, and have neither ssh nor Slurm to reach each other."""
+"""Clusters in jobs of PBS whose nodes are separate hosts, and have neither ssh nor Slurm to reach each other."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def test_a_head_that_is_killed_takes_the_ranks_of_all_nodes_along(pbs, monkeypat
         head.kill()
         until("its job is over", lambda: pbs.jobs() == [])
         until("its ranks have ended", lambda: running("beheaded") == [])
-    # PBS kills all processes of a job at once, so the next cluster on the node removes their sockets. Without this
+    # PBS kills all processes of a job together, so the next cluster on the node removes their sockets. Without this
     # variable, which jobs of PBS do not have, these are in /tmp.
     monkeypatch.delenv("XDG_RUNTIME_DIR")
     node_dirs.remove(cluster.record.id)

@@ -13,7 +13,7 @@ SEVERAL = " or "
 
 
 def reason(name: str, expected: Mapping[str, str]) -> str:
-    """Return why a test need not come to the same as in the control, by patterns of names; empty: it has to."""
+    """Return why the outcome of a test may differ from the control, by patterns of names; empty: it may not."""
     return next((why for test, why in expected.items() if fnmatch.fnmatch(name, test)), "")
 
 
@@ -34,7 +34,7 @@ def compare(what: str, ours: Mapping[str, str], control: Mapping[str, str], expe
 
     Notes
     -----
-    What is skipped or fails alike in both runs proves nothing of this project: both have a number of their own. Neither
+    What is skipped or fails alike in both runs proves nothing of this project: both have a separate count. Neither
     does a test that both pass only in some of the repeated runs.
     """
     names = sorted({**ours, **control})

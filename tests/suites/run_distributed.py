@@ -1,7 +1,7 @@
 """Run distributed's own tests with connections of mpi://, and with ranks as workers, and compare with tcp.
 
-``python tests/suites/run_distributed.py [--part process,ranks] [--files FILE,FILE] [--only KEYWORDS]``: a test has to
-come to the same with mpi:// as with tcp. What does not is listed below with its reason, or the run fails. Batches of
+``python tests/suites/run_distributed.py [--part process,ranks] [--files FILE,FILE] [--only KEYWORDS]``: the outcome of
+a test must be the same with mpi:// and tcp. Exceptions are listed below with a reason, or the run fails. Batches of
 the tests of a file run in turns with mpi:// and with tcp, so that both meet the same load. A test that then differs is
 run again in turns: the tests of distributed have short deadlines, and some pass on a busy machine only now and then.
 """
@@ -29,7 +29,7 @@ PARTS = {
         *["test_locks", "test_publish", "test_queues", "test_variable", "test_worker", "test_worker_client"],
     ],
 }
-# Tests, as patterns, that need not come to the same, and why.
+# Tests, as patterns, whose outcomes may differ, and why.
 EXPECTED = {
     "test_client.py::test_dump_cluster_state_sync?msgpack*": "distributed reads no dump with a number as a key, "
     "and an earlier test leaves one in the transfers of a worker, by chance",

@@ -1,8 +1,8 @@
-"""Run mpi4py's own tests inside calls on all ranks, and compare with plain communicators on the same ranks.
+"""Run mpi4py's own tests inside SPMD calls, and compare with plain communicators on the same ranks.
 
 ``python tests/suites/run_mpi4py.py [--ranks 2,4] [--only PATTERN,PATTERN] [--repeat N]``: the tests of a class are a
-call, and if that call fails, each of them is a call. A test that is right on plain communicators has to be right in a
-call; what is not is listed below with its reason, or the run fails. A repeated test is right if each of its runs is.
+call, and if that call fails, each of them is a call. A test that is right on plain communicators must be right in a
+call; exceptions are listed below with a reason, or the run fails. A repeated test is right if each of its runs is.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from workbench import MPICluster, run_on_ranks
 from workbench.errors import CollectiveFailed, InvalidRequest
 from workbench.mpi.call_state import CallCancelled
 
-# Tests, as patterns, that need not come to the same, and why.
+# Tests, as patterns, whose outcomes may differ, and why.
 EXPECTED = {
     "test_c*.TestC*.testHandleValue": "mpi4py reads MPICH's number of a communicator that was made with a sign",
     "test_comm.TestComm*.testPickle": "MPI's own communicators are pickled by their names, those of a call have none",
@@ -105,14 +105,14 @@ def run(comm, folder: str, names: list[str], *, plain: bool) -> list[str]:
 
 
 def outcomes(ranks: int, patterns: list[str], repeat: int, *, plain: bool) -> dict[str, str]:
-    """Return what each test of some patterns comes to on a cluster of its own."""
+    """Return the outcome of each test of some patterns on a separate cluster."""
     folder = str(sources.distribution("mpi4py") / "test")
     found: dict[str, str] = {}
     with MPICluster(ranks, quiet=True) as cluster, Client(cluster) as client:
         known = run_on_ranks(names, folder, client=client, result="root")
         wanted = [name for name in known if any(fnmatch.fnmatch(name, pattern) for pattern in patterns)]
 
-        # A call fails with the first test that does, so those that may fail are calls of their own.
+        # A call fails with the first test that does, so those that may fail are separate calls.
         def call(name: str) -> str:
             return name if comparison.reason(name, EXPECTED) else name.rpartition(".")[0]
 

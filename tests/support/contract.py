@@ -194,7 +194,7 @@ async def messages_stay_serialized_where_nobody_wants_their_content(end: End):
             await comm.write(sent)
         received = await comm.read()
         if not end.left:
-            # goes on as it has come
+            # send back what was received
             await comm.write(received)
         assert received["x"] == noise
         for key in ("object", "ready"):

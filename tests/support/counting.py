@@ -41,7 +41,7 @@ def both(one: Messages, other: Messages) -> Messages:
 
 
 def started(case: Callable[[Any], Any], comm: Any, expected: Messages) -> Counters:
-    """Run a case with counters of its own, and compare what all ranks have counted with what is expected."""
+    """Run a case with separate counters, and compare the counts of all ranks with the expected counts."""
     from mpi4py import MPI
 
     counters = comm.watch.counters = Counters()
@@ -69,7 +69,7 @@ def _bytes(counters: Counters) -> float:
 
 
 async def check(end: End, cases: dict[str, Case], prepare: Callable[[Any], Any] = lambda comm: comm) -> None:
-    """Run cases by the operation that they are of, which is to be counted."""
+    """Run cases by their operation, which must be counted."""
     plain, ours = communicators()
     comm = prepare(ours)
     for name, (case, expected) in cases.items():

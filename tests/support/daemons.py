@@ -30,7 +30,7 @@ class Trouble(Exception):
 
 
 class Daemon:
-    """A process in the foreground of nobody; its output goes to a log."""
+    """A process that stays in the foreground, in a separate session; its output goes to a log."""
 
     def __init__(
         self, command: Sequence[str], log: Path, environment: Mapping[str, str], *, talks: bool = False
@@ -70,7 +70,7 @@ class Daemon:
         return line.decode().strip()
 
     def tell(self) -> None:
-        """Let it go on."""
+        """Let the process continue."""
         self._popen.stdin.write(b"\n")
         self._popen.stdin.flush()
 
@@ -83,7 +83,7 @@ class Daemon:
         self.kill()
 
     def kill(self) -> None:
-        """End it, and all that it started, at once."""
+        """Kill the process, and all that it started."""
         if self._popen.poll() is None:
             self.process.suspend()  # it starts no more
             begin = time.monotonic()

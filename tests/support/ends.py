@@ -59,14 +59,14 @@ Check = Callable[[End], Awaitable[None]]
 
 
 async def until(condition: Callable[[], object]) -> None:
-    """Wait for what tells nobody of itself."""
+    """Wait for a condition without a notification."""
     async with asyncio.timeout(DEADLINE / 2):
         while not condition():  # noqa: ASYNC110
             await asyncio.sleep(0)
 
 
 def sent_by_mpi(peer: int) -> tuple[int, int]:
-    """Return number and bytes of the frames that this process has sent to a rank by MPI."""
+    """Return number and bytes of the frames that this process has sent to a rank over MPI."""
     rows = [row for row in traffic() if (row["peer"], row["way"]) == (peer, "mpi")]
     return sum(row["sent_messages"] for row in rows), sum(row["sent_bytes"] for row in rows)
 

@@ -14,7 +14,7 @@ from _pytest.faulthandler import fault_handler_stderr_fd_key
 
 from support.patience import DEADLINE
 
-# Lines of each log, of each kind, that are shown, and clusters.
+# Maximum lines of each log in the output, logs of each kind, and clusters.
 _LINES, _RANKS, _CLUSTERS = 25, 4, 3
 _began = pytest.StashKey[float]()
 

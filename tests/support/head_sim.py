@@ -268,7 +268,7 @@ class Simulation:
             return
         name = (index, rank)
         if any((facts["world"], facts["rank"]) == name for facts in self.facts()):
-            self.counts["ranks refused for their name"] += 1  # as by Dask
+            self.counts["ranks refused for their name"] += 1  # as Dask does
             return
         address = f"mpi:{index}:{start}:{rank}"
         facts = {"world": index, "rank": rank, "threads": "multiple"}
@@ -360,7 +360,7 @@ class Simulation:
         """Wait for all requests, and then for the jobs of worlds that were removed."""
         done, late = await asyncio.wait([task for task, _ in requests], timeout=LONG)
         for task in done:
-            task.result()  # raises what is no error in words
+            task.result()  # raises unexpected errors
         self.faults += [f"{len(late)} requests have no deadline"] if late else []
         await asyncio.sleep(300)
         # Not those of earlier starts that the scheduler has taken after it answered that they do not exist.

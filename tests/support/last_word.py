@@ -7,7 +7,7 @@ from workbench.deploy.record import Record
 
 
 def end_of(record: Record) -> tuple[str, str]:
-    """Return the state and the reason that are kept of the last cluster of a name, which has to be this one."""
+    """Return the stored state and reason of the last cluster of a name, which must be this one."""
     its = ended.last(record.name)
     assert its is not None, f"nothing is kept of the end of {record.name}"
     assert its.id == record.id

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import psutil
 
 _LISTENS = "0A"
-# Prints what the port sends to somebody who waits for the first word.
+# Prints what the port sends to a client that waits for the first message.
 _KNOCK = """
 import os, socket, sys
 os.seteuid(int(sys.argv[4]))

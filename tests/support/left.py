@@ -10,7 +10,7 @@ from workbench import MPICluster
 
 
 def left_in(cluster: MPICluster) -> dict[str, Any]:
-    """Return what should not be in the head of a cluster that nobody uses."""
+    """Return what should not be in the head of an unused cluster."""
     head: Any = cluster.scheduler_comm
     answer = cluster.sync(head.run_function, function=pickle.dumps(_what_is_left))
     return answer["result"] if answer["status"] == "OK" else answer

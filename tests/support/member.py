@@ -1,4 +1,4 @@
-"""A rank of a world that is there for tests: it runs the checks that it is told to, one after the other.
+"""A rank of a world for tests: the rank runs the requested checks, one after the other.
 
 Started by `support.world`, as ``python -m support.member NAME ID SOCKET RANKS FOLDER``.
 """
@@ -77,7 +77,7 @@ def _load(file: str) -> ModuleType:
 
 
 class Member:
-    """This rank, and the connection to the test that tells it what to run."""
+    """This rank, and the connection to the test that requests its checks."""
 
     def __init__(self, context: RankContext, folder: Path | None, connection: Connection) -> None:
         self._connection = connection
@@ -95,7 +95,7 @@ class Member:
         return answer
 
     async def serve(self) -> bool:
-        """Run checks until the last; tell whether MPI is to be finalized."""
+        """Run checks until the last; return whether to finalize MPI."""
         complaints: list[Any] = []
         asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
         await offload(os.getpid)  # distributed's own thread for this stays

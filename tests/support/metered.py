@@ -57,7 +57,7 @@ def spin_until(path):
 
 
 def hold_the_interpreter(pipe):
-    """Wait in C code that does not let go of the interpreter, until somebody writes."""
+    """Wait in C code that does not release the interpreter, until a test writes."""
     libc = ctypes.PyDLL(None)
     file = libc.open(os.fsencode(pipe), os.O_RDONLY)
     libc.read(file, ctypes.create_string_buffer(1), 1)
@@ -65,7 +65,7 @@ def hold_the_interpreter(pipe):
 
 
 def train(comm, steps):
-    """Tell of a training."""
+    """Report the values of a training."""
     import workbench
 
     if comm.rank == 0:

@@ -1,4 +1,4 @@
-"""Nodes that are hosts of their own: address, host name, processes and shared memory are theirs alone; needs root.
+"""Nodes that are separate hosts, each with its address, host name, processes and shared memory; needs root.
 
 Files are shared, also those of /tmp, where the tests have theirs. What is temporary on a node goes to a folder of its
 own: processes of two nodes can have one number, and MPI names its temporary files for it.
@@ -46,7 +46,7 @@ wait $!
 class Network:
     """A switch that this host and its nodes are plugged into.
 
-    It lives in a namespace of its own, and only this host's end of one cable is seen outside: when the process that
+    It lives in a separate namespace, and only this host's end of one cable is seen outside: when the process that
     holds the switch ends, however that comes, nothing is left.
     """
 

@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
 
 def places(cluster: MPICluster, client: Client) -> list[tuple[int, int, int, str]]:
-    """Return what `place` tells on the workers, in their order."""
+    """Return what `place` returns on the workers, in their order."""
     told = client.run(place)
     return [told[rank["address"]] for rank in cluster.ranks]
 
 
 def two_on_each(ranks: int) -> list[tuple[int, int, int, str]]:
-    """Return what `places` has to be where rank i is worker i, and each node has two."""
+    """Return the expected `places` where rank i is worker i, and each node has two."""
     return [(rank, rank, ranks, NAMES[rank // 2]) for rank in range(ranks)]
 
 
@@ -34,7 +34,7 @@ def numbers(record: Record) -> set[str]:
 
 
 def remains(slurm: Slurm, record: Record, jobs: set[str]) -> list[str]:
-    """Return in words what is left of a cluster on this host and in the queue."""
+    """Return texts of what is left of a cluster on this host and in the queue."""
     found = [f"job {job}" for job in jobs & set(slurm.jobs())]
     found += [str(process) for process in running(record.id[:16])]
     found += map(str, folders_of(record))

@@ -12,7 +12,7 @@ _gate = threading.Event()
 
 
 def holds_range(key, length, dask_worker):
-    """Tell whether a rank holds ``numpy.arange(float(length))``."""
+    """Return whether a rank holds ``numpy.arange(float(length))``."""
     return np.array_equal(dask_worker.data[key], np.arange(float(length)))
 
 

@@ -33,7 +33,7 @@ def recordings(prefix: str) -> Iterator[Recording]:
 
 
 class Replay:
-    """A PBS in a folder for PATH whose commands answer what they are told to answer."""
+    """A PBS in a folder for PATH whose commands give stored answers."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

@@ -1,7 +1,7 @@
 """In which order tests run: those that share what is dear to start together, and within a module by chance.
 
-The seed is printed, and ``WORKBENCH_TEST_SEED`` brings an order back. Modules whose tests tell one story, each going on
-where the one before it has ended, are marked ``in_order``.
+The seed is printed, and ``WORKBENCH_TEST_SEED`` brings an order back. Modules whose tests form one sequence, each
+starting where the one before it has ended, are marked ``in_order``.
 """
 
 from __future__ import annotations

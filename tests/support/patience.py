@@ -1,4 +1,4 @@
-"""How long tests wait for what should happen at once: one place, and one variable for slow machines.
+"""How long tests wait for what should happen immediately: one place, and one variable for slow machines.
 
 A test waits for an event. The deadline is not how long the event may take, but when a test gives up on a machine that
 has other work: it is generous, and no test passes or fails by a shorter one.

@@ -30,7 +30,7 @@ _TASK = {"PBS_JOBCOOKIE": "0", "PBS_NODENUM": "0", "PBS_TASKNUM": "1", "PBS_MOMP
 
 
 class Mom:
-    """Runs tasks of jobs on one node, each in a session of its own, by which they are found at the end."""
+    """Runs tasks of jobs on one node, each in a separate session, by which they are found at the end."""
 
     def __init__(self, folder: Path, node: str) -> None:
         self._folder, self._node = folder, node
@@ -60,7 +60,7 @@ class Mom:
                 # Who has passed them may wait for their end.
                 for stream in streams:
                     os.close(stream)
-                # Who has asked may have been killed meanwhile: the task goes on without.
+                # The requesting process may have been killed meanwhile: the task continues.
                 with contextlib.suppress(OSError):
                     connection.sendall(b"%d" % (task.wait() % 256))
 
@@ -150,7 +150,7 @@ def all_jobs(folder: Path) -> list[dict[str, Any]]:
 
 
 def qsub(folder: Path, *arguments: str) -> int:
-    """Start the job at once: each chunk gets a node that no other job has."""
+    """Start the job immediately: each chunk gets a node that no other job has."""
     script = Path(arguments[-1]).absolute()
     text = script.read_text()
     chunks = re.search(r"^#PBS -l select=(\S+)", text, re.MULTILINE)[1].split("+")
@@ -173,7 +173,7 @@ def qsub(folder: Path, *arguments: str) -> int:
 
 
 def qstat(folder: Path, *arguments: str) -> int:
-    """Tell of jobs as ``-x -f -F json`` has it."""
+    """Print jobs as ``-x -f -F json`` does."""
     if arguments[:1] != ("-x",):
         print("pbs_version = 23.06.06")  # noqa: T201
         return 0

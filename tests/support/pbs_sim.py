@@ -1,4 +1,4 @@
-"""A PBS of four nodes that are hosts of their own, whose programs really run jobs; no daemon of a real one takes part.
+"""A PBS of four nodes that are separate hosts, whose programs really run jobs; no daemon of a real one takes part.
 
 What matters to a world is as it is with OpenPBS: a job and each task that ``pbs_tmrsh`` starts on another node begin in
 the home folder with a few variables alone, and the list of nodes is on the first node only.

@@ -14,7 +14,7 @@ from workbench import MPICluster
 
 __all__ = ["DEADLINE", "GONE_WITHIN", "gone", "kill", "launcher_of", "line_of", "processes_of", "until"]
 
-# What a killed or ended cluster has to be gone in: docs/explanation/reliability.md promises 10 s on an idle machine.
+# Time until nothing of a killed or ended cluster is left: docs/explanation/reliability.md promises 10 s when idle.
 GONE_WITHIN = DEADLINE
 
 
@@ -46,7 +46,7 @@ def launcher_of(cluster: MPICluster) -> psutil.Process:
 
 
 def gone(process: psutil.Process) -> bool:
-    """Tell whether a process has ended."""
+    """Return whether a process has ended."""
     try:
         return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:

@@ -1,4 +1,4 @@
-"""Errors compared by their fields: a sentence may change, and has one test of its own."""
+"""Errors compared by their fields: a sentence may change, and has one separate test."""
 
 from __future__ import annotations
 

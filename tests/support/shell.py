@@ -14,7 +14,7 @@ from traitlets.config import Config
 @contextmanager
 def ipython() -> Iterator[InteractiveShell]:
     """Give a shell with the extension loaded."""
-    # Its history is a database that nobody would close.
+    # Its history would be a database that remains open.
     shell = InteractiveShell.instance(config=Config(HistoryManager={"enabled": False}))
     shell.extension_manager.load_extension("workbench")
     try:

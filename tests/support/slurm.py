@@ -1,4 +1,4 @@
-"""A Slurm of its own, as real as it gets on one machine: `python -m support.slurm` in tests/ to play with it."""
+"""A separate Slurm, as real as it gets on one machine: `python -m support.slurm` in tests/ to play with it."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ wait $!
 
 
 def missing() -> list[str]:
-    """Return the Debian packages that have to be installed first."""
+    """Return the Debian packages that must be installed first."""
     return [package for program, package in PACKAGES.items() if shutil.which(program, path=_PATH) is None]
 
 
@@ -51,7 +51,7 @@ class Slurm:
     Parameters
     ----------
     namespaces
-        Nodes are hosts of their own, with addresses and names. Otherwise all are this host under four names.
+        Nodes are separate hosts, with addresses and names. Otherwise all are this host under four names.
     cpus
         CPUs of each node, whatever this host has.
     patience
@@ -167,7 +167,7 @@ class Slurm:
         self.wait_up(name)
 
     def stop_controller(self) -> None:
-        """End the controller: who asks it is refused at once."""
+        """End the controller: its clients are refused immediately."""
         self._daemons.pop("slurmctld").terminate()
 
     def freeze_controller(self) -> None:
@@ -175,7 +175,7 @@ class Slurm:
         self._daemons["slurmctld"].process.suspend()
 
     def start_controller(self) -> None:
-        """Start the controller again, or let it go on, with the jobs that it knew."""
+        """Start the controller again, or let it continue, with the jobs that it knew."""
         if "slurmctld" in self._daemons:
             self._daemons["slurmctld"].process.resume()
             return

@@ -1,4 +1,4 @@
-"""What a Slurm of tests is told about itself."""
+"""The configuration of a Slurm for tests."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def configure(
 
 
 def free_ports(count: int) -> range:
-    """Return ports that nobody uses, below those which the system hands out by itself."""
+    """Return unused ports, below those which the system hands out by itself."""
     while True:
         first = 10_000 + secrets.randbelow(20_000)
         with suppress(OSError):

@@ -1,4 +1,4 @@
-"""Functions that tests run on all ranks at once. Ranks import this file by its name, so it imports little itself."""
+"""SPMD functions of tests. Ranks import this file by its name, so it imports little itself."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def held(_, *blocks):
 
 
 def note(comm, client, number):
-    """Note whose call this is; a sum on the way tells whether calls crossed."""
+    """Note whose call this is; a sum on the way shows whether calls crossed."""
     log.append((client, number))
     return int(comm.allreduce(number))
 
@@ -128,7 +128,7 @@ def _wait(comm, missing):
 
 
 def _part(comm, missing):
-    # All ranks but one have a communicator of their own.
+    # All ranks but one have a separate communicator.
     comm.Split(comm.rank == missing).Barrier()
 
 
@@ -160,7 +160,7 @@ def loop(comm, which):
 
 
 def in_c(comm, which, folder):
-    """Wait in C code on one rank for somebody who writes, where nothing can end it; then the next one fails."""
+    """Wait in C code on one rank until a test writes, where nothing can end it; then the next one fails."""
     begun = folder / "begun"
     if comm.rank == which:
         # One call from before the next rank fails until the end: between two it could be ended.

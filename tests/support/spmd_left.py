@@ -186,7 +186,7 @@ def rows(comm):
 
 
 def held():
-    """Tell whether this rank has the array that it noted last."""
+    """Return whether this rank has the array that it noted last."""
     return noted[-1]() is not None
 
 
@@ -211,7 +211,7 @@ def loop_until_ended(comm):
 
 
 def sleep_in_c(comm, pipe):
-    """Wait for somebody who writes."""
+    """Wait until a test writes."""
     with pipe.open() as file:
         file.read()
 
@@ -227,7 +227,7 @@ def traced():
 
 
 def send_for_nobody(comm):
-    """Send what nobody receives."""
+    """Send a message without a receive."""
     if comm.rank == 0:
         comm.isend("of the call before", 1)
 
@@ -248,7 +248,7 @@ def free_a_copy(comm):
 
 
 def start_for_nobody(comm):
-    """Send what nobody receives, by a persistent request."""
+    """Send a message without a receive, by a persistent request."""
     if comm.rank == 0:
         comm.Send_init(np.full(FEW, 1, dtype="b"), 1).Start()
 
@@ -265,7 +265,7 @@ def cancel_a_receive(comm):
 
 
 def look_for(comm):
-    """Receive by looking for messages; return what tells communicators apart."""
+    """Receive by probes; return what distinguishes communicators."""
     sent = comm.isend(comm.rank, (comm.rank + 1) % comm.size)
     while (message := comm.improbe()) is None:
         pass
@@ -288,7 +288,7 @@ def spoil(comm, way):
 
 
 def survives(comm):
-    """Tell whether an error of MPI is one that can be caught."""
+    """Return whether an error of MPI is one that can be caught."""
     from mpi4py import MPI
 
     comm.allreduce(1)

@@ -302,7 +302,7 @@ def losses(comm, size, steps, *, checkpointed=False, dtype="float64"):
 
 
 def replicas(comm):
-    """Return how far gradients are from those of one process, where two replicas have strips of images of their own."""
+    """Return how far gradients are from those of one process, where each of two replicas has strips of its images."""
     import torch
     from torch.nn.parallel import DistributedDataParallel
 

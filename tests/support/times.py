@@ -1,4 +1,4 @@
-"""What a run of tests came to, for the end of `make test`: outcomes and times. Shows each failure at once."""
+"""Outcomes and times of a run of tests, for the end of `make test`. Shows each failure immediately."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest  # noqa: TC002  (registered by name)
 
 _FILE = "WORKBENCH_TEST_TIMES"
-# Characters of a failure that are shown at once; the end of the run shows all.
+# Characters of a failure that are shown immediately; the end of the run shows all.
 _SHOWN = 4000
 
 

@@ -300,7 +300,7 @@ def ddp(comm, dtype, steps=30):
 
 
 def two_models(comm):
-    """Train two models in each step, each in a group of its own, and return the losses beside those of one process."""
+    """Train two models in each step, each in a separate group, and return the losses beside those of one process."""
     import torch
     import torch.distributed as dist
     from torch.nn.parallel import DistributedDataParallel
@@ -712,7 +712,7 @@ def losses_of_one_process(epochs, size):
 
 
 def resumed(comm, path, epochs):
-    """Go on with a fit of `net` and `blobs` on half of the ranks; return the records of all epochs."""
+    """Continue a fit of `net` and `blobs` on half of the ranks; return the records of all epochs."""
     from workbench.torch.epochs import Plan
     from workbench.torch.epochs import train as train_on_ranks
 

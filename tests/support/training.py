@@ -13,7 +13,7 @@ from workbench import comm
 
 
 def place():
-    """Tell the rank as the workbench and as MPI have it, the size of its world, and the node."""
+    """Return the rank in the workbench and in MPI, the size of its world, and the node."""
     from mpi4py.MPI import COMM_WORLD
 
     import workbench.rank
@@ -28,7 +28,7 @@ def listening():
 
 
 def received_by_mpi(peer):
-    """Return how many bytes have come from a rank by MPI."""
+    """Return how many bytes have come from a rank over MPI."""
     return sum(row["received_bytes"] for row in comm.traffic() if (row["peer"], row["way"]) == (peer, "mpi"))
 
 

@@ -23,7 +23,7 @@ def communicators() -> tuple[Any, Any]:
 
 
 async def same(end: End, cases: Mapping[str, Case]) -> None:
-    """Check that each case comes to the same either way."""
+    """Check that each case has the same result either way."""
     plain, ours = communicators()
     for name, case in cases.items():
         expected, got = outcome(case, plain), outcome(case, ours)
@@ -45,7 +45,7 @@ def outcome(case: Case, comm: Any) -> Any:
 
 
 def equal(one: Any, other: Any) -> bool:
-    """Tell whether results are equal, arrays in them too."""
+    """Return whether results are equal, arrays in them too."""
     try:
         np.testing.assert_equal(one, other)
     except AssertionError:

@@ -25,7 +25,7 @@ def as_nobody() -> Iterator[None]:
 
 
 def connected(address: tuple[str, int], timeout: float, *, nobody: bool = False) -> socket.socket:
-    """Return a connection to an address, of this user or of nobody."""
+    """Return a connection to an address, of this user or of the user ``nobody``."""
     if not nobody:
         return socket.create_connection(address, timeout)
     with as_nobody():

@@ -27,7 +27,7 @@ from workbench.launch import mpi_library
 from workbench.launch.environment import scrub
 from workbench.launch.mpiexec import Geometry, world_command
 
-# A check ends itself before; whoever does not hangs.
+# A check ends itself before; a check that does not hangs.
 HANGS = DEADLINE + 20
 
 
@@ -153,7 +153,7 @@ class World:
         if not ready:
             for rank in self._connections:
                 os.kill(self._pids[rank], signal.SIGUSR2)
-            time.sleep(0.5)  # for the tracebacks, of which nobody hears when they are written
+            time.sleep(0.5)  # for the tracebacks, whose end has no notification
             self.stop(finalize=False)
             pytest.fail(f"ranks {ranks} hang:\n{self._errors()}", pytrace=False)
         return [connections[connection] for connection in ready]

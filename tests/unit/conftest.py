@@ -56,7 +56,7 @@ def client(local_cluster):
 
 @pytest.fixture(scope="module", autouse=True)
 def nobody_polls():
-    """End the polls for jobs of earlier tests, which go on for a minute, also by the fake commands of later tests."""
+    """End the polls for jobs of earlier tests, which last for a minute, also by the fake commands of later tests."""
     if (module := sys.modules.get("workbench.launch.launchers")) is not None:
         with module.poller._changed:
             module.poller._jobs.clear()

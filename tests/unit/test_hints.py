@@ -1,4 +1,4 @@
-"""A hint names the command, the button or the field of the place where somebody reads it."""
+"""A hint names the command, the button or the field of the place where the user reads it."""
 
 from __future__ import annotations
 

@@ -105,7 +105,7 @@ def test_the_memory_of_a_process_is_counted_with_that_of_its_children():
     with subprocess.Popen([sys.executable, "-c", waits], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
         child.stdout.readline()
         assert startup.memory_mib(child.pid) > 32
-        assert startup.memory_mib(os.getpid()) > alone + 16  # this process shares some of its own with the child
+        assert startup.memory_mib(os.getpid()) > alone + 16  # this process shares some of its memory with the child
         child.stdin.close()
 
 

@@ -12,7 +12,7 @@ from workbench.collective.operation import DisjointLock
 
 
 class Holder:
-    """A task that takes a lock, and holds it until it is told to end."""
+    """A task that takes a lock, and holds the lock until `end`."""
 
     def __init__(self, lock, members=None):
         self.members, self.holds, self._end = members, False, asyncio.Event()

@@ -1,4 +1,4 @@
-"""The queue of calls on all ranks of a world."""
+"""The queue of SPMD calls of a world."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ async def run(queue, world, client, call, deadline, ranks=None):  # noqa: PLR091
 
 
 class Call:
-    """A call that begins, and ends when it is told to."""
+    """A call that begins, and ends on request."""
 
     def __init__(self) -> None:
         self.begun, self.end = asyncio.Event(), asyncio.Event()

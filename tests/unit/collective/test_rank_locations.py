@@ -1,4 +1,4 @@
-"""Where ranks are, in words."""
+"""Texts of the positions of ranks."""
 
 from __future__ import annotations
 

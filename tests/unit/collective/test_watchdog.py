@@ -1,4 +1,4 @@
-"""Who gets nowhere is told so, and nobody else."""
+"""Ranks without progress are reported, and no other ranks."""
 
 from __future__ import annotations
 

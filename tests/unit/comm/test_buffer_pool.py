@@ -109,7 +109,7 @@ BUILT = {
     "DataFrame": lambda memory: pd.DataFrame(matrix(np.frombuffer(memory, np.uint8)), copy=False),
     "columns of a DataFrame": lambda memory: pd.DataFrame(matrix(np.frombuffer(memory, np.uint8)), copy=False)[[1, 3]],
 }
-# From an array to what is sent; views of one array are frames of their own.
+# From an array to what is sent; views of one array are separate frames.
 PICKLED = {
     "array": np.copy,
     "tuple": views,

@@ -1,4 +1,4 @@
-"""Who holds a cluster's key gets in, nobody else does, in either direction."""
+"""Only the owner of a cluster's key can connect, in either direction."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ def client(folder, role="client"):
 
 
 def anonymous(folder):
-    """Return the side of somebody who knows the certificate, which is public, and has no key."""
+    """Return the side of a user who knows the certificate, which is public, and has no key."""
     context = ssl.create_default_context(cafile=folder / certificates.CERTIFICATE)
     context.check_hostname = False
     return context
 
 
 def greeted(server_context, client_context):
-    """Connect two sides, and return what the client heard of the server: nothing, if one refused the other."""
+    """Connect two sides, and return what the client received from the server: nothing, if one refused the other."""
     here, there = socket.socketpair()
 
     def serve():

@@ -1,4 +1,4 @@
-"""Outside of any world ``mpi://`` is TCP or TLS, and speaks with these."""
+"""Outside of any world ``mpi://`` is TCP or TLS, and connects to these."""
 
 from __future__ import annotations
 

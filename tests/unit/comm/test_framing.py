@@ -91,7 +91,7 @@ def test_nonsense_is_refused_or_its_numbers_fit_into_its_body(first, second):
     else:
         assert 0 <= head.numbers <= head.size
         assert head.by_mpi <= head.frames
-        # nobody asks for gigabytes of memory to read numbers into
+        # no reader allocates gigabytes of memory for numbers
         assert head.numbers <= (1 << 27) + (1 << 18)
 
 
@@ -133,7 +133,7 @@ def numbered(size: int) -> np.ndarray:
 
 @pytest.mark.parametrize(("scheme", "left"), [("mpi", "tcp"), ("tcp", "mpi"), ("mpi", "mpi")])
 async def test_tcp_and_mpi_speak_with_each_other(scheme, left, monkeypatch):
-    # distributed cuts frames into shards, and whoever reads puts them together again
+    # distributed cuts frames into shards, and the reader joins them again
     monkeypatch.setattr(TCP, "max_shard_size", 100_000)
     cases = [[], [0], [1], [0] * 50, [5] * 3000, [MIB - 1, 0, 1, MIB], [99_999, 100_000, 100_001], [8 * MIB]]
 

@@ -20,7 +20,7 @@ from workbench.comm.reader import MessageReader
 
 
 class Request:
-    """A send that nobody receives."""
+    """A send without a receive."""
 
     def Test(self, _: None) -> bool:  # noqa: N802  (MPI's name)
         return False

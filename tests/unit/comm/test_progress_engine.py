@@ -1,4 +1,4 @@
-"""What a transfer tells of its end; MPI itself is in tests/mpi."""
+"""What a transfer reports at its end; MPI itself is in tests/mpi."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Request:
-    """A piece on its way: MPI has done with it once it is cancelled, or as the test has it."""
+    """A piece on its way: MPI has completed it once it is canceled, or when the test sets that."""
 
     def __init__(self) -> None:
         self.cancelled, self.error = False, ""

@@ -45,7 +45,7 @@ async def test_one_who_reads_slowly_gets_everything_and_it_is_not_kept_on_the_wa
         arrived = 0
         while piece := await reader.read(PIECE):
             arrived += len(piece)
-            for _ in range(10):  # the others go on ten times as fast
+            for _ in range(10):  # the others run ten times as fast
                 await asyncio.sleep(0)
         writer.close()
 

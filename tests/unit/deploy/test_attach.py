@@ -16,7 +16,7 @@ from workbench.host.processes import ProcessId
 
 
 class Labeled(MPICluster):
-    """A cluster with a size and a label of its own."""
+    """A cluster with another size and another label."""
 
     def __init__(self, ranks: int = 2, *, label: str = "none", **options: Any) -> None:
         super().__init__(ranks, **options)

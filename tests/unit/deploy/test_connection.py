@@ -1,4 +1,4 @@
-"""How long somebody who starts a cluster waits for its head to answer."""
+"""How long a start waits for the answer of the head."""
 
 from __future__ import annotations
 

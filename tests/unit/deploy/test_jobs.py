@@ -1,4 +1,4 @@
-"""Jobs of a home that several systems share: what is another scheduler's is neither believed nor cancelled."""
+"""Jobs of a home that several systems share: jobs of another scheduler are neither used nor canceled."""
 
 from __future__ import annotations
 
@@ -310,7 +310,7 @@ def no_answer(*_, **__):
 
 
 def test_half_an_answer_about_the_scheduler_is_no_answer(system):
-    """Slurm ends all processes of a job that is cancelled, also the commands of its head."""
+    """Slurm ends all processes of a job that is canceled, also the commands of its head."""
     system.answer("scontrol", "echo 'ClusterName             = beta'; kill -TERM $$")
     assert slurm.system() is None
     system.be(B)

@@ -73,7 +73,7 @@ def node(tmp_path, monkeypatch):
 
 
 def plain(node, *deed, **options):
-    """Return what the program prints that nobody forks."""
+    """Return the output of the program without a fork."""
     words = [sys.executable, "-P", "-m", *node.words(*deed)[6:]]
     done = subprocess.run(words, capture_output=True, text=True, timeout=DEADLINE, check=True, **options)
     return json.loads(done.stdout)

@@ -1,4 +1,4 @@
-"""The GPUs of a world in words."""
+"""The GPUs of a world as text."""
 
 from __future__ import annotations
 

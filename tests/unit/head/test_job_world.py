@@ -1,4 +1,4 @@
-"""A world in a job of its own leaves no job behind, at whichever moment it is stopped."""
+"""A world in a separate job leaves no job behind, at whichever moment it is stopped."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from workbench.launch.mpi_library import MPI
 
 
 class Scheduler:
-    """Takes a job when `gate` opens, and ends it when it is cancelled."""
+    """Takes a job when `gate` opens, and ends it when it is canceled."""
 
     batch = True
 

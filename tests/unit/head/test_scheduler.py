@@ -45,7 +45,7 @@ class Connection:
 
 
 async def test_pages_are_there_although_the_folder_of_the_sockets_is_gone(tmp_path):
-    """The system removes XDG_RUNTIME_DIR when its user logs out, and the cluster goes on."""
+    """The system removes XDG_RUNTIME_DIR when its user logs out, and the cluster keeps running."""
     scheduler = object.__new__(HeadScheduler)
     scheduler._loading_pages, scheduler._has_pages = asyncio.Lock(), True
     scheduler.http_socket = tmp_path / "removed" / "head.sock"

@@ -1,4 +1,4 @@
-"""Whatever a scheduler answers and a user requests: no job is lost, cancelled although it is wanted, or left behind."""
+"""Whatever a scheduler answers and a user requests: no job is lost, canceled although it is wanted, or left behind."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ OPENMPI = MPI("openmpi", (5, 0), "", "mpiexec")
 
 
 class World(MPIWorld):
-    """A world without processes, whose ranks register at once in its first `complete_starts` starts, then never."""
+    """A world without processes, whose ranks register immediately in its first `complete_starts` starts, then never."""
 
     complete_starts = 1
     error = None

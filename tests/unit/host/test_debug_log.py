@@ -43,7 +43,7 @@ QSTAT_JSON = json.dumps(
 
 @pytest.fixture
 def lines(caplog):
-    """Return what tells the lines of the log, which is on, and forgets them."""
+    """Return a function that returns the lines of the log, which is on, and forgets them."""
     caplog.set_level(logging.DEBUG, logger="workbench")
 
     def told():

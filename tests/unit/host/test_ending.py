@@ -26,7 +26,7 @@ async def test_a_process_ends_though_another_one_keeps_its_pipes():
         await end(process, 0.1, "a process")
 
         assert process.returncode == -signal.SIGTERM
-        assert await process.stdout.read() == b""  # nobody else ends the output
+        assert await process.stdout.read() == b""  # no other process ends the output
         assert process.stdin.is_closing()
     finally:
         os.kill(keeper, signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""A launcher that is guarded accepts connections of its own user, and of nobody else."""
+"""A guarded launcher accepts connections only of its user."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ INTERRUPTED = (
     "import signal; signal.signal(signal.SIGALRM, lambda *_: None); "
     "signal.setitimer(signal.ITIMER_REAL, 0.0003, 0.0003)\n" + LISTENS
 )
-# A launcher as Hydra is: it waits for all that it serves at once, and accepts when there is a connection.
+# A launcher like Hydra: it polls all its sockets together, and accepts when there is a connection.
 POLLS = """
 import select, socket, sys
 listening = socket.create_server(("127.0.0.1", 0))
@@ -130,7 +130,7 @@ def test_the_user_s_own_connection_is_accepted_with_its_address_and_another_user
         process.terminate()
         output, errors = process.communicate(timeout=DEADLINE)
     assert set(output.split("\n")) == {"" if mode == "blocking" else "no peer", ""}
-    # One line a minute.
+    # One line per minute.
     (line,) = errors.splitlines()
     assert f"refused a connection from 127.0.0.1 to port {address[1]} of the MPI launcher" in line
     assert "workbench.mpi.guard" in line

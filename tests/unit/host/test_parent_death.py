@@ -49,7 +49,7 @@ def start(*command):
 
 
 def await_end(pid):
-    """Return when a process that is nobody's child any more has ended."""
+    """Return when an orphaned process has ended."""
     until(f"the end of process {pid}", lambda: processes.start_time(pid) is None)
 
 

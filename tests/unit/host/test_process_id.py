@@ -1,4 +1,4 @@
-"""A process is told from every other one that had, has or will have its number, on any host."""
+"""A process is distinguished from every other one that had, has or will have its number, on any host."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Numbers in words of few letters, where they are just short of a larger unit."""
+"""Numbers as short texts, where they are just below a larger unit."""
 
 from __future__ import annotations
 

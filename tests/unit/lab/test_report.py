@@ -15,7 +15,7 @@ from workbench.lab.dashboard.report import report
 
 
 class Told(Simulated):
-    """A simulated cluster for which time stands still, and which tells some things otherwise."""
+    """A simulated cluster for which time stands still, with some other values."""
 
     def __init__(self, ranks, nodes, *, history=30, **fields):
         super().__init__(ranks, nodes, history=history, clock=lambda: 1.8e9)
@@ -31,7 +31,7 @@ def html(source):
 
 @pytest.fixture(scope="module")
 def told():
-    """Return the report of many ranks and a long time; one rank has told nothing, and a node is named like a script."""
+    """Return the report of many ranks and a long time; one rank has sent nothing, and a node is named like a script."""
     many = Told(512, 32, history=600)
     layout = many.layout
     rank = asyncio.run(many.ask(0)).rank.copy()

@@ -1,4 +1,4 @@
-"""The dashboard as it is served: on a socket of its own, a page for each browser that comes."""
+"""The dashboard as it is served: on a separate socket, a page for each browser."""
 
 from __future__ import annotations
 

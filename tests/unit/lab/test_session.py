@@ -31,7 +31,7 @@ def later():
 
 @pytest.fixture
 async def store(later):
-    """Give the data of a cluster that has told something."""
+    """Give the data of a cluster that has reported something."""
     store = DataStore(Simulated(4, 1, history=20, clock=lambda: time.time() + later[0]))
     await store.refresh()
     return store
@@ -53,7 +53,7 @@ async def session(store, view_state, document):
 
 
 def arrive(session):
-    """Tell, as the browser does, that it has all that it was sent, and what was sent thereupon."""
+    """Confirm all sent messages, as the browser does, and the messages that are sent thereupon."""
     sent, has = session.backpressure.view
     while not session.backpressure.is_ready:
         has.value = sent.value

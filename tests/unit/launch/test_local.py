@@ -1,4 +1,4 @@
-"""Jobs on this host: real ones, that outlive who started them and end when they are told."""
+"""Jobs on this host: real ones that outlive the process that started them, and end on request."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def jobs():
 
 
 def runs(jobs, job):
-    """Tell whether a job runs, and not that nothing is known of it."""
+    """Return whether a job runs, and not that nothing is known of it."""
     status = jobs.statuses([job])[job]
     assert status.finished or status.state is JobState.RUNNING
     return not status.finished

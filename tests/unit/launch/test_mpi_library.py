@@ -85,7 +85,7 @@ def installed(tmp_path, monkeypatch):
     return install
 
 
-# what an mpiexec tells
+# output of mpiexec
 
 
 @pytest.mark.parametrize(("output", "expected"), RECORDED)

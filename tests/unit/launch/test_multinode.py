@@ -42,7 +42,7 @@ def changed(**fields):
 
 @pytest.fixture
 def slurm(monkeypatch):
-    """Slurm is here as far as command lines go: srun is /bin/srun and speaks what is told, outside of any job."""
+    """Slurm is here as far as command lines go: srun is /bin/srun and has the given interfaces, outside of any job."""
     monkeypatch.delenv("I_MPI_PMI_LIBRARY", raising=False)
     monkeypatch.setattr(shutil, "which", lambda name: f"/bin/{name}")
     monkeypatch.setattr(process_manager, "srun_mpi_types", lambda: SPOKEN)

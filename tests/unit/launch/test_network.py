@@ -1,4 +1,4 @@
-"""Head and ranks bind loopback where nobody else has to reach them, and never where others have to."""
+"""Head and ranks bind loopback where no other host must reach them, and never where other hosts must."""
 
 from __future__ import annotations
 

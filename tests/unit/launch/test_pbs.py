@@ -34,7 +34,7 @@ JSON = "qstat -x -f -F json"
 # Without a host PBS would copy the empty output to the host of qsub.
 QSUB = "qsub -j oe -o localhost:/dev/null -r n"
 QSUB_EMULATED = "qsub -j oe -o /dev/null -r n"
-# What each refusal is told as; of PBS's own words only those that are not its usage.
+# The message for each refusal; of PBS's own text only the lines outside of its usage.
 REFUSED = {
     "badserver-qsub": (SchedulerTimeout, "the PBS server does not answer"),
     "down-qsub": (SchedulerTimeout, "the PBS server does not answer"),
@@ -396,7 +396,7 @@ def test_a_job_is_cancelled_by_the_name_that_this_version_or_an_earlier_one_gave
     assert ("qdel 7.one" in pbs.calls) is cancelled
 
 
-# Cancelling
+# Cancellation
 
 
 @pytest.mark.parametrize(

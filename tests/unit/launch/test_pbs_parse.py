@@ -196,7 +196,7 @@ def test_a_job_that_ended_without_an_exit_code_was_no_success():
 def test_states_of_the_emulation_are_understood(letter, state, reason):
     status = pbs_parse.statuses(EMULATED.format(state=letter))["14"]
     assert (status.state, status.reason) == (state, reason)
-    # What is over is over, though nobody knows how it ended.
+    # A job that is over stays over, though its outcome is unknown.
     assert status.finished is (letter == "C")
 
 

@@ -14,7 +14,7 @@ QUEUED, RUNNING, DONE = (JobStatus(state) for state in (JobState.QUEUED, JobStat
 
 
 class Scheduler:
-    """Answers what it is told to, and keeps what it was asked."""
+    """Gives stored answers, and keeps the requests."""
 
     def __init__(self):
         self.answers, self.asked, self.threads = {}, [], set()

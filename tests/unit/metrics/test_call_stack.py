@@ -33,7 +33,7 @@ def test_of_several_tasks_the_oldest_is_shown_with_its_line_and_the_number_of_al
 
 
 def test_a_task_without_code_of_the_user_has_no_line(worker):
-    """A coroutine is on no thread of its own."""
+    """A coroutine has no separate thread."""
     position = of_tasks(worker, {"load-1234abcd": 1.0})
     assert position is not None
     assert (position["task"], position["place"]) == ("load", "?")

@@ -1,4 +1,4 @@
-"""What was measured as frames and as OpenMetrics, and what fits tell."""
+"""Measurements as frames and as OpenMetrics, and the reports of fits."""
 
 from __future__ import annotations
 

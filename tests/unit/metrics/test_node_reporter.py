@@ -1,4 +1,4 @@
-"""Who speaks for a node, and what is said."""
+"""Which rank reports for a node, and what it reports."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Node:
             report.tick()
 
     def begin(self):
-        """Have rank 2 speak for the node."""
+        """Have rank 2 report for the node."""
         self.tell(2)
         self.tell(3)
         self.tick()
@@ -132,7 +132,7 @@ def test_what_is_over_is_said_once_by_whoever_speaks(node):
         node.reports[3].tick()
     assert [said["ended"] for said in node.said[3]] == [[]]
     assert [said["who"] for said in node.said[3]] == [b""]
-    # and rank 2 comes back, not knowing that somebody else has spoken
+    # and rank 2 comes back, and does not know that another rank has reported
     node.reports[2]._last_tick -= 10.0
     for _ in range(3):
         node.tell(2, ended=[over], synchronizations=[met])
@@ -188,7 +188,7 @@ async def test_only_a_rank_that_speaks_for_its_node_asks_the_head_for_the_time(m
     for _ in range(20):
         await asyncio.sleep(0)
     assert not asked.is_set()
-    clock.ahead()  # what who speaks does twice a second
+    clock.ahead()  # as the reporting rank does twice per second
     await asyncio.wait_for(asked.wait(), DEADLINE)
     watching.cancel()
 

@@ -1,4 +1,4 @@
-"""What profiles make of what ranks tell, and what a rank tells."""
+"""What profiles make of the reports of ranks, and what a rank reports."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_what_is_made_of_it_is_a_plain_frame_and_it_can_be_pickled():
     frame = ProfileFrame([told(0), told(1)])
 
     assert type(frame.sort_values("mpi")) is pd.DataFrame
-    assert repr(pickle.loads(pickle.dumps(frame))) == repr(frame)  # noqa: S301  (of its own)
+    assert repr(pickle.loads(pickle.dumps(frame))) == repr(frame)  # noqa: S301  (made here)
 
 
 def send(watch, counters, nbytes):
@@ -153,7 +153,7 @@ def test_what_a_library_calls_belongs_to_the_place_there():
 
 
 class Loop:
-    """An event loop whose time is up when it is told so."""
+    """An event loop whose time is up when the test sets that."""
 
     def __init__(self):
         self.later = []

@@ -1,4 +1,4 @@
-"""What the head keeps of what ranks tell."""
+"""What the head keeps of the reports of ranks."""
 
 from __future__ import annotations
 

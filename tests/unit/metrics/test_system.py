@@ -1,4 +1,4 @@
-"""What the operating system tells."""
+"""Counters of the operating system."""
 
 from __future__ import annotations
 

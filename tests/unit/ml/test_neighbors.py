@@ -42,7 +42,7 @@ def nearest(queries, number, metric="euclidean", keywords=None, step=0):
 
 
 def exactly(queries, X, number):
-    """Return what has to be found, with the differences of all pairs at once."""
+    """Return the expected result, from the differences of all pairs in one array."""
     distances = np.sqrt(np.square(queries[:, None].astype(float) - X[None].astype(float)).sum(axis=2))
     order = np.argsort(distances, axis=1, kind="stable")[:, :number]
     return np.take_along_axis(distances, order, axis=1), order

@@ -1,4 +1,4 @@
-"""What estimators without iterations tell of a fit while it runs."""
+"""What estimators without iterations report of a running fit."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_each_pass_is_a_line(model, names, capsys):
 
 
 def test_a_bar_counts_the_passes_and_is_full_at_the_end(capsys, monkeypatch):
-    # An earlier test of this process may have imported the bar of notebooks, in an IPython of its own.
+    # An earlier test of this process may have imported the bar of notebooks, in another IPython.
     monkeypatch.setattr(progress, "tqdm", tqdm)
     LinearRegression(verbose=1).fit(X, y)
 

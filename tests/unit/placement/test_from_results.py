@@ -26,7 +26,7 @@ def blocks(value, number=0, per="rank", collection=7):
 
 
 def told(*values):
-    """Return what is told of what each rank made."""
+    """Return the descriptions of what each rank made."""
     return [[its for its, _ in blocks(value, number)] for number, value in enumerate(values)]
 
 

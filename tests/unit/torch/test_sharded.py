@@ -125,7 +125,7 @@ def flip(file):
 
 def edit(file, **changes):
     entries = json.loads(file.read_text()) | changes
-    # As whoever changes the file on purpose, with its checksum.
+    # As a user who changes the file on purpose, with its checksum.
     del entries["sha256"]
     entries["sha256"] = hashlib.sha256(json.dumps(entries).encode()).hexdigest()
     file.write_text(json.dumps(entries))
