@@ -62,7 +62,7 @@ export function formatState(cluster: ICluster, trans: TranslationBundle): string
     closing: trans.__('closing'),
     completing: trans.__('ending'),
     failed: trans.__('failed'),
-    cancelled: trans.__('cancelled'),
+    cancelled: trans.__('canceled'),
     timeout: trans.__('out of time'),
     done: trans.__('ended'),
     gone: trans.__('gone')

@@ -25,7 +25,7 @@ from workbench import place
 from workbench.ml import KMeans
 X = place(da.random.default_rng(0).random((2_000, 8), chunks=(1_000, 8)), world=0, client=client)
 with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # it does not converge, for it is to go on
+    warnings.simplefilter("ignore")  # the fit does not converge, because it must last
     while not Path("enough").exists():
         trained = KMeans(8, engine="mpi", random_state=0, max_iter=5, tol=0).fit(X)
         time.sleep(0.5)

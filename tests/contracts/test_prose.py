@@ -1,4 +1,4 @@
-"""Pages and notebooks are in plain technical English, as far as a regular expression can find that."""
+"""Pages, notebooks and comments are in plain technical English, as far as a regular expression can find that."""
 
 from __future__ import annotations
 
@@ -20,6 +20,20 @@ from workbench.metrics import schema
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("**/*.md"))]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+SOURCES = [
+    *(path for name in ("benchmarks", "docs", "tests", "workbench") for path in (ROOT / name).rglob("*.py")),
+    *(ROOT / "packaging").rglob("*.py"),
+    *(ROOT / "extension").glob("*.py"),
+    *filter(Path.is_file, (ROOT / ".ci").glob("*")),
+    *ROOT.glob("environment*.yml"),
+    ROOT / "Makefile",
+    ROOT / "pyproject.toml",
+]
+# Other changes reword the comments and the spelling of these modules.
+UNFINISHED = tuple(
+    f"{ROOT}/workbench/{name}"
+    for name in ("cells/", "cluster.py", "collective/", "deploy/", "lab/observer.py", "mpi/", "placement/")
+)
 TRANSLATED = re.compile(r"trans\.(?:__|_n)\(\s*(['\"`])(.*?)(?<!\\)\1", re.DOTALL)
 # Mean words of a sentence, at most.
 MEAN = 16
@@ -27,6 +41,9 @@ MEAN = 16
 FENCE = re.compile(r"^```.*?^```[^\n]*$", re.DOTALL | re.MULTILINE)
 INLINE = re.compile(r"`[^`]+`")
 TARGET = re.compile(r"\]\([^)]*\)")
+COMMENT = re.compile(r"(?:^|\s)# ?(.+)$", re.MULTILINE)
+DOCSTRING = re.compile(r'"""(.*?)"""', re.DOTALL)
+DOCTEST = re.compile(r"^ *(?:>>>|\.\.\.) .*$", re.MULTILINE)
 
 # What is found, and what to write in its place. Inline code is `x` here, and blocks of code are left out.
 BANNED = {
@@ -55,8 +72,11 @@ BANNED = {
     r"\bwhat for what\b": "equivalents",
     r"\b(?:colour|centre|behaviour|neighbour|honour|flavour|favour|licence)\w*": "American spelling",
     r"\b(?:serial|initial|final|normal|optim|standard|recogn|summar|author)is(?:e|es|ed|ing|ation)\b": "-ize",
+    r"(?-i:\b[Cc]ancell(?:ed|ing|able)\b)": "canceled, canceling, cancelable",
     r"^#.*\?$": "a heading is a noun phrase or a task",
 }
+# In comments a clause as this one is right: "a file with permissions, as `chmod` sets them".
+OF_COMMENTS = {pattern: better for pattern, better in BANNED.items() if better != "for example"}
 # A table without a header row is found in the page as it is.
 HEADLESS = re.compile(r"^\|(?: *\|)+$", re.MULTILINE)
 
@@ -100,9 +120,34 @@ def hits(text: str) -> list[str]:
     return [better for pattern, better in BANNED.items() if re.search(pattern, plain, re.IGNORECASE)]
 
 
+def comments(path: Path) -> Iterator[str]:
+    """Yield the comments of a file, and its docstrings without their code."""
+    source = path.read_text(encoding="utf-8")
+    yield from COMMENT.findall(source)
+    # A program in quotes begins with an empty line.
+    docstrings = [text for text in DOCSTRING.findall(source) if not text.startswith(("\n", "\\\n"))]
+    yield from (" ".join(DOCTEST.sub("", text).split()) for text in docstrings)
+
+
+def test_comments_have_no_banned_phrase():
+    found = {
+        f"{path.relative_to(ROOT)}: {match[0]!r}": better
+        for path in SOURCES
+        if not str(path).startswith(UNFINISHED)
+        for text in ["\n".join(INLINE.sub("`x`", each) for each in comments(path))]
+        for pattern, better in OF_COMMENTS.items()
+        for match in re.finditer(pattern, text, re.IGNORECASE)
+    }
+
+    assert found == {}
+
+
 def test_messages_have_no_banned_phrase():
     found = {
-        f"{file}: {text}": better for file, tree in trees().items() for text in messages(tree) if (better := hits(text))
+        f"{file}: {text}": better
+        for file, tree in trees().items()
+        for text in messages(tree)
+        if (better := hits(text)) and not (str(file).startswith(UNFINISHED) and better == hits("cancelled"))
     }
 
     assert found == {}

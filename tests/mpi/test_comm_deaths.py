@@ -159,7 +159,7 @@ async def drain(peer):
     assert (await peer.read()).all()
 
 words = []
-# Nobody reads while the loop of this rank does not run.
+# No task reads while the loop of this rank does not run.
 with asyncio.Runner() as loop:
     if world.rank == 0:
         peer = loop.run(serve())

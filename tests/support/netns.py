@@ -1,7 +1,7 @@
 """Nodes that are separate hosts, each with its address, host name, processes and shared memory; needs root.
 
-Files are shared, also those of /tmp, where the tests have theirs. What is temporary on a node goes to a folder of its
-own: processes of two nodes can have one number, and MPI names its temporary files for it.
+Files are shared, also those of /tmp, where the tests have theirs. Temporary files of a node are in a separate folder:
+processes of two nodes can have one number, and MPI names its temporary files for it.
 """
 
 from __future__ import annotations

@@ -308,7 +308,7 @@ export class FormModel implements IDisposable {
   private lastCheck: ICheck = { errors: {}, script: null };
   // whether the model knew the start
   private wasKnown = false;
-  // whether the server has cancelled the start: the form no longer waits for it
+  // whether the server has canceled the start: the form no longer waits for it
   private isCancelled = false;
   // the start that has failed in this form
   private failedStart: string | null = null;
