@@ -553,7 +553,7 @@ class MPICluster(EndingLoop):
         timeout : float, optional
             Deadline in seconds.
         shutdown : bool, optional
-            Stop the cluster (True) or leave it running (False), whoever has started it.
+            Stop the cluster (True) or leave the cluster running (False), also if another process has started it.
 
         Returns
         -------

@@ -449,7 +449,7 @@ def test_the_end_of_the_controller_ends_its_cell_and_the_next_cell_starts_anothe
     controller(cluster4).kill()
     cell.join(DEADLINE)
     (message,) = failed
-    assert message.startswith("the cell was cancelled before its start, because the controller of the cells has ended")
+    assert message.startswith("the cell was canceled before its start, because the controller of the cells has ended")
 
     result = cells_client.run("print(kept)\ncomm.allreduce(kept)", client=client4, values=True)
     assert result.values() == [6] * 4

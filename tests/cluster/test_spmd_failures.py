@@ -120,7 +120,7 @@ def test_ctrl_c_ends_the_call_on_all_ranks_50_times_of_50(client4, notebook, rec
         notebook.send_signal(signal.SIGINT)
         word, at, note = notebook.stdout.readline().strip().split(maxsplit=2)
         slowest = max(slowest, float(at) - begin)
-        assert (word, note.partition(" ")[2].rstrip(".")) == ("interrupted", "was cancelled"), way
+        assert (word, note.partition(" ")[2].rstrip(".")) == ("interrupted", "was canceled"), way
         assert notebook.stdout.readline() == "6.0\n"
     record_property("slowest", slowest)
     assert slowest < TOLD_WITHIN
@@ -140,7 +140,7 @@ def test_ctrl_c_while_the_call_is_handed_over_ends_the_call(client4, monkeypatch
         starting.setattr(PendingCall, "start", interrupted)
         with pytest.raises(KeyboardInterrupt) as caught:
             run_on_ranks(hang, "Allreduce", 1, "/never", client=client4)
-    assert caught.value.__notes__ == ["hang was cancelled."]
+    assert caught.value.__notes__ == ["hang was canceled."]
     assert works(client4)
 
 

@@ -108,7 +108,7 @@ def test_an_order_to_cancel_that_is_faster_than_the_call_counts(client4):
     call._request = asked
     call._cancel()
     until("the order is heard", lambda: client4.run_on_scheduler(heard, asked.call))
-    with pytest.raises(CollectiveFailed, match="ranks was cancelled"):
+    with pytest.raises(CollectiveFailed, match="ranks was canceled"):
         PendingCall(asked).result()
     assert works(client4)
 

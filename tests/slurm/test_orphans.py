@@ -58,7 +58,7 @@ def listed():
 
 
 def submitting(name):
-    """Tell whether an sbatch of a cluster runs."""
+    """Return whether an sbatch of a cluster runs."""
     script = str(clusters_folder() / name / "job.sh")
     return bool(processes_of(script))
 

@@ -128,7 +128,7 @@ def test_a_scheduler_that_is_frozen_may_take_a_job_that_nobody_hears_of(slurm, m
     finally:
         slurm.start_controller()
     assert sentence.startswith(
-        "sbatch did not answer within 1 s. The job of the cluster may have been submitted, and could not be cancelled."
+        "sbatch did not answer within 1 s. The job of the cluster may have been submitted, and could not be canceled."
     )
     assert f"%mpicluster stop {NAME}" in sentence
 

@@ -297,7 +297,7 @@ class Simulation:
     def check_cancel(self, job):
         world = self.worlds.get(job.world)
         if not self.ending and world is not None and job.start == world.starts and not world.stopping:
-            self.faults.append(f"job {job.id} of start {job.start} of world {job.world} is wanted, and was cancelled")
+            self.faults.append(f"job {job.id} of start {job.start} of world {job.world} is wanted, and was canceled")
 
     def check_known(self):
         live = {job.id for job in self.scheduler.jobs.values() if not job.state.ended}

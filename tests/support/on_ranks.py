@@ -39,6 +39,6 @@ def let_go(rank):
 
 
 def under_way(dask_worker):
-    """Tell whether this rank is in a broadcast."""
+    """Return whether this rank is in a broadcast."""
     calls = dask_worker.handlers["workbench_spmd_go"].__wrapped__.__self__.calls
     return any(call.running for call in calls.values())

@@ -111,7 +111,7 @@ def run(
 
     Notes
     -----
-    Ctrl-C ends the cell on all ranks. The result contains the interrupt, and each error of the cell.
+    Ctrl-C ends the cell. The result contains the interrupt, and each error of the cell.
     """
     check_syntax(code)
     seconds = None if timeout is None else config.time_span("timeout", timeout)
@@ -128,7 +128,7 @@ def run(
         message = RunCell(cell, code, config.size("spmd.result-limit") if values else None, namespace)
         CellRun(client, link, result, granted["idents"], message).follow(seconds, StallDetector(patience), show)
     except BaseException:
-        _cancel(client, cell, "the notebook cancelled the cell")
+        _cancel(client, cell, "the notebook canceled the cell")
         raise
     return result
 
@@ -305,7 +305,7 @@ def _link(client: Client, world: int, granted: protocol.Granted) -> EngineClient
     if world not in links:
         link = EngineClient(_from_here(client, world, connection))
         links[world] = connection, link
-        # At the exit of the process nothing has to be disconnected.
+        # At the exit of the process no connection needs an end.
         weakref.finalize(client, link.close).atexit = False
     link = links[world][1]
     link.wait_until_reachable({int(rank): ident for rank, ident in granted["idents"].items()})

@@ -55,7 +55,7 @@ class Engines:
 
     async def ready(self, ranks: RankRPC) -> protocol.Reach:
         """Start the engines on the ranks that have none; return the connection for clients."""
-        # Two notebooks may ask at once.
+        # Two notebooks may ask simultaneously.
         async with self._starting:
             if self._process is not None and self._process.returncode is not None:
                 # The engines of the ranks connect to the next controller, and keep the names of the user.

@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any
 
-# Time in which a cell that was cancelled ends itself.
+# Time in which a cell that was canceled ends itself.
 _PATIENCE = 2.0
 # Time of tasks that a cell leaves to end after their cancellation.
 _LEAVE = 5.0
@@ -33,7 +33,7 @@ def no_event_loop() -> Iterator[None]:
 
 
 def run_coroutine(coroutine: Coroutine[Any, Any, Any]) -> Any:
-    """Run a cell with ``await`` at the top level in a loop of the cell; tasks that the cell leaves are cancelled.
+    """Run a cell with ``await`` at the top level in a loop of the cell; tasks that the cell leaves are canceled.
 
     Threads that the cell leaves are not awaited, unlike in `asyncio.Runner`, which waits as long as they run.
     """
@@ -97,5 +97,5 @@ def _is_in_other_task(frame: FrameType | None) -> bool:
 
 
 def is_interrupted() -> bool:
-    """Return whether the cell that runs was cancelled by `interrupt_coroutine`."""
+    """Return whether the cell that runs was canceled by `interrupt_coroutine`."""
     return _task is not None and _task.cancelling() > 0

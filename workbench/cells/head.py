@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 _QUEUE = 600.0
 # Seconds for which the ranks keep the names of a notebook that has disconnected.
 _KEEP_NAMES = 600.0
-_CANCELLED = "the cell was cancelled before its turn"
+_CANCELLED = "the cell was canceled before its turn"
 _LOST = "lost"  # the status of a rank that died in a cell, beside those of `protocol.Ended`
 
 
@@ -294,7 +294,7 @@ class _Cell:
         loop = asyncio.get_running_loop()
         self.granted: asyncio.Future[protocol.Granted] = loop.create_future()
         self._stop: asyncio.Future[None] = loop.create_future()
-        self._reason = "the cell was cancelled"
+        self._reason = "the cell was canceled"
         self._ends: dict[int, asyncio.Future[str]] = {}
         self._causes: dict[int, str] = {}  # of the losses of ranks
 
@@ -324,7 +324,7 @@ class _Cell:
         """End the cell in any state; only the first reason counts."""
         if not self._stop.done():
             self._reason = reason
-            self.turn.cancel(lambda: f"the cell was cancelled before its start, because {reason}")
+            self.turn.cancel(lambda: f"the cell was canceled before its start, because {reason}")
 
     async def run(self) -> None:
         """Prepare all ranks, and wait until the notebook, which sends the code to the engines, has run the cell."""
@@ -333,7 +333,7 @@ class _Cell:
             await self._prepare()
         except BaseException:
             if self._ends:  # ranks were asked
-                self._end("the head has cancelled the cell", self._members.ranks)
+                self._end("the head has canceled the cell", self._members.ranks)
                 self._renew_communicators()
             raise
         await run_to_end(self._run_all(), self._stop)
@@ -370,7 +370,7 @@ class _Cell:
         self.granted.set_result({**reach, "ranks": ranks, "size": world.ranks})
 
     async def _run_all(self) -> None:
-        """Wait for the end of the cell on all ranks, and end the cell if the notebook asks for the end."""
+        """Wait for the end of the cell on each rank, and end the cell if the notebook asks for the end."""
         outcomes, engines = Outcomes(self._ends), self._cells.engines(self.world)
         try:
             completed = await outcomes.wait(stop=self._stop)

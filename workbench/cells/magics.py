@@ -1,4 +1,4 @@
-"""The magics ``%%mpi``, a cell on all ranks of a world, and ``%mpi``, the value of an expression on each rank."""
+"""The magics ``%%mpi``, a cell on each rank of a world, and ``%mpi``, the value of an expression on each rank."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class CellMagics(Magics):
     The cell can use `comm`, a communicator of the ranks that run the cell, and `rank` and `size`. NAMEs in the first
     line are objects of the notebook: a placed array becomes the block of each rank, a Dask future becomes its value,
     and any other object is copied. Names that the cell defines exist in the next cell of this notebook. Ctrl-C ends the
-    cell on all ranks.
+    cell on each rank.
 
     %%mpi [NAME ...] [options]
     %mpi [options] EXPRESSION   returns a list of the values, in rank order

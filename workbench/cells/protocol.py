@@ -35,7 +35,7 @@ ENGINE = "workbench_cells_engine"
 PREPARE = "workbench_cells_prepare"
 END = "workbench_cells_end"
 
-# The status of a rank in `Ended` whose cell was cancelled before its start.
+# The status of a rank in `Ended` whose cell was canceled before its start.
 CANCELLED = "cancelled"
 
 # -- deadlines, in seconds ---------------------------------------------------------------------------------------

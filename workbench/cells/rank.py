@@ -351,7 +351,7 @@ class Cells:
         taken = dict(self._taken)
         values = {name: await self._get(name, transfer, taken) for name, transfer in request["names"].items()}
         if request["cell"] in self._ended:  # during the preparation
-            raise CollectiveFailed("the cell was cancelled before its start.")
+            raise CollectiveFailed("the cell was canceled before its start.")
         if request["generation"] != self._generation:
             self._given_up += self._watch.posted
             self._generation, self._watch = request["generation"], CallState()
@@ -432,7 +432,7 @@ class Cells:
 
         cell = self._cell
         if cell is None or cell.id != code.cell:
-            return CellOutcome("ended", "the cell was cancelled before its start")
+            return CellOutcome("ended", "the cell was canceled before its start")
         cell.begin()
         process, written = os.getpid(), Written(but_prints=True)
         # This report precedes the traceback, which takes time.

@@ -1,4 +1,4 @@
-"""Functions that run on all ranks at once, with an MPI communicator and the local blocks.
+"""Functions that run on all ranks together, with an MPI communicator and the local blocks.
 
 `run_on_ranks` calls one, `spmd` makes one that is always called so.
 """
@@ -90,7 +90,7 @@ def run_on_ranks(
     RankLost
         If a rank was lost before the call or during the call.
     CollectiveFailed
-        If the results exceed `limit`, or the call was cancelled.
+        If the results exceed `limit`, or the call was canceled.
     CollectiveTimeout
         If the call has not ended within `timeout`.
 
@@ -128,7 +128,7 @@ class SpmdFunction:
         self._fn, self._options = fn, options
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the function on all ranks, and return the results; see `run_on_ranks`."""
+        """Call the function, and return the results; see `run_on_ranks`."""
         if args and _is_communicator(args[0]):
             return self._fn(*args, **kwargs)
         return _call(self, args, kwargs, **self._options).result()
@@ -138,7 +138,7 @@ class SpmdFunction:
         return self if instance is None else SpmdFunction(MethodType(self._fn, instance), self._options)
 
     def submit(self, *args: Any, on_event: OnEvent | None = None, **kwargs: Any) -> Future[Any]:
-        """Call the function on all ranks without a wait. ``cancel()`` of the future ends the call on all ranks.
+        """Call the function without a wait. ``cancel()`` of the future ends the call.
 
         Parameters
         ----------
@@ -147,7 +147,7 @@ class SpmdFunction:
         on_event : callable, optional
             Receives each `workbench.extension.Event` that the function sends with `workbench.extension.send` or
             `workbench.extension.ask`, in the thread of the future's callbacks. All events are handled before the future
-            has its result. An error of `on_event` ends the call on all ranks, and is the error of the future. Default:
+            has its result. An error of `on_event` ends the call, and is the error of the future. Default:
             that of `spmd`.
 
         Returns
@@ -258,6 +258,6 @@ def _find(module: str, qualified_name: str) -> Any:
 
 
 def _is_communicator(thing: Any) -> bool:
-    # Whoever has one has loaded MPI; the notebook has not.
+    # Only a process with a communicator has loaded MPI, and the notebook has not.
     mpi = sys.modules.get("mpi4py.MPI")
     return mpi is not None and isinstance(thing, mpi.Comm)

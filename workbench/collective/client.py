@@ -123,7 +123,7 @@ class PendingCall:
     Attributes
     ----------
     future : concurrent.futures.Future
-        Future of the result. ``cancel()`` ends the call on all ranks. Callbacks run in a thread, in their order.
+        Future of the result. ``cancel()`` ends the call. Callbacks run in a thread, in their order.
     """
 
     def __init__(self, request: Request) -> None:
@@ -199,7 +199,7 @@ class PendingCall:
     def result(self) -> Any:
         """Wait for the result, and return the result; handle the events meanwhile.
 
-        Ctrl-C and an error of `on_event` end the call on all ranks.
+        Ctrl-C and an error of `on_event` end the call.
         """
         self._waits = True
         try:

@@ -81,7 +81,7 @@ class CollectiveCall:
         self._missing = set(self._world.missing())
         if (seconds := self._request["turn_timeout"]) is not None:
             self._deadline = min(self._deadline, asyncio.get_running_loop().time() + seconds)
-        off = functools.partial(self._end, "the head has cancelled the call", begun=False)
+        off = functools.partial(self._end, "the head has canceled the call", begun=False)
         answer = await prepare(self._reserve_all(), self._deadline, off, lambda: self._late("had not begun"))
         try:
             answer = answer or await run_to_end(self._run_all(), self._stop)
@@ -101,7 +101,7 @@ class CollectiveCall:
         answers = await gather_or_cancel(self._reserve(rank, admitted) for rank in ranks)
         for rank, answer in zip(ranks, answers, strict=True):
             if "error" in answer:
-                self._end("the head has cancelled the call", begun=False)
+                self._end("the head has canceled the call", begun=False)
                 return {"error": answer["error"], "rank": rank, "others": ""}
         return {}
 
@@ -126,11 +126,11 @@ class CollectiveCall:
             if "missing" in answer:  # again: the value was released
                 raise CollectiveFailed(_gone(answer["missing"], self._name))
         if "ended" in answer:
-            raise CollectiveFailed(f"{self._name} was cancelled: {answer['ended']}.")
+            raise CollectiveFailed(f"{self._name} was canceled: {answer['ended']}.")
         return answer
 
     async def _run_all(self) -> protocol.Answer:
-        """Run the call on all ranks, and end the call on all when one fails."""
+        """Run the call, and end the call when one rank fails."""
         message: protocol.Go = {"call": self._call, "wanted": self._request["wanted"]}
         outcomes = self._outcomes(protocol.GO, **message)
         try:
@@ -198,7 +198,7 @@ class CollectiveCall:
         except BaseException:
             # In this order: first no rank keeps further blocks, then the ranks free the kept blocks.
             self._retire()
-            self._end("the head has cancelled the call", begun=True)
+            self._end("the head has canceled the call", begun=True)
             self._members.tell("free-keys", keys=keys, stimulus_id=f"spmd-{self._call}")
             raise
         for rank, address in self._members.ranks.items():
@@ -211,9 +211,9 @@ class CollectiveCall:
         return {"blocks": [outcome["blocks"] for outcome in outcomes], "keys": keys}
 
     async def _break_off(self, outcomes: Outcomes[protocol.Outcome]) -> protocol.Answer:
-        """End the call on all ranks; return the error of the rank that failed first, or raise another reason."""
+        """End the call; return the error of the rank that failed first, or raise another reason."""
         self._retire()
-        cancelled = "the call was cancelled" if self._stop.done() else None
+        cancelled = "the call was canceled" if self._stop.done() else None
         await outcomes.break_off(
             functools.partial(self._end, begun=True), self._world.index, cancelled, protocol.CALL_END_S
         )
@@ -270,8 +270,8 @@ class CollectiveCall:
             self._stragglers = f" But {reason}. {BLOCKED}"
 
     def was_cancelled(self) -> str:
-        """Return the message about a cancelled call, with the ranks that have not returned."""
-        return f"{self._name} was cancelled.{self._stragglers}"
+        """Return the message about a canceled call, with the ranks that have not returned."""
+        return f"{self._name} was canceled.{self._stragglers}"
 
     def _late(self, how: str) -> CollectiveTimeout:
         return CollectiveTimeout(
@@ -383,7 +383,7 @@ class SpmdCalls:
         """Run a call on all its ranks, and return the answer to the client."""
         call, name = request["call"], request["work"]["name"]
         if call in self._cancelled:
-            raise CollectiveFailed(f"{name} was cancelled.")
+            raise CollectiveFailed(f"{name} was canceled.")
         if request["work"]["counted"]:
             self._began(call, request["origin"])
         world, ranks = self._members(request["addresses"], request["world"], request["ranks"])

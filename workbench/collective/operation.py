@@ -116,7 +116,7 @@ class Outcomes(Generic[T]):
     async def break_off(self, end: Callable[[str], None], world: int, cancelled: str | None, grace: float) -> None:
         """Request the end from the ranks by `end(reason)`, and wait `grace` seconds for the ranks.
 
-        `cancelled` is the reason of an operation that was cancelled, else None.
+        `cancelled` is the reason of an operation that was canceled, else None.
         """
         if self.first_failed is not None:
             end(f"rank {self.first_failed} of world {world} failed")
@@ -165,7 +165,7 @@ _UNDER_WAY = 64 << 20
 
 
 def send_limit(nbytes: int) -> asyncio.Semaphore:
-    """Return a semaphore that admits as many requests of `nbytes` bytes at once as the head has memory for."""
+    """Return a semaphore that admits as many requests of `nbytes` bytes together as the head has memory for."""
     return asyncio.Semaphore(max(1, _UNDER_WAY // max(1, nbytes)))
 
 
@@ -273,7 +273,7 @@ def _answering(handler: Handler) -> Handler:
 
 
 class Cancelled:
-    """Identities of cancelled calls or cells: the cancellation may arrive before the request.
+    """Identities of canceled calls or cells: the cancellation may arrive before the request.
 
     Parameters
     ----------
@@ -286,7 +286,7 @@ class Cancelled:
         self._known: set[str] = set()
 
     def add(self, call: str) -> None:
-        """Keep the identity of a cancelled call. On an event loop."""
+        """Keep the identity of a canceled call. On an event loop."""
         self._known.add(call)
         asyncio.get_running_loop().call_later(self._seconds, self._known.discard, call)
 
@@ -383,7 +383,7 @@ class CallQueue(SchedulerPlugin):
         """Return a turn on ranks of a world (None: all).
 
         At the time `deadline` of the loop, the wait ends with the message `busy`. `gone` is called when the client
-        disconnects; by default the turn is cancelled.
+        disconnects; by default the turn is canceled.
         """
         lock = self._locks.setdefault(world, DisjointLock())
         forget = functools.partial(self._forget, client)
@@ -492,7 +492,7 @@ class Turn:
             finally:
                 self._lock.release(request)
         except asyncio.CancelledError:
-            # The head's shutdown may have cancelled the task as well.
+            # The head's shutdown may have canceled the task as well.
             if self._why is None or task.cancelling() > before + 1:
                 raise
             raise CollectiveFailed(self._why()) from None

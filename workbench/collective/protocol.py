@@ -48,7 +48,7 @@ UPLOAD_LOST = "rank 0 was lost before the upload of a broadcast was complete. No
 SLACK_S = 1.0
 """For the messages between two processes on a busy machine."""
 REMEMBER_S = 60.0
-"""For which the head remembers a cancellation, since the request that is cancelled may arrive later."""
+"""For which the head remembers a cancellation, since the request that is canceled may arrive later."""
 RANK_REMEMBER_S = 10 * REMEMBER_S
 """For which a rank remembers the end of a call or a cell: the head may send the request to prepare it later."""
 
@@ -69,7 +69,7 @@ BROADCAST_S = 300.0
 """For a broadcast without a given time limit."""
 
 
-# -- a function on all ranks -----------------------------------------------------------------------------------
+# -- an SPMD call ---------------------------------------------------------------------------------------------
 
 
 class Id(TypedDict):

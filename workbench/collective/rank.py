@@ -78,7 +78,7 @@ class SpmdCalls:
         if missing := [key for key in keys if key not in data]:
             return {"missing": missing}
         if id in self._ended:
-            raise CollectiveFailed("the call was cancelled.")
+            raise CollectiveFailed("the call was canceled.")
         work = request["work"]
         call = self.calls[id] = SpmdCall(id, work["name"], request["serial"], tuple(request["ranks"]))
         call.watch.compares, call.channel.listener, call.counted = work["compares"], work["listener"], work["counted"]
@@ -94,7 +94,7 @@ class SpmdCalls:
         """Run a prepared call, and return the outcome."""
         call = self.calls.get(request["call"])
         if call is None:
-            raise CollectiveFailed("the call was cancelled.")
+            raise CollectiveFailed("the call was canceled.")
         last, self._last = self._last, None
         running = self._context.spmd_thread.submit(
             call.run, self._communicators, self._activity, last, self._context.rank, request["wanted"]

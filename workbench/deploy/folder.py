@@ -225,7 +225,7 @@ class ClusterFolder:
                 ended.prune(self.end_note.parent)
 
     def withdraw_note(self, *, age: float = 0.0) -> None:
-        """Remove the note of the end of a cluster that goes on, if the note is at least `age` seconds old."""
+        """Remove the note of the end of a cluster that still runs, if the note is at least `age` seconds old."""
         end = self.end()
         with suppress(OSError):
             # A note that is written after this look stays.
@@ -257,7 +257,7 @@ class ClusterFolder:
         """Rename the folder if it is still this cluster's; return its new path, or None if it was not."""
         if not self.owns_lease():
             return None
-        # Renamed first, in one step: nobody may find a folder that has its name but no record.
+        # Renamed first, in one step: no process may find a folder that has its name but no record.
         doomed = self.path.with_name(f".{self.path.name}.{uuid.uuid4().hex}")
         try:
             self.path.rename(doomed)

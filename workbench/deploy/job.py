@@ -38,7 +38,7 @@ from workbench.launch.launchers import launcher, poller
 from workbench.text import clock
 
 _SEVERAL = " and job "
-# A user who waits longer for the end of a job is told so.
+# After this time a message says that the end of a job is awaited.
 _QUIET_S = 3.0
 # Bytes at the end of a head's log among which its scheduler's last message is.
 _REASON_BYTES = 8192
@@ -154,7 +154,7 @@ class ClusterJob:
         return None
 
     def _start_has_ended(self) -> StartError | None:
-        """Return how a start by another process has ended, from the note of its end; None while it may go on."""
+        """Return how a start by another process has ended, from the note of its end; None before the end."""
         if self.record.state in ("ready", "degraded", "restarting"):
             return None
         with suppress(OSError):
@@ -395,7 +395,7 @@ class ClusterJob:
         if status.finished:
             return f"its job {self.job_id()} has ended: {describe(status)}"
         if self.record.state == "submitted":
-            return "its start was cancelled"
+            return "its start was canceled"
         return f"its head, process {self.record.process.pid} on {self.record.process.host}, was killed or crashed"
 
     def cancel(self, *, later: bool = False, world: int | None = None) -> None:
@@ -429,12 +429,12 @@ class ClusterJob:
                 continue
             if status.state is JobState.UNKNOWN:
                 reason = status.reason or "the scheduler does not report the owner of the job"
-                raise SchedulerTimeout(f"job {job} is not cancelled, because {reason}.", hint=self._again())
+                raise SchedulerTimeout(f"job {job} is not canceled, because {reason}.", hint=self._again())
             if not (status.label and self._is_job_of(status)):
                 system = f" ({self.record.system})" if self.record.system else ""
                 raise LaunchError(
                     f"job {job} has the label {status.label!r} here, so the job does not belong to cluster "
-                    f"{self.record.name!r}, whose jobs are on another system{system}. The job is not cancelled.",
+                    f"{self.record.name!r}, whose jobs are on another system{system}. The job is not canceled.",
                     hint=f"Stop the cluster on that system, or remove {self.folder.path} if the cluster has ended.",
                 )
             scheduler.cancel(job)

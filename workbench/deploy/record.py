@@ -46,7 +46,7 @@ class World:
     job: str | None = None
     """Id of the job, if the world has a separate one."""
     gpus: str = ""
-    """GPUs of the ranks, in words; empty if there are none."""
+    """Text about the GPUs of the ranks; empty if there are none."""
 
 
 @dataclass(frozen=True)

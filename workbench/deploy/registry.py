@@ -250,7 +250,7 @@ def _forget_if_stale(path: Path, job_statuses: Mapping[str, JobStatus] = Mapping
             if job.batch:
                 job.cancel()  # queued jobs of later worlds outlast the head
         except LaunchError:
-            return False  # without the record nobody could find a job that is still queued
+            return False  # without the record no user could find a job that is still queued
         if record.process.is_local:
             node_dirs.remove(record.id)
         job.note_end(status)

@@ -53,7 +53,8 @@ class Tunnel:
         Raises
         ------
         HeadUnreachable
-            If ``ssh`` has not opened the ports within `timeout` seconds. It asks for no password: nobody could type it.
+            If ``ssh`` has not opened the ports within `timeout` seconds. The ssh does not
+            ask for a password, because no user could type a password here.
         """
         parts = [address.partition("://") for address in addresses]
         targets = {port: target for port, (_, _, target) in zip(_free_ports(len(parts)), parts, strict=True)}
@@ -99,7 +100,7 @@ class Tunnel:
         pause, started = _PAUSE, time.monotonic()
         while True:
             await ended
-            # An ssh that ends at once, for example because another process has its port, must not log in each second.
+            # An ssh that ends immediately, for example because its port is in use, must not log in each second.
             pause = _PAUSE if time.monotonic() - started > _LONGEST_PAUSE else min(2 * pause, _LONGEST_PAUSE)
             await asyncio.sleep(pause)
             started = time.monotonic()

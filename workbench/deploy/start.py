@@ -116,13 +116,13 @@ class ClusterStart(ClusterJob):
             cause = self.start_error or error
             self.note(ended.FAILED, cause.message, cause.hint)
         else:
-            self.note(ended.STOPPED, "its start was cancelled")
+            self.note(ended.STOPPED, "its start was canceled")
         try:
             self.remove()
         except LaunchError as no_answer:
             reason = error.message if isinstance(error, WorkbenchError) else str(error) or type(error).__name__
             raise SchedulerTimeout(
-                f"{reason} The job of the cluster may have been submitted, and could not be cancelled.",
+                f"{reason} The job of the cluster may have been submitted, and could not be canceled.",
                 hint=(
                     "When the scheduler answers again, search for the cluster with ",
                     Command("list"),

@@ -22,7 +22,7 @@ _SCHEDULER_POLL_INTERVAL_S = 1.0
 # The head asks the ranks to end, then mpiexec, and then kills both.
 _STOP_TIMEOUT_S = 15.0
 _REFUSAL_TIMEOUT_S = 1.0
-# By default Slurm gives the processes of a cancelled job 30 s.
+# By default Slurm gives the processes of a canceled job 30 s.
 _CANCEL_TIMEOUT_S = 90.0
 
 
@@ -45,7 +45,7 @@ def stop(record: Record) -> None:
     # A queued job has no head.
     accepted = not (job.batch and record.state == "submitted") and _ask_to_end(job)
     noted = folder.end() is not None
-    # Written before the jobs are cancelled or the lease is removed, which the head would take for the reason.
+    # Written before the jobs are canceled or the lease is removed, which the head would take for the reason.
     folder.note(record, ended.STOPPED, STOPPED)
     if not accepted and not job.batch:
         # The head does not listen, or its key is gone: without its lease the head ends.
@@ -57,7 +57,7 @@ def stop(record: Record) -> None:
             _cancel_jobs(job)
         except BaseException:
             if not (accepted or noted):
-                folder.withdraw_note()  # the cluster goes on
+                folder.withdraw_note()  # the cluster continues
             raise
         _await_jobs(job)
         _tidy(job)
@@ -196,7 +196,7 @@ def _cancel_jobs(job: ClusterJob) -> None:
 def _await_jobs(job: ClusterJob) -> None:
     if left := job.wait_finished(_CANCEL_TIMEOUT_S):
         raise HeadUnreachable(
-            f"cluster {job.record.name!r}: its jobs {', '.join(left)} were cancelled, but have not ended after "
+            f"cluster {job.record.name!r}: its jobs {', '.join(left)} were canceled, but have not ended after "
             f"{_CANCEL_TIMEOUT_S:.0f} s. The scheduler or a node of the jobs may be down.",
             hint=("Check again with ", Command("list"), "."),
         )

@@ -124,7 +124,7 @@ class Head:
     async def run(self) -> int:
         """Serve until the cluster ends; return the exit code of the process."""
         loop = asyncio.get_running_loop()
-        cause = ", as when its job is cancelled or deleted" if self._job().batch else ""
+        cause = ", as when its job is canceled or deleted" if self._job().batch else ""
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             loop.add_signal_handler(number, self._on_signal, f"{number.name} was received{cause}")
         # Slurm's --signal announces the end.

@@ -62,7 +62,7 @@ class Counters:
     synchronizations : list of tuple
         ``(key, number, operation, entered, left)``: the times, in seconds of `time.monotonic`, at which this rank
         entered and left an operation; the other ranks in the operation use the same key and number. The list is a
-        sample: the numbers, multiples of `STEP`, that have no bit of `mask`. When the list is full, `mask` gets
+        sample: the numbers, multiples of `STEP`, without a bit of `mask`. When the list is full, `mask` gets
         another bit, so ranks with different masks have the numbers of the larger mask in common.
     """
 

@@ -186,7 +186,7 @@ class DerivedCommunicators(SpawningComm, InterruptibleComm):
         self.shared_reduction = None
 
     def Abort(self, errorcode: int = 0) -> NoReturn:
-        """End the call on all ranks, but not the world: always raises CollectiveFailed."""
+        """End the call, but not the world: always raises CollectiveFailed."""
         raise CollectiveFailed(
             f"comm.Abort({errorcode}) was called on rank {self.rank}, which ends the SPMD call, but not the world."
         )
@@ -311,7 +311,7 @@ def is_buffer_attached() -> bool:
 def detach_empty_buffer() -> bool:
     """Detach the buffer if all its messages have left it; return whether no buffer is attached any more.
 
-    ``MPI_Buffer_detach`` waits for the messages in the buffer, without end if nobody receives one, and MPI cannot be
+    ``MPI_Buffer_detach`` waits for the messages in the buffer, without end if no rank receives one, and MPI cannot be
     asked for them before version 4.1. A message that fills the buffer fits only if the buffer is empty. A buffer that
     MPI makes grows instead, but only MPI 4.1 has those.
     """

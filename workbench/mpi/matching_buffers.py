@@ -1,8 +1,8 @@
 """A check that the buffers of the ranks match in each blocking collective operation, for users who ask for the check.
 
 MPI requires that a rank expects from each rank what this rank sends, and that all ranks name the same operation and
-root. So each rank tells each other rank what it sends there, and compares what it hears with what it expects. A rank
-waits for all others then, also where MPI would let the rank go on.
+root. So each rank sends each other rank a description of its buffers, and compares the descriptions that arrive with
+its own. A rank waits for all others then, also where MPI would let the rank continue.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ def _is_in_place(message: Any) -> bool:
 
 
 def _words(of_ranks: list[list[int]]) -> str:
-    """Return the message about what a rank has heard, and what the rank expected, of each rank that has found one."""
+    """Return the message about the differences between the descriptions that ranks have received and expected."""
     passed: dict[str, set[int]] = {}
     for rank, (other, *rows) in enumerate(of_ranks):
         if other >= 0:
@@ -150,7 +150,7 @@ def _words(of_ranks: list[list[int]]) -> str:
 
 
 def _call(row: list[int], partner: str) -> str:
-    """Return what a rank has passed to an operation, in words."""
+    """Return text about what a rank has passed to an operation."""
     number, op, root, kind, size = row
     name = COMPARED[number]
     options = ([f"op={_OP_NAMES[op]}"] if op != ANY else []) + ([f"root={root}"] if root != ANY else [])

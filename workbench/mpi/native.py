@@ -271,7 +271,7 @@ def pointer(array: Any, dtype: npt.DTypeLike | None = None, *, writable: bool = 
     ----------
     array : numpy.ndarray
         NumPy array of any shape, contiguous in C order, like blocks.
-    dtype : numpy dtype, optional
+    dtype : dtype, optional
         The type that the C code expects, for example ``"float64"`` for ``double *``. Default: the dtype of the array.
     writable : bool, default=False
         Whether the C code writes to the array.

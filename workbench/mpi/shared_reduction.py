@@ -5,9 +5,9 @@ there. Between few ranks each rank reduces whole pieces, so that a reduction has
 reduces a part of a piece, and copies the parts of the others (R. Graham and G. Shipman, *MPI Support for Multi-core
 Architectures: Optimized Shared Memory Collectives*, 2008).
 
-A wait sleeps on a futex of the rank that is late, so that the kernel wakes the rank at once, also beside other programs
-that keep the cores busy. Counters and data are ordered by x86-64, which makes the stores of a core visible in their
-order; other processors may not, so `create` returns None there.
+A wait sleeps on a futex of the rank that is late, so that the kernel wakes the rank immediately, also beside other
+programs that keep the cores busy. Counters and data are ordered by x86-64, which makes the stores of a core visible in
+their order; other processors may not, so `create` returns None there.
 
 Reduce-scatter and allgather move the fewest bytes (R. Rabenseifner, *Optimization of Collective Reduction
 Operations*, 2004, section 3). Both are non-blocking operations here, so the wait is cancelable, and leaves the core to
@@ -380,7 +380,7 @@ def _part(length: int, rank: int, size: int) -> slice:
     return slice(length * rank // size, length * (rank + 1) // size)
 
 
-# Bytes that are reduced at once: more than the 25 MiB of a bucket of gradients, and a limit for the second copy.
+# Bytes that are reduced in one step: more than the 25 MiB of a bucket of gradients, and a limit for the second copy.
 _AT_ONCE = 32 << 20
 
 

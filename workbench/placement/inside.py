@@ -62,7 +62,7 @@ def check(name: str, function: Callable[..., Any], arguments: Sequence[Any]) -> 
         except ValueOnRanks as error:
             raise PlacementError(unreplaced(error.value, name, function, items)) from None
         except Exception:  # noqa: BLE001, S110
-            # Dask has other ways to send an object, and an error of its own.
+            # Dask sends an object in other ways, and raises another error.
             pass
 
 

@@ -147,7 +147,7 @@ def place(
     per : {"rank", "node"}, default="rank"
         ``"rank"`` for one block per rank, ``"node"`` for one block per node, on its lowest rank.
     world : int, optional
-        Index of the MPI world whose ranks get the blocks. Default: the ranks of all worlds. A call on all ranks
+        Index of the MPI world whose ranks get the blocks. Default: the ranks of all worlds. An SPMD call
         (`run_on_ranks`) runs within one world.
     device : str, optional
         Device of PyTorch on the ranks, for example ``"cuda"``: each block is a tensor there, which functions on the

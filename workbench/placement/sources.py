@@ -411,7 +411,7 @@ async def _upload(client: Client, data: Any, pin: Pin) -> Future[Any]:
     try:
         return await asyncio.shield(upload)
     except asyncio.CancelledError:
-        # Nobody else takes the future, which releases the data, or the error.
+        # No other code takes the future, which releases the data, or the error.
         upload.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
         raise
 

@@ -23,7 +23,7 @@ NOTHING: Any = None
 
 @pytest.fixture
 def cells(monkeypatch):
-    """The queue of one world, with cells that are ready at once and do not end by themselves."""
+    """The queue of one world, with cells that are ready immediately and do not end by themselves."""
     monkeypatch.setattr(room, "REMEMBER_S", 0)
     monkeypatch.setattr(protocol, "CELL_END_S", 0)
     sent: list[tuple[str, dict[str, Any]]] = []

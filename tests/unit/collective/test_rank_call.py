@@ -24,7 +24,7 @@ from workbench.mpi.call_state import CallCancelled
 
 def cut_off_in_an_import():
     _imp.acquire_lock()
-    raise CallCancelled("the call was cancelled")
+    raise CallCancelled("the call was canceled")
 
 
 class CutOff:
@@ -137,7 +137,7 @@ def importing(tmp_path, monkeypatch):
 def end(call):
     """End a call that computes; return what the rank does after a time."""
     later = []
-    call.end("the call was cancelled", lambda _, step: later.append(step))
+    call.end("the call was canceled", lambda _, step: later.append(step))
     used = call._cpu_seconds()
     until("the call to compute", lambda: call._cpu_seconds() > used)
     return later

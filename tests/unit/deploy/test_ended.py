@@ -194,7 +194,7 @@ def test_a_start_whose_process_was_killed_says_so():
 
     registry.clean()
 
-    assert (only().state, only().reason) == (ended.FAILED, "its start was cancelled")
+    assert (only().state, only().reason) == (ended.FAILED, "its start was canceled")
 
 
 @pytest.mark.parametrize(
@@ -253,7 +253,7 @@ def test_a_stop_is_the_users_even_if_the_head_does_not_answer(monkeypatch):
             ended.FAILED,
             "there is no sbatch.",
         ),
-        (KeyboardInterrupt(), ended.STOPPED, "its start was cancelled"),
+        (KeyboardInterrupt(), ended.STOPPED, "its start was canceled"),
     ],
 )
 def test_a_start_that_fails_leaves_why(error, state, reason):

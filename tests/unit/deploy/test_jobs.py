@@ -141,7 +141,7 @@ def test_a_running_job_of_an_earlier_version_is_believed_and_cancelled(system):
 def test_nothing_is_cancelled_while_nobody_tells_whose_it_is(system):
     record = training(system=B)
     system.answer("squeue", "exit 1")
-    with pytest.raises(SchedulerTimeout, match="job 4711 is not cancelled, because the scheduler does not report"):
+    with pytest.raises(SchedulerTimeout, match="job 4711 is not canceled, because the scheduler does not report"):
         ClusterJob(record).cancel()
     assert "scancel" not in system.called
 

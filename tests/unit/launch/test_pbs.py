@@ -256,7 +256,7 @@ def test_a_start_whose_submission_hangs_leaves_a_record_until_pbs_tells_of_its_j
     monkeypatch.setattr("workbench.launch.command.submit_timeout", lambda: 0.5)
     with pytest.raises(SchedulerTimeout) as silent:
         start.submit()
-    with pytest.raises(SchedulerTimeout, match=r"could not be cancelled\. When the scheduler answers"):
+    with pytest.raises(SchedulerTimeout, match=r"could not be canceled\. When the scheduler answers"):
         start.abandon(silent.value)
     assert registry.names() == ["training"]
 
@@ -391,7 +391,7 @@ def test_a_job_is_cancelled_by_the_name_that_this_version_or_an_earlier_one_gave
     jobs = {"7.one": {"Job_Name": label.format(id=record.id[:8]), "job_state": "R"}}
     pbs.answer(f"{JSON} 7.one", out=json.dumps({"Jobs": jobs}))
     pbs.answer("qdel 7.one")
-    with nullcontext() if cancelled else pytest.raises(LaunchError, match="is not cancelled"):
+    with nullcontext() if cancelled else pytest.raises(LaunchError, match="is not canceled"):
         ClusterJob(record).cancel()
     assert ("qdel 7.one" in pbs.calls) is cancelled
 

@@ -87,7 +87,7 @@ def _starts(data: Data) -> list[int]:
 
 
 def _has_mpi(data: Data) -> bool:
-    """Return whether all blocks lie in one MPI world of a cluster that runs calls on all ranks."""
+    """Return whether all blocks lie in one MPI world of a cluster that runs SPMD calls."""
     blocks = PlacedBlocks.of(data.X)
     if not serves_calls(blocks.client):
         return False
