@@ -23,13 +23,13 @@ PACKAGE = ROOT / "workbench"
 WINGS = {"lab", "ml", "tune", "torch", "bench"}
 # Measure: limit and target. A walk varies by a few files: a thread may begin its work before or after the request.
 LIMITS = {
-    "lines of the core": (40520, 31000),
-    "lines in all": (68080, 54000),
-    "modules of the core": (198, 165),
-    "modules in all": (365, 330),
-    "doors above four, in all packages": (60, 0),
+    "lines of the core": (40510, 31000),
+    "lines in all": (68070, 54000),
+    "modules of the core": (197, 165),
+    "modules in all": (364, 330),
+    "doors above four, in all packages": (57, 0),
     "names that wings take from the core": (154, 40),
-    "private attributes that tests read": (238, 60),
+    "private attributes that tests read": (233, 60),
     "sentences that tests match": (535, 200),
     "files of a start": (106, 70),
     "files of a call": (47, 32),

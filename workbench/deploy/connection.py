@@ -120,42 +120,25 @@ class HeadConnection(HeadClient):
         self.rpc.timeout = timeout
 
     async def await_ready(self, *, quiet: bool, note: str = "") -> None:
-        """Connect when the head has an address, and return when the cluster is ready.
-
-        Parameters
-        ----------
-        quiet, note
-            As of `Progress`.
-
-        Raises
-        ------
-        StartError
-            If the cluster fails to start.
-        HeadUnreachable
-            As of `open`.
-        """
+        """Connect when the head has an address, and return when the cluster is ready; raises as `open`."""
         try:
             with Progress(self._job.record.ranks, quiet=quiet, note=note) as progress:
-                await self._await_address(progress)
-                await self.open()
-                await self._await_ready(progress)
+                await self._await_ready(self._job, progress)
         except BaseException:
             await run_to_end(self.close())
             raise
 
-    async def _await_address(self, progress: Progress) -> None:
-        while (record := await asyncio.to_thread(self._job.poll)).address is None:
-            progress.show(self._job.description(), record.up, record.total)
-            await asyncio.sleep(self._job.pause)
-
-    async def _await_ready(self, progress: Progress) -> None:
+    async def _await_ready(self, job: ClusterJob, progress: Progress) -> None:
+        while (record := await asyncio.to_thread(job.poll)).address is None:
+            progress.show(job.description(), record.up, record.total)
+            await asyncio.sleep(job.pause)
+        await self.open()
         while True:
-            record = self._job.record
-            progress.show(self._job.description(), record.up, record.total)
-            if record.state in ("ready", "degraded"):
+            progress.show(job.description(), job.record.up, job.record.total)
+            if job.record.state in ("ready", "degraded"):
                 return
-            if record.state in ("failed", "closing"):
-                raise await asyncio.to_thread(self._job.failure)
+            if job.record.state in ("failed", "closing"):
+                raise await asyncio.to_thread(job.failure)
             await asyncio.sleep(POLL_INTERVAL_S)
             await self.ask_while_looking()
 
@@ -391,12 +374,9 @@ class HeadConnection(HeadClient):
 
 
 def ask_once(job: ClusterJob, operation: str, **message: Any) -> Any:
-    """Connect to the head for one call, and return its answer; for any thread, and a cluster in any state.
+    """Connect to the head for one call from any thread, and return the answer.
 
-    Raises
-    ------
-    OSError
-        If the head does not answer within ``workbench.connect-timeout``.
+    Raises OSError if the head does not answer within ``workbench.connect-timeout``.
     """
 
     async def ask() -> Any:

@@ -107,21 +107,12 @@ class ClusterFolder:
     def write(self, record: Record) -> None:
         """Replace the record on disk in one step: a reader gets the old one or the new one, never a part.
 
-        Raises
-        ------
-        FileNotFoundError
-            If the folder is gone; it is never created again.
+        Raises FileNotFoundError if the folder is gone; it is never created again.
         """
         _write(self.path, record)
 
     def update(self, record: Record) -> None:
-        """Write the record of a running cluster, unless its folder has become another cluster's.
-
-        Raises
-        ------
-        FileNotFoundError
-            If the folder is gone.
-        """
+        """Write the record of a running cluster, unless its folder has become another cluster's; raises as `write`."""
         if self.owns_lease():
             try:
                 self.write(record)
@@ -135,13 +126,7 @@ class ClusterFolder:
         return _written(self.path)
 
     def script(self) -> str:
-        """Return the script of the cluster's job as its starter has submitted it.
-
-        Raises
-        ------
-        ClusterNotFound
-            If the cluster has ended.
-        """
+        """Return the submitted script of the cluster's job; raises ClusterNotFound if the cluster has ended."""
         try:
             return (self.path / "job.sh").read_text(encoding="utf-8")
         except FileNotFoundError:
@@ -196,22 +181,8 @@ class ClusterFolder:
     def note(self, record: Record, state: str, reason: str, when: float | None = None, hint: Hint = ()) -> None:
         """Note how the cluster ends, unless a note exists: the first process to write one knows most.
 
-        Parameters
-        ----------
-        record
-            The cluster's record.
-        state
-            `ended.STOPPED`, `ended.ENDED` or `ended.FAILED`.
-        reason
-            The reason; its first line is kept.
-        when
-            Time in seconds since the epoch; None: now.
-        hint
-            What to do.
-
-        Notes
-        -----
-        A note that cannot be written, for example on a full disk, is omitted.
+        The state is one of `workbench.deploy.ended`, and only the first line of the reason is kept. A note that cannot
+        be written, for example on a full disk, is omitted.
         """
         # The reason may have text of a scheduler, or of a library that a rank has loaded.
         line = printable(reason.strip().partition("\n")[0][:_MAX_REASON_LENGTH])

@@ -54,18 +54,9 @@ _GRACE_S = 5.0
 class ClusterJob:
     """The handle of one cluster, in any state.
 
-    Parameters
-    ----------
-    record
-        The record of the cluster.
-    folder
-        The folder of the cluster; None: determined from the record.
-
-    Notes
-    -----
-    The object of a cluster and the connection to its head share this handle: they read the record here, and the
-    connection replaces the record by the one that the head sends. The methods may block for a while: call them off
-    the event loop.
+    The default of the folder is that of the record. The object of a cluster and the connection to its head share this
+    handle: they read the record here, and the connection replaces the record by the one that the head sends. The
+    methods may block for a while: call them off the event loop.
     """
 
     def __init__(self, record: Record, folder: ClusterFolder | None = None) -> None:
@@ -370,13 +361,7 @@ class ClusterJob:
                 self.folder.note(self.record, state, reason, hint=hint)
 
     def note_end(self, status: JobStatus | None = None) -> None:
-        """Note how the cluster has ended if its head could not.
-
-        Parameters
-        ----------
-        status
-            Status of its job; None: the scheduler is asked.
-        """
+        """Note how the cluster has ended if its head could not; without a status of its job the scheduler is asked."""
         if self.folder.end_note.exists():
             return
         record = self.record

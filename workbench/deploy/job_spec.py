@@ -150,8 +150,6 @@ def world_line(
 
     Parameters
     ----------
-    folder
-        The folder of the cluster.
     mpi
         The MPI in use.
     index, ranks

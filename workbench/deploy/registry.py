@@ -81,12 +81,7 @@ def names() -> list[str]:
 
 
 def create(record: Record, folder: ClusterFolder | None = None) -> None:
-    """Make the folder of a new cluster and write its first record.
-
-    Parameters
-    ----------
-    folder
-        The folder of the cluster; None: determined from the record.
+    """Make the folder of a new cluster, by default the one of its record, and write its first record.
 
     Raises
     ------
