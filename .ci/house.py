@@ -23,13 +23,13 @@ PACKAGE = ROOT / "workbench"
 WINGS = {"lab", "ml", "tune", "torch", "bench"}
 # Measure: limit and target. A walk varies by a few files: a thread may begin its work before or after the request.
 LIMITS = {
-    "lines of the core": (40371, 31000),
-    "lines in all": (67918, 54000),
+    "lines of the core": (40361, 31000),
+    "lines in all": (67862, 54000),
     "modules of the core": (194, 165),
     "modules in all": (361, 330),
-    "doors above four, in all packages": (56, 0),
+    "doors above four, in all packages": (53, 0),
     "names that wings take from the core": (154, 40),
-    "private attributes that tests read": (233, 60),
+    "private attributes that tests read": (228, 60),
     "sentences that tests match": (534, 200),
     "files of a start": (106, 70),
     "files of a call": (45, 32),

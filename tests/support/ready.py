@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from workbench.deploy.record import Record
 from workbench.head.world_process import WorldProcess
 
 
 def ready_world(index: int = 0, ranks: int = 2) -> WorldProcess:
     """Return a world whose ranks are all there."""
     nothing: Any = None
-    world = WorldProcess(nothing, nothing, index, ranks)
+    world = WorldProcess(Record(name="a", ranks=ranks), nothing, index, ranks)
     for rank in range(ranks):
         world.joined(rank, {})
     return world

@@ -8,7 +8,7 @@ import pytest
 from distributed import Scheduler, Worker
 from support.patience import DEADLINE
 
-from workbench.collective.operation import poll
+from workbench.collective.operation import poll_until
 from workbench.rank.worker import RankWorker, has_closed
 
 
@@ -28,13 +28,13 @@ async def ranks(tmp_path):
 async def test_a_rank_drops_the_copy_of_a_value_that_was_released_during_the_transfer(ranks):
     _, holder, rank = ranks
     await rank.handlers["gather"](who_has={"x": [holder.address]})
-    assert await poll(lambda: "x" not in rank.data, DEADLINE)
+    assert await poll_until(lambda: "x" not in rank.data, DEADLINE)
 
 
 async def test_the_head_knows_a_copy_without_the_answer_of_the_rank(ranks):
     scheduler, holder, rank = ranks
     scheduler.update_data(who_has={"x": [holder.address]}, nbytes={"x": 8}, client="client")
     await rank.handlers["gather"](who_has={"x": [holder.address]})
-    assert await poll(lambda: len(scheduler.tasks["x"].who_has) == 2, DEADLINE)
+    assert await poll_until(lambda: len(scheduler.tasks["x"].who_has) == 2, DEADLINE)
     scheduler.client_releases_keys(keys=["x"], client="client")
-    assert await poll(lambda: not rank.data, DEADLINE)
+    assert await poll_until(lambda: not rank.data, DEADLINE)

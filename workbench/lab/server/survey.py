@@ -17,7 +17,7 @@ from typing import Any, ParamSpec, TypeAlias, TypeVar
 
 from workbench.commands.actions import Gone
 from workbench.deploy import ended, registry
-from workbench.deploy.folder import RECORD, clusters_folder
+from workbench.deploy import folder as folders
 from workbench.deploy.job import ClusterJob, describe
 from workbench.deploy.record import Record
 from workbench.errors import RecordError, WorkbenchError, from_fields
@@ -95,7 +95,7 @@ class RegistryScanner:
             self._cleaner.start()
 
     def _scan(self, now: float) -> RegistrySnapshot:
-        folder = str(clusters_folder())
+        folder = str(folders.clusters_folder())
         self._records = {name: self._read(name, f"{folder}/{name}") for name in registry.names()}
         clusters, broken, headed, starters, over = {}, [], set(), {}, {}
         self._described = {name: entry for name, entry in self._described.items() if name in self._records}
@@ -126,7 +126,7 @@ class RegistryScanner:
 
     def _read(self, name: str, folder: str) -> tuple[tuple[int, ...], Record | WorkbenchError | None]:
         # With the folder's stamp, since jobs write receipts into the folder.
-        stamp = (*_stamp(folder), *_stamp(f"{folder}/{RECORD}"))
+        stamp = (*_stamp(folder), *_stamp(f"{folder}/{folders.RECORD}"))
         entry = self._records.get(name)
         # Errors are read again, since a file server may have recovered.
         if entry is not None and entry[0] == stamp and not isinstance(entry[1], WorkbenchError):
@@ -274,5 +274,5 @@ def _run(queue: _Queue) -> None:
                 future.set_exception(error)
 
 
-records = DeadlineReader(clusters_folder)
+records = DeadlineReader(folders.clusters_folder)
 """Records and logs of this user's clusters."""
