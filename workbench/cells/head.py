@@ -1,7 +1,7 @@
 """Cells of notebooks on the ranks of a world: one at a time, in the order of the requests.
 
 Code and output do not pass the head. The head starts a cell when all ranks of the cell are prepared, and ends the cell
-on all ranks when one rank fails, when the notebook asks for the end, or when the notebook disconnects.
+when one rank fails, when the notebook asks for the end, or when the notebook disconnects.
 """
 
 from __future__ import annotations
