@@ -10,8 +10,6 @@ from support.daemons import Trouble, running
 from support.processes import DEADLINE, until
 from support.slurm import NAMES, Slurm
 
-from workbench.deploy.folder import ClusterFolder
-
 WHERE = "srun sh -c 'echo $SLURMD_NODENAME'"
 
 
@@ -98,5 +96,5 @@ def test_two_at_a_time_know_nothing_of_each_other_and_a_closed_one_leaves_nothin
         until("it to run", lambda: running("4712"))
         assert another.jobs() == [job]
         assert not slurm.jobs()
-    assert not ClusterFolder.of(another).path.exists()
+    assert not another.folder.exists()
     assert not running("4712")
