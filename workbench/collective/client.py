@@ -135,8 +135,8 @@ class PendingCall:
         # The error of `on_event`, which ends the call.
         self._failure: BaseException | None = None
         self._callbacks: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
-        news = self._callbacks  # a reference to this object would be a cycle, and would keep the broadcast arguments
-        self.future.add_brief_callback(lambda _: news.put(None))
+        callbacks = self._callbacks  # this object would be a cycle, and would keep the broadcast arguments
+        self.future.add_brief_callback(lambda _: callbacks.put(None))
 
     def start(self) -> Future[Any]:
         """Begin the call without a wait, and return the future of the result."""
@@ -205,8 +205,8 @@ class PendingCall:
         try:
             if not self._started:
                 self.start()
-            while (news := self._next()) is not None:
-                news()
+            while (callback := self._next()) is not None:
+                callback()
         except HeadUnreachable:
             raise
         except BaseException as interrupt:
