@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pytest
+from support.raised import raises
 
 import workbench
 
@@ -29,5 +30,5 @@ def test_each_public_name_loads(name):
 
 
 def test_any_other_name_is_an_attribute_error():
-    with pytest.raises(AttributeError, match="'cluser'"):
+    with raises(AttributeError, name="cluser", obj=workbench):
         _ = workbench.cluser

@@ -12,8 +12,8 @@ import weakref
 from concurrent.futures import wait
 from types import SimpleNamespace
 
-import pytest
 from support.patience import DEADLINE
+from support.raised import raises
 
 from workbench.collective.client import PendingCall, show_text
 
@@ -100,7 +100,7 @@ async def test_callbacks_of_a_call_run_one_after_another_in_their_order_also_aft
 async def test_the_frames_of_an_error_of_a_call_have_their_arguments():
     call = made(Failing)
 
-    with pytest.raises(ValueError, match="from a rank") as caught:
+    with raises(ValueError, args=("from a rank",)) as caught:
         await asyncio.to_thread(call.result)
 
     (frame,) = [entry.frame.raw for entry in caught.traceback if entry.name == "result"]

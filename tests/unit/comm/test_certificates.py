@@ -11,6 +11,7 @@ import threading
 
 import pytest
 from cryptography import x509
+from support.raised import raises
 
 from workbench.comm import certificates
 
@@ -107,7 +108,7 @@ def test_nothing_is_said_without_tls(ours):
         here.settimeout(10)
         there.settimeout(10)
         here.sendall(b"GET / HTTP/1.0\r\n\r\n")
-        with pytest.raises(ssl.SSLError, match="HTTP_REQUEST"):
+        with raises(ssl.SSLError, reason="HTTP_REQUEST"):
             server(ours).wrap_socket(there, server_side=True)
 
 

@@ -267,7 +267,7 @@ def test_a_geometry_is_made_whole(ranks, given, whole):
 
 @pytest.mark.parametrize(("ranks", "nodes", "each"), [(8, 3, 2), (2, 4, None), (2, 4, 1)])
 def test_a_geometry_that_does_not_hold_the_ranks_is_refused(ranks, nodes, each):
-    with pytest.raises(InvalidRequest, match=f"--nodes {nodes} with --ranks-per-node .* for {ranks} ranks"):
+    with raises(InvalidRequest, option="nodes", given=nodes):
         filled(ranks, nodes=nodes, ranks_per_node=each)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 
 import pytest
+from support.raised import raises
 
 from workbench.errors import InvalidRequest
 from workbench.tune.trial import RankTrial
@@ -57,7 +58,7 @@ def test_an_error_of_a_class_of_the_notebook_reaches_all_ranks(ranks, reply):
 
     reply(None, LocalError("of the sampler"))
     for trial in ranks:
-        with pytest.raises(Exception, match="of the sampler") as raised:
+        with raises(Exception, args=("of the sampler",)) as raised:
             trial.should_prune()
         assert raised.type.__name__ == "LocalError"
 
