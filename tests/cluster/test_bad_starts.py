@@ -14,6 +14,7 @@ import psutil
 import pytest
 from distributed import Client
 from support.processes import DEADLINE, GONE_WITHIN, until
+from support.raised import raises
 
 from workbench import MPICluster
 from workbench.comm import certificates
@@ -53,9 +54,7 @@ def _start(ranks: int = 2, timeout: float = DEADLINE) -> MPICluster:
 def test_no_mpiexec() -> None:
     with (
         dask.config.set({"workbench.mpi.mpiexec": "/nowhere/mpiexec"}),
-        pytest.raises(
-            StartError, match=r"'/nowhere/mpiexec', which is not an executable.*Set workbench\.mpi\.mpiexec to the path"
-        ),
+        raises(StartError, option="workbench.mpi.mpiexec", given="/nowhere/mpiexec"),
     ):
         _start()
 
@@ -74,7 +73,7 @@ def test_an_mpiexec_of_another_mpi_than_mpi4pys(tmp_path: Path) -> None:
 
 
 def test_an_mpi_that_is_not_the_one_in_use() -> None:
-    with pytest.raises(StartError, match=r"requests Intel MPI, but mpi4py loads .*Use --mpi auto"):
+    with raises(StartError, option="mpi", given="intelmpi"):
         MPICluster(2, name=NAME, mpi="intelmpi", quiet=True)
 
 

@@ -11,6 +11,7 @@ import psutil
 import pytest
 from matplotlib import pyplot as plt
 from support.processes import until
+from support.raised import raises
 
 from workbench.deploy import registry
 from workbench.errors import ClusterNotFound, WorkbenchError
@@ -123,7 +124,7 @@ def test_another_auc_than_that_of_scikit_learn_fails_the_demo(cells):
 
 
 def test_a_number_of_ranks_that_cannot_be_is_one_sentence(cells):
-    with pytest.raises(WorkbenchError, match="rank") as error:
+    with raises(WorkbenchError, option="ranks", given="0") as error:
         demo.run(0, quiet=True)
     assert "\n" not in str(error.value)
 

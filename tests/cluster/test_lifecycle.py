@@ -25,6 +25,7 @@ from support.folders import folders_of
 from support.last_word import end_of
 from support.patience import FACTOR
 from support.processes import DEADLINE, GONE_WITHIN, gone, processes_of, until
+from support.raised import raises
 
 from workbench import MPICluster, run_on_ranks
 from workbench.deploy import ended, registry
@@ -207,16 +208,16 @@ def test_scale_adds_and_removes_whole_worlds_and_keeps_results(growing: MPIClust
         assert sorted(client.run(place).values()) == [(0, 0, 1), (index, 0, 2), (index, 1, 2)]
         kept = client.submit(lambda: 7, workers=[f"w{index}.1"], allow_other_workers=True, pure=False)
         kept.result(DEADLINE)
-        with pytest.raises(InvalidRequest, match=r"scale\(2\).*1 \+ 2 ranks.*Valid numbers: 1, 3 or more"):
+        with raises(InvalidRequest, option="ranks", given=2, allowed="1, 3 or more"):
             cluster.scale(2)
         cluster.scale(1)
         assert [rank["name"] for rank in cluster.ranks] == [0]
         assert kept.result(DEADLINE) == 7
         assert cluster.refresh().state == "ready"
         for bad in (0, -1, "two"):
-            with pytest.raises(InvalidRequest, match=r"whole number from 1"):
+            with raises(InvalidRequest, option="ranks", given=bad):
                 cluster.scale(bad)  # type: ignore[arg-type]
-        with pytest.raises(NotImplementedError, match=r"scale\(n\)"):
+        with pytest.raises(NotImplementedError):
             cluster.adapt(minimum=1, maximum=2)
 
 
@@ -330,7 +331,7 @@ def test_script_is_what_was_run_whichever_python_asks(cluster4: MPICluster, monk
 def test_logs_are_told_by_rank_and_a_wrong_rank_is_named(cluster4: MPICluster) -> None:
     assert cluster4.logs(3).startswith("rank 3 of 4")
     assert "==> world-0 <==" in cluster4.logs()
-    with pytest.raises(InvalidRequest, match=r"rank 4 has no log\. Ranks with a log: 0, 1, 2, 3"):
+    with raises(InvalidRequest, option="rank", given=4, allowed=("0", "1", "2", "3")):
         cluster4.logs(4)
 
 

@@ -279,9 +279,9 @@ def test_what_was_measured_is_written_by_the_subcommand(cluster, client4, tmp_pa
     path = tmp_path / "ranks.parquet"
     assert actions.metrics(record, "ranks", str(path), cluster) == f"{path} has the metrics of cluster 'shared'"
     assert set(pd.read_parquet(path)["rank"]) == {0, 1, 2, 3}
-    with pytest.raises(InvalidRequest, match=r"OpenMetrics are text\. Name a table for Parquet"):
+    with raises(InvalidRequest, option="out", given=str(path)):
         actions.metrics(record, None, str(path), cluster)
-    with pytest.raises(InvalidRequest, match=r"the folder .*nowhere does not exist\. Create"):
+    with raises(InvalidRequest, option="out", given=str(tmp_path / "nowhere" / "ranks.csv")):
         actions.metrics(record, "ranks", str(tmp_path / "nowhere" / "ranks.csv"), cluster)
     with raises(InvalidRequest, option="table", given="rank"):
         actions.metrics(record, "rank", None, cluster)

@@ -202,8 +202,9 @@ def test_c_code_that_cannot_be_ended_is_named_and_waited_for(client4, tmp_path):
 
 def test_mpi_in_c_code_is_ended_where_the_mpi_can_do_that():
     with MPICluster(3, quiet=True) as cluster, Client(cluster) as client:
-        with pytest.raises(ValueError, match="while others are in plain MPI") as caught:
+        with raises(ValueError) as caught:
             run_on_ranks(in_plain_mpi, 1, client=client)
+        assert caught.value.args[0] == "while others are in plain MPI"
         assert time.time() - caught.value.args[1] < TOLD_WITHIN
         until("the ranks to come back", lambda: back(client))
         assert run_on_ranks(total, client=client) == [3] * 3
@@ -322,7 +323,7 @@ def test_what_cannot_be_sent_or_read_says_so(client4, tmp_path, monkeypatch):
 def test_what_cannot_be_asked_for_says_what_can(client4):
     lazy = da.from_array(TABLE, chunks=(999, 2))
     X = place(TABLE)
-    with pytest.raises(InvalidRequest, match=r"result='rank' is not valid: .*'ranks'"):
+    with raises(InvalidRequest, option="result", given="rank", allowed=("ranks", "root", "blocks")):
         run_on_ranks(total, client=client4, result="rank")
     with raises(InvalidRequest, option="limit", given="much"):
         run_on_ranks(total, client=client4, limit="much")
@@ -333,9 +334,9 @@ def test_what_cannot_be_asked_for_says_what_can(client4):
         raises(InvalidRequest, option="workbench.spmd.watchdog", given=0),
     ):
         run_on_ranks(total, client=client4)
-    with pytest.raises(InvalidRequest, match="Pass a function"):
+    with raises(InvalidRequest, option="fn", given=7):
         run_on_ranks(7, client=client4)
-    with pytest.raises(InvalidRequest, match=r"world=3 does not exist\. Valid values: 0"):
+    with raises(InvalidRequest, option="world", given=3, allowed=("0",)):
         run_on_ranks(total, client=client4, world=3)
     with raises(PlacementError, option="world", given="one"):
         run_on_ranks(total, client=client4, world="one")

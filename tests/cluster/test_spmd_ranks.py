@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import signal
 from concurrent.futures import CancelledError
 
@@ -101,8 +100,9 @@ def test_the_end_of_one_leaves_the_other(client4, tmp_path, end, way):
         with pytest.raises(CancelledError):
             one.result(DEADLINE)
     elif end == "failing":
-        with pytest.raises(ValueError, match="rank 1 does not come"):
+        with raises(ValueError) as caught:
             run_on_ranks(fail, way, 1, client=client4, ranks=[2, 1])
+        assert caught.value.args[0] == "rank 1 does not come"
     else:
         with pytest.raises(CollectiveFailed):
             run_on_ranks(hang, way, 1, "/never", client=client4, ranks=[2, 1], timeout="1 s")
@@ -149,10 +149,7 @@ def test_blocks_stay_on_the_ranks_that_made_them(client4):
     assert X.compute().ravel().tolist() == [0, 0, 1, 1]
     assert run_on_ranks(total, X, client=client4) == [2, 2]
     assert run_on_ranks(total, X, client=client4, ranks=[3, 2]) == [2, 2]
-    with pytest.raises(
-        InvalidRequest,
-        match=r"ranks=\[0, 1\] is not valid, .* on ranks 2-3 of world 0\. Omit ranks=, or pass broadcast",
-    ):
+    with raises(InvalidRequest, option="ranks", given="[0, 1]", allowed=()):
         run_on_ranks(total, X, client=client4, ranks=range(2))
 
 
@@ -165,13 +162,12 @@ def test_each_rank_gets_large_arguments_and_what_was_broadcast(client4):
 
 @pytest.mark.parametrize("ranks", [2, [], [0, 0], [-1], ["0"], [0.0]], ids=str)
 def test_what_is_no_list_of_ranks_is_refused(client4, ranks):
-    words = rf"^ranks={re.escape(repr(ranks))} is not valid\. Pass a list or a range of different ranks of the world"
-    with pytest.raises(InvalidRequest, match=words):
+    with raises(InvalidRequest, option="ranks", given=ranks if isinstance(ranks, int) else repr(ranks)):
         run_on_ranks(total, client=client4, ranks=ranks)
 
 
 def test_ranks_that_do_not_exist_or_hold_no_blocks_are_refused(client4):
-    with pytest.raises(InvalidRequest, match=r"^ranks=\[3, 4\] is not valid: world 0 has no rank 4\. Valid ranks: 0-3"):
+    with raises(InvalidRequest, option="ranks", given="[3, 4]", allowed="ranks 0-3: world 0 has no rank 4"):
         run_on_ranks(total, client=client4, ranks=range(3, 5))
     X = place(np.arange(8.0)[:, None], client=client4)
     with pytest.raises(InvalidRequest):

@@ -226,8 +226,9 @@ def test_a_rank_that_raises_in_backward_ends_the_training_and_the_next_trains_50
     slowest = 0.0
     for cycle in range(CYCLES):
         which, step = (1 + 2 * cycle) % 4, str(tmp_path / f"step-{cycle}")
-        with pytest.raises(ValueError, match="a bad gradient") as caught:
+        with raises(ValueError) as caught:
             run_on_ranks(torched.train_until, "raises", which, step, client=client4, timeout=DEADLINE)
+        assert caught.value.args[0] == "a bad gradient"
         slowest = max(slowest, time.time() - caught.value.args[1])
         assert f"raised on rank {which} of world 0" in caught.value.__notes__[0]
         assert trains(client4)
@@ -329,16 +330,12 @@ def test_tensors_have_the_memory_of_the_blocks(client4):
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        ({"size": 3}, "size=3 is not valid. Choose at least 4, one row for each rank"),
-        ({"size": 400}, r"size=400 is not valid: the ranks have \[10, 10, 10, 10\] rows, which do not fill a batch"),
-        ({"size": 8, "shuffle": "exchnge"}, "shuffle='exchnge' is not valid: did you mean 'exchange'"),
-    ],
+    ("options", "option"),
+    [({"size": 3}, "size"), ({"size": 400}, "size"), ({"size": 8, "shuffle": "exchnge"}, "shuffle")],
 )
-def test_batches_that_cannot_be_are_refused(client4, options, said):
+def test_batches_that_cannot_be_are_refused(client4, options, option):
     X, y = place(np.ones((40, 3)), np.ones(40))
-    with pytest.raises(InvalidRequest, match=said):
+    with raises(InvalidRequest, option=option, given=options[option]):
         run_on_ranks(torched.batched, X, y, 1, **options)
 
 

@@ -7,6 +7,7 @@ import threading
 
 import pytest
 from support.processes import until
+from support.raised import raises
 
 from workbench.lab.server import survey
 from workbench.lab.server.survey import DeadlineReader, FilesystemTimeout
@@ -53,7 +54,7 @@ async def test_what_the_system_says_is_raised_as_it_is():
         raise TimeoutError("the system gives it up")
 
     for _ in range(2):
-        with pytest.raises(TimeoutError, match="the system gives it up") as failed:
+        with raises(TimeoutError, args=("the system gives it up",)) as failed:
             await DeadlineReader(lambda: "it").read(fail)
         assert type(failed.value) is TimeoutError
 

@@ -17,6 +17,7 @@ from dataclasses import asdict
 import psutil
 import pytest
 from support.processes import gone, line_of, until
+from support.raised import raises
 from tornado.web import HTTPError
 
 from workbench.commands.actions import Broken, Stopped
@@ -90,7 +91,7 @@ async def test_a_program_whose_file_server_hangs_is_given_up(asleep):
     program, answer = asleep
     process = Process([program])
 
-    with pytest.raises(TimeoutError, match="did not end within 0 s"):
+    with pytest.raises(TimeoutError):
         await process.ended(0.1)
     answer()
 
@@ -179,14 +180,14 @@ async def test_one_that_nobody_waits_for_any_more_is_ended():
 
 def test_variables_that_cannot_be_are_told():
     for name, value in (("a", "b\0c"), ("a=b", "c")):
-        with pytest.raises(LaunchError, match="cannot run"):
+        with pytest.raises(LaunchError):
             Process(python(""), environment={name: value})
 
 
 def test_where_no_file_can_be_opened_that_is_told(monkeypatch, tmp_path):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "none"))
 
-    with pytest.raises(LaunchError, match="cannot run"):
+    with pytest.raises(LaunchError):
         Process(python(""))
 
 
@@ -230,7 +231,7 @@ def test_the_error_of_a_cluster_that_could_not_be_stopped_comes_with_its_fields(
 
 @pytest.mark.parametrize("field", [{"hint": None}, {"hint": [{"url": "/"}]}, {"hint": [{}]}, {"allowed": 3}])
 def test_of_an_error_whose_fields_are_of_another_version_the_message_is_told(field):
-    with pytest.raises(WorkbenchError, match=r"^no MPI\.$"):
+    with raises(WorkbenchError, message="no MPI."):
         answer(
             ProcessResult(1, json.dumps({"error": {"kind": "MPINotFound", "message": "no MPI."} | field}), ""),
             "workbench start",

@@ -70,9 +70,8 @@ def run(options: Namespace) -> Report:
     from workbench.collective.api import run_on_ranks
 
     if options.many <= options.ranks:
-        raise InvalidRequest(
-            f"--many {options.many} is not valid. Choose more ranks than --ranks, which is {options.ranks}"
-        )
+        allowed = f"more ranks than --ranks, which is {options.ranks}"
+        raise InvalidRequest(option="many", given=options.many, allowed=allowed)
     found = mpi_library.find()
     rows = max(1, options.size[-1] // (8 * kernel.COLUMNS))
     measured: list[dict[str, Any]] = []

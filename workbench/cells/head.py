@@ -137,8 +137,7 @@ class Cells(SchedulerPlugin):
     def _world(self, index: int) -> MPIWorld:
         world = self.worlds.get(index)
         if world is None:
-            worlds = ", ".join(str(each.index) for each in self.worlds)
-            raise InvalidRequest(f"world {index} does not exist. Choose one of the worlds of this cluster: {worlds}.")
+            raise InvalidRequest(option="world", given=index, allowed=[str(each.index) for each in self.worlds])
         return world
 
     async def wait(self, cell: str) -> dict[str, Any]:

@@ -178,7 +178,7 @@ def _parse(line: str, magic: str = "%%mpi") -> tuple[list[str], dict[str, str]]:
             continue
         option, equals, value = word.partition("=")
         if option not in OPTIONS:
-            raise InvalidRequest(f"{magic} has no option {option!r}: {did_you_mean(option, OPTIONS)}")
+            raise InvalidRequest(f"{magic} has no option {option!r}: {did_you_mean(option, OPTIONS)}", given=option)
         if option not in _FLAGS and not equals:
             if not words:
                 raise InvalidRequest(f"{option} needs a value: {OPTIONS[option]}.")

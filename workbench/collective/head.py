@@ -416,15 +416,13 @@ class SpmdCalls:
         members = {world.index: (world, self._worlds.members(world)) for world in self._worlds}
         if addresses is None:
             if index is None or index not in members:
-                raise InvalidRequest(f"world={index} does not exist. Valid values: {', '.join(map(str, members))}.")
+                raise InvalidRequest(option="world", given=index, allowed=map(str, members))
             world, present = members[index]
             if asked is None:
                 return world, present
             if unknown := [rank for rank in asked if rank >= world.ranks]:
-                raise InvalidRequest(
-                    f"ranks={list(asked)} is not valid: world {index} has no rank {unknown[0]}. Valid ranks: "
-                    f"{ranges(range(world.ranks))}."
-                )
+                allowed = f"ranks {ranges(range(world.ranks))}: world {index} has no rank {unknown[0]}"
+                raise InvalidRequest(option="ranks", given=list(asked), allowed=allowed)
             return world, {rank: present[rank] for rank in asked if rank in present}
         places = {address: (world, rank) for world, ranks in members.values() for rank, address in ranks.items()}
         if gone := [number for number, address in enumerate(addresses) if address not in places]:
@@ -436,13 +434,16 @@ class SpmdCalls:
             listed = ", ".join(f"block {n} on world {places[a][0].index}" for n, a in enumerate(addresses[:64]))
             raise InvalidRequest(
                 f"the blocks are on several MPI worlds ({listed}), and an SPMD call runs in one world. Place the data "
-                "in one world, X = place(X, world=0)."
+                "in one world, X = place(X, world=0).",
+                option="world",
             )
         world = places[addresses[0]][0]
         if index not in (None, world.index):
             raise InvalidRequest(
                 f"world={index} is not valid, because the blocks are on world {world.index}. Omit world=, or place the "
-                f"data on that world, X = place(X, world={index})."
+                f"data on that world, X = place(X, world={index}).",
+                option="world",
+                given=index,
             )
         holders = {places[address][1]: address for address in addresses}
         if asked is not None and set(asked) != set(holders):
@@ -450,7 +451,9 @@ class SpmdCalls:
             raise InvalidRequest(
                 f"ranks={list(asked)} is not valid, because the blocks are on "
                 f"{'rank' if len(holders) == 1 else 'ranks'} {them} of world {world.index}. Omit ranks=, or pass "
-                "broadcast(client, X), which copies X to each rank."
+                "broadcast(client, X), which copies X to each rank.",
+                option="ranks",
+                given=list(asked),
             )
         return world, holders
 

@@ -14,7 +14,7 @@ from workbench import config
 from workbench.collective import serialize
 from workbench.collective.protocol import LARGE, Call, Work
 from workbench.collective.serialize import Placeholder
-from workbench.errors import InvalidRequest, did_you_mean
+from workbench.errors import InvalidRequest
 from workbench.placement import from_results, inside, pinning, rows, sources
 from workbench.placement.globals import estimated_bytes, taken_along
 from workbench.placement.place import AlignedBlocks, PlacedBlocks
@@ -97,9 +97,9 @@ def request(
 
     name = brief(name or funcname(function))
     if not callable(function):
-        raise InvalidRequest(f"{function!r} cannot run on the ranks. Pass a function fn(comm, ...).")
+        raise InvalidRequest(option="fn", given=function, allowed="a function fn(comm, ...)")
     if result not in RESULTS:
-        raise InvalidRequest(f"result={result!r} is not valid: {did_you_mean(str(result), RESULTS)}")
+        raise InvalidRequest(option="result", given=result, allowed=RESULTS)
     chosen = None if ranks is None else _ranks(ranks)
     arguments = [*args, *kwargs.values()]
     for argument in arguments:
@@ -178,10 +178,8 @@ def _ranks(given: Sequence[int]) -> list[int]:
     except TypeError:
         ranks = []
     if not ranks or min(ranks) < 0 or len({*ranks}) < len(ranks):
-        raise InvalidRequest(
-            f"ranks={given!r} is not valid. Pass a list or a range of different ranks of the world, for example "
-            "ranks=range(2) or ranks=[0, 3]."
-        )
+        allowed = "a list or a range of different ranks of the world, for example range(2) or [0, 3]"
+        raise InvalidRequest(option="ranks", given=given, allowed=allowed)
     return ranks
 
 

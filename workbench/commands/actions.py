@@ -370,9 +370,8 @@ def metrics(record: Record, table: str | None, out: str | None, bound: MPICluste
     """
     parquet = out is not None and out.endswith(".parquet")
     if parquet and table is None:
-        raise InvalidRequest(
-            f"--out {out} is not valid: OpenMetrics are text. Name a table for Parquet, for example --table ranks."
-        )
+        allowed = "a table for Parquet, for example --table ranks: OpenMetrics are text"
+        raise InvalidRequest(option="out", given=out, allowed=allowed)
     path = None if out is None else files.validate("--out", out)
     with connected(record, bound) as cluster:
         frame = None if table is None else cluster.metrics(table)

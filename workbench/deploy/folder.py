@@ -276,6 +276,7 @@ def read_record(folder: Path) -> Record:
     except OSError as error:
         raise RecordError(
             f"the record of cluster {name!r} cannot be read ({error}).",
+            given=name,
             hint=f"Remove {folder} if the cluster has ended.",
         ) from error
     try:
@@ -283,6 +284,7 @@ def read_record(folder: Path) -> Record:
     except DAMAGED as error:
         raise RecordError(
             f"the record of cluster {name!r} cannot be read ({error}): {path}.",
+            given=name,
             hint="Another version has written the record, or the record is damaged. Remove its folder if the cluster "
             "has ended (the removal stops a cluster that still runs).",
         ) from error

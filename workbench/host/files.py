@@ -23,17 +23,21 @@ def validate(argument: str, file: str) -> Path:
     except (FileNotFoundError, NotADirectoryError, PermissionError):
         pass  # the checks below report these errors
     except (OSError, ValueError) as error:
-        raise InvalidRequest(f"{argument} {file!r}: the name is not valid ({error}). Name another file.") from error
+        raise _refused(argument, repr(file), f"the name is not valid ({error}). Name another file.") from error
     if path.is_dir():
-        raise InvalidRequest(f"{argument} {file} is a folder. Name a file.")
+        raise _refused(argument, file, "the path is a folder. Name a file.")
     if not path.parent.is_dir():
-        raise InvalidRequest(
-            f"{argument} {file}: the folder {path.parent} does not exist. Create the folder, or name another file."
+        raise _refused(
+            argument, file, f"the folder {path.parent} does not exist. Create the folder, or name another file."
         )
     # The new file is written beside the old one.
     if not (_is_device(path) or os.access(path.resolve().parent, os.W_OK | os.X_OK)):
-        raise InvalidRequest(f"{argument} {file}: you have no permission to write there. Name another file.")
+        raise _refused(argument, file, "you have no permission to write there. Name another file.")
     return path
+
+
+def _refused(argument: str, file: str, why: str) -> InvalidRequest:
+    return InvalidRequest(f"{argument} {file}: {why}", option=argument.lstrip("-"), given=file)
 
 
 def write(argument: str, path: Path, content: bytes | memoryview) -> None:
@@ -44,9 +48,8 @@ def write(argument: str, path: Path, content: bytes | memoryview) -> None:
         else:
             replace(path.resolve(), content, 0o666)
     except OSError as error:
-        raise InvalidRequest(
-            f"{argument} {path}: the file cannot be written ({error.strerror}). Name another file."
-        ) from error
+        why = f"the file cannot be written ({error.strerror}). Name another file."
+        raise _refused(argument, str(path), why) from error
 
 
 def _is_device(path: Path) -> bool:
@@ -124,6 +127,7 @@ def check_closed(folder: Path) -> None:
         raise RecordError(
             f"{folder} can be changed by other users (mode {stat.S_IMODE(status.st_mode):o}, allowed 700), and the "
             "folder contains the keys of the clusters.",
+            given=f"{stat.S_IMODE(status.st_mode):o}",
             hint=f"Close the folder and its content with: chmod -R go-rwx '{folder}'",
         )
 
@@ -137,6 +141,8 @@ def check_private(path: Path) -> None:
         raise RecordError(
             f"{path} is open to other users (mode {stat.S_IMODE(status.st_mode):o}, allowed {mode}), and this path "
             "protects the key of the cluster.",
+            given=f"{stat.S_IMODE(status.st_mode):o}",
+            allowed=mode,
             hint=f"Close the path with: chmod {mode} '{path}'",
         )
 
@@ -145,5 +151,6 @@ def _check_owner(path: Path, status: os.stat_result) -> None:
     if status.st_uid != os.geteuid():
         raise RecordError(
             f"{path} belongs to user {status.st_uid}, not to you ({os.geteuid()}).",
+            given=status.st_uid,
             hint=f"Only records that you own can be used. Remove {path}, or set JUPYTER_DATA_DIR to another folder.",
         )

@@ -40,10 +40,8 @@ def report(file: str, name: str | None, bound: Record | None = None) -> str:
         If the report was not drawn, or not before the deadline.
     """
     if not file.lower().endswith((".html", ".htm")):
-        raise InvalidRequest(
-            f"report {file} is not valid: a report is an HTML file. Choose a name that ends in .html, for example "
-            f"{file}.html."
-        )
+        allowed = f"a name that ends in .html, for example {file}.html: a report is an HTML file"
+        raise InvalidRequest(option="report", given=file, allowed=allowed)
     path = files.validate("report", file)
     try:
         record = actions.choose(name, bound)

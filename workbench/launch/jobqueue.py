@@ -371,9 +371,7 @@ def _sections() -> dict[str, Any]:
 
     sections = dask.config.get("jobqueue", {})
     if not isinstance(sections, Mapping):
-        raise InvalidRequest(
-            f"the setting jobqueue {sections!r} is not valid: the setting needs a section for each scheduler."
-        )
+        raise InvalidRequest(option="jobqueue", given=sections, allowed="a section for each scheduler")
     # A copy, since another thread may add its scratch section.
     return dict(dask.config.merge(_defaults(), dict(sections)))
 

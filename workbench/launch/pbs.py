@@ -126,7 +126,7 @@ class PBSLauncher(BatchLauncher):
             )
         if answer.code not in (_OK, *_ENDED) and not silent:
             raise LaunchError(
-                f"PBS does not cancel job {job}: {answer.describe}.", hint=f"Try again, or run qdel {job}."
+                f"PBS does not cancel job {job}: {answer.describe}.", hint=f"Try again, or run qdel {job}.", given=job
             )
 
 

@@ -125,7 +125,7 @@ class SlurmLauncher(BatchLauncher):
                 raise SchedulerTimeout(
                     f"Slurm does not answer, so job {job} is not canceled ({message}).", hint="Try again."
                 )
-            raise LaunchError(f"Slurm does not cancel job {job} ({message}).", hint=f"Run `scancel {job}`.")
+            raise LaunchError(f"Slurm does not cancel job {job} ({message}).", hint=f"Run `scancel {job}`.", given=job)
 
     def test_only(self, spec: JobSpec) -> str:
         """Return when and where the job would start, why Slurm would reject it, or that Slurm does not answer."""

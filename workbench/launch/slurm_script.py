@@ -364,19 +364,10 @@ def _check_extra(line: str) -> None:
     instead = "--memory" if same(name, MEMORY) else OURS.get(name)
     if field := OPTIONS.get(name):
         instead = f"--{named(field)}"
-    if instead == "":
-        raise InvalidRequest(
-            f"--extra {line!r} is not valid: the workbench sets {name}.",
-            option="extra",
-            given=line,
-            hint="Omit this directive.",
-        )
     if instead is not None:
+        hint = f"Use {instead} of the workbench, outside of --extra." if instead else "Omit this directive."
         raise InvalidRequest(
-            f"--extra {line!r} is not valid: the workbench sets {name}.",
-            option="extra",
-            given=line,
-            hint=f"Use {instead} of the workbench, outside of --extra.",
+            f"--extra {line!r} is not valid: the workbench sets {name}.", option="extra", given=line, hint=hint
         )
 
 

@@ -102,7 +102,7 @@ def build(source: str | Path, *, options: Sequence[str] = ("-O3",), folder: str 
     [True, True, True, True]
     """
     if isinstance(options, str):
-        raise InvalidRequest(f"options={options!r} is a string. Pass a list: options={options.split()}.")
+        raise InvalidRequest(option="options", given=options, allowed=f"a list: options={options.split()}")
     source = Path(source).absolute()
     language = _LANGUAGES.get(source.suffix)
     if language is None:
@@ -303,9 +303,8 @@ def pointer(array: Any, dtype: npt.DTypeLike | None = None, *, writable: bool = 
     try:
         expected = array.dtype if dtype is None else np.dtype(dtype)
     except (TypeError, ValueError):
-        raise InvalidRequest(
-            f"dtype={dtype!r} is not a NumPy dtype. Use 'float64' for double *, 'int32' for int *."
-        ) from None
+        allowed = "a NumPy dtype, 'float64' for double *, 'int32' for int *"
+        raise InvalidRequest(option="dtype", given=dtype, allowed=allowed) from None
     if array.dtype != expected:
         raise InvalidRequest(
             f"the array has dtype {array.dtype}, and the C code takes {expected}. "

@@ -17,7 +17,7 @@ from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
-from workbench.errors import CollectiveFailed, PlacementError, RankLost, did_you_mean
+from workbench.errors import CollectiveFailed, PlacementError, RankLost
 from workbench.hints import Command
 from workbench.session.head_client import ClientHead
 
@@ -94,7 +94,7 @@ def of_world(per: str, world: int | None) -> str:
         If `per` or `world` is not valid.
     """
     if per not in PER:
-        raise PlacementError(f"per={per!r} is not valid: {did_you_mean(str(per), PER)}", option="per", given=per)
+        raise PlacementError(option="per", given=per, allowed=PER)
     if world is None:
         return per
     if isinstance(world, bool) or not isinstance(world, int) or world < 0:
@@ -134,7 +134,7 @@ def target_workers(client: Client, per: str) -> list[Rank]:
         ranks_of_world = [rank for rank in ranks if world_of(rank.name) == int(world)]
         if not ranks_of_world:
             worlds = sorted({world_of(rank.name) for rank in ranks} - {-1})
-            raise PlacementError(f"world={world} does not exist. Valid values: {', '.join(map(str, worlds))}.")
+            raise PlacementError(option="world", given=int(world), allowed=map(str, worlds))
         ranks = ranks_of_world
     return select(ranks, per)
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
-from workbench.errors import InvalidRequest, PlacementError, did_you_mean
+from workbench.errors import InvalidRequest, PlacementError
 from workbench.placement import inside, pinning, rows, sources
 from workbench.placement.pinning import Pin, PinnedTask
 from workbench.session.current import current_client
@@ -310,7 +310,7 @@ def reduce(op: Callable[[Any, Any], Any], parts: Any, *, on: str = "client", cli
     from distributed import Future
 
     if on not in _ON:
-        raise InvalidRequest(f"on={on!r} is not valid: {did_you_mean(str(on), _ON)}", option="on", given=on)
+        raise InvalidRequest(option="on", given=on, allowed=_ON)
     if not isinstance(parts, Iterable):
         raise TypeError(f"reduce() got {parts!r} for parts. Pass a list of futures, as map_blocks returns it.")
     parts = blocks(parts) if is_dask_collection(parts) else list(parts)

@@ -58,7 +58,8 @@ def current_client(client: Client | None = None) -> Client:
     if not isinstance(client, Client):
         raise PlacementError(
             f"client={client!r:.80} is not a client. Pass a distributed.Client, for example the result of "
-            "MPICluster(...).get_client()."
+            "MPICluster(...).get_client().",
+            option="client",
         )
     if client.asynchronous:
         raise PlacementError(

@@ -111,7 +111,8 @@ def _compare(path: str, stored: Mapping[str, str], options: Mapping[str, str]) -
         if options.get(option, written) != written:
             raise InvalidRequest(
                 f"{_NAME} {path}: the file was written with {option} {_different(written, options[option])}. Pass the "
-                "options with which the file was written, or choose another file."
+                "options with which the file was written, or choose another file.",
+                option=option,
             )
 
 

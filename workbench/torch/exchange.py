@@ -124,9 +124,8 @@ def stream_batches(
             fed = True
             yield tuple(rows) if len(rows) > 1 else rows[0]
     if not fed:
-        raise InvalidRequest(
-            f"size={size} is not valid: the rows of the stream do not fill a batch. Choose a smaller size."
-        )
+        allowed = "a smaller size: the rows of the stream do not fill a batch"
+        raise InvalidRequest(option="size", given=size, allowed=allowed)
 
 
 def rank_windows(order: Any, window: int, rank: int, ranks: int, *, together: bool) -> Iterator[Sequence[int]]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
-from workbench.errors import InvalidRequest, did_you_mean
+from workbench.errors import InvalidRequest
 from workbench.text import count
 from workbench.torch.context import require_torch
 from workbench.torch.exchange import cut, exchange, select, wanted_rows
@@ -85,9 +85,9 @@ def batches(
     [(2, 3, 2), (2, 3, 2)]
     """
     if shuffle is not None and shuffle not in SHUFFLES:
-        raise InvalidRequest(f"shuffle={shuffle!r} is not valid: {did_you_mean(str(shuffle), SHUFFLES)}, or None")
+        raise InvalidRequest(option="shuffle", given=shuffle, allowed=(*SHUFFLES, "None"))
     if size < comm.size:
-        raise InvalidRequest(f"size={size} is not valid. Choose at least {comm.size}, one row for each rank.")
+        raise InvalidRequest(option="size", given=size, allowed=f"at least {comm.size}, one row for each rank")
     require_seed(seed)
     require_torch()
     options: dict[str, Any] = {"size": size, "shuffle": shuffle, "drop_last": drop_last}
@@ -112,10 +112,8 @@ def batches(
             "Pass more rows, use fewer ranks, or fit in this process."
         )
     if not counts:
-        raise InvalidRequest(
-            f"size={size} is not valid: the ranks have {lengths} rows, which do not fill a batch. Choose a smaller "
-            "size."
-        )
+        allowed = f"a smaller size: the ranks have {lengths} rows, which do not fill a batch"
+        raise InvalidRequest(option="size", given=size, allowed=allowed)
     return _yielded(comm, parts, lengths, rows, counts, shuffle=shuffle)
 
 

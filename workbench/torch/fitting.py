@@ -132,7 +132,8 @@ def fit(
 def _require_labels(name: str, columns: Sequence[Any]) -> None:
     if len(columns) < 2 or columns[1] is None:
         raise InvalidRequest(
-            f"{name} has no labels. Pass placed rows and their labels, or the result of stream(rows, labels)."
+            f"{name} has no labels. Pass placed rows and their labels, or the result of stream(rows, labels).",
+            option=name,
         )
 
 

@@ -184,7 +184,8 @@ def _check_file(file: Path, expected: Any) -> None:
     if (found := describe_files([file])[file.name]) != expected:
         raise InvalidRequest(
             f"checkpoint {file.parent.parent}: {file.parent.name}/{file.name} has changed since it was written (found "
-            f"{found}, expected {expected}); restore the file, or load another checkpoint"
+            f"{found}, expected {expected}); restore the file, or load another checkpoint",
+            given=file.name,
         )
 
 
@@ -194,7 +195,8 @@ def _check_owner(path: Path, status: os.stat_result | None = None) -> None:
     if status.st_uid != user:
         raise InvalidRequest(
             f"checkpoint: {path} belongs to user {status.st_uid}, not to you ({user}), and a checkpoint can run code "
-            "when it is loaded; if you trust that user, copy the folder, and load the copy"
+            "when it is loaded; if you trust that user, copy the folder, and load the copy",
+            given=status.st_uid,
         )
     if stat.S_IMODE(status.st_mode) & 0o022:
         raise InvalidRequest(

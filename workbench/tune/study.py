@@ -309,19 +309,18 @@ def _require(study: Any, trials: Any, ranks: Any) -> None:
     import optuna
 
     if not isinstance(study, optuna.Study):
-        raise InvalidRequest(f"study={study!r} is not valid. Pass a study of optuna.create_study().")
+        raise InvalidRequest(option="study", given=study, allowed="a study of optuna.create_study()")
     for name, value in (("trials", trials), ("ranks", ranks)):
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise InvalidRequest(f"{name}={value!r} is not valid. Choose a number of {name} above zero.")
+            raise InvalidRequest(option=name, given=value, allowed=f"a number of {name} above zero")
 
 
 def _groups(client: Client, world: int, ranks: int) -> list[dict[int, str]]:
     """Return the addresses of each group by rank; the ranks of a group are neighbors, which share a node."""
     addresses = [*_addresses(client, world).items()]
     if ranks > len(addresses):
-        raise InvalidRequest(
-            f"ranks={ranks} is not valid. Choose at most {len(addresses)}, the ranks of world {world}."
-        )
+        allowed = f"at most {len(addresses)}, the ranks of world {world}"
+        raise InvalidRequest(option="ranks", given=ranks, allowed=allowed)
     return [dict(addresses[first : first + ranks]) for first in range(0, len(addresses) - ranks + 1, ranks)]
 
 

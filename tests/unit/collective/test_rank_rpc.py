@@ -56,7 +56,7 @@ async def test_a_rank_that_the_scheduler_sees_leave_a_moment_later_is_lost(call,
     scheduler = Scheduler(error)
     asyncio.get_running_loop().call_soon(scheduler.workers.clear)
 
-    with pytest.raises(RankLost, match="was lost"):
+    with pytest.raises(RankLost):
         await call(scheduler)
 
 

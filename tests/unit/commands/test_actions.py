@@ -179,7 +179,7 @@ def test_a_name_is_asked_for_when_several_clusters_run():
     running("one")
     running("two")
 
-    with pytest.raises(InvalidRequest, match=r"^2 clusters run: one, two\. Pass the name of one cluster\.$"):
+    with raises(InvalidRequest, allowed=("one", "two")):
         actions.choose(None)
 
 

@@ -9,6 +9,7 @@ import stat
 import time
 
 import pytest
+from support.raised import raises
 
 from workbench.commands import actions
 from workbench.commands import format as commands_format
@@ -125,7 +126,7 @@ def test_ends_in_a_folder_that_is_open_to_others_are_refused():
     ClusterFolder.of(record).note(record, ended.FAILED, "why")
     ended.folder().chmod(0o755)
 
-    with pytest.raises(RecordError, match="ended is open to other users"):
+    with raises(RecordError, given="755", allowed="700"):
         ended.known()
 
 

@@ -222,7 +222,7 @@ def test_the_advice_closes_all_that_was_opened_at_once():
 
 def test_a_folder_of_another_user_around_the_records_is_refused(monkeypatch):
     _as_another_user(monkeypatch)
-    with pytest.raises(RecordError, match=r"workbench belongs to user .* set JUPYTER_DATA_DIR"):
+    with raises(RecordError, given=os.getuid()):
         registry.names()
 
 
@@ -265,7 +265,7 @@ def test_a_name_that_cannot_be_is_refused_before_anything_is_made(root):
 def test_a_registry_that_others_can_look_into_is_refused(root, folder):
     (root / folder).mkdir(parents=True)
     (root / folder).chmod(0o755)
-    with pytest.raises(RecordError, match=rf"{folder} is open to other users \(mode 755, allowed 700\).*chmod 700"):
+    with raises(RecordError, given="755", allowed="700"):
         cluster()
     assert registry.names() == []
 
@@ -509,7 +509,7 @@ def test_a_record_that_is_cut_anywhere_is_corrupt(cut):
 def test_a_record_of_wrong_values_is_corrupt(fields):
     record = cluster()
     put(record, changed(record, **fields))
-    with pytest.raises(RecordError, match="cannot be read"):
+    with raises(RecordError, given="a"):
         registry.read("a")
 
 
@@ -586,13 +586,13 @@ def test_what_is_no_folder_is_no_record(root):
     path = root / "clusters" / "a"
     path.write_text("")
     path.chmod(0o600)
-    with pytest.raises(RecordError, match="cannot be read"):
+    with raises(RecordError, given="a"):
         registry.read("a")
     path.unlink()
     (path / RECORD).mkdir(parents=True)
     path.chmod(0o700)
     (path / RECORD).chmod(0o700)
-    with pytest.raises(RecordError, match="cannot be read"):
+    with raises(RecordError, given="a"):
         registry.read("a")
 
 

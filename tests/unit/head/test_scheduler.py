@@ -132,7 +132,7 @@ def test_data_on_a_rank_that_has_left_are_not_registered():
     scheduler = object.__new__(HeadScheduler)
     scheduler.aliases, scheduler.workers, scheduler.tasks = {}, {}, {}
 
-    with pytest.raises(RankLost, match="ranks were restarted, while data were sent"):
+    with pytest.raises(RankLost):
         scheduler.update_data(who_has={"x": ["tls://192.0.2.1:1234"]}, nbytes={"x": 8}, client="client")
     assert scheduler.tasks == {}
 

@@ -43,9 +43,9 @@ def drawn(monkeypatch):
     [
         (
             "mine",
-            r"report .*mine is not valid: .* Choose a name that ends in \.html, for example .*mine\.html\.$",
+            r"report .*mine' is not valid\. Choose a name that ends in \.html, for example .*mine\.html: a report is",
         ),
-        ("folder.html", r"is a folder\. Name a file"),
+        ("folder.html", r"the path is a folder\. Name a file"),
         ("nowhere/report.html", r"the folder .*nowhere does not exist\. Create the folder, or name another file"),
     ],
 )

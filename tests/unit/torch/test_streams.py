@@ -98,7 +98,5 @@ def test_a_window_has_a_chunk_at_least():
     ],
 )
 def test_a_fit_without_labels_is_refused_in_a_sentence(given, name):
-    with pytest.raises(
-        InvalidRequest, match=rf"^{name} has no labels\. Pass placed rows and their labels, or .* stream"
-    ):
+    with raises(InvalidRequest, option=name):
         fit(None, None, **given)

@@ -249,7 +249,7 @@ class Log(_OfCluster):
         try:
             first = int(begin)
         except ValueError:
-            raise InvalidRequest(f"from {begin!r} is not valid. Choose a whole number of bytes.") from None
+            raise InvalidRequest(option="from", given=begin, allowed="a whole number of bytes") from None
         self.finish(await records.read(log_files.part, valid_name(name), file, first, key=self.key))
 
 
@@ -356,11 +356,11 @@ def _folder(root: Path, directory: Any) -> Path:
     if directory in (None, ""):
         return root
     if not isinstance(directory, str) or "\0" in directory:
-        raise InvalidRequest(f"directory {directory!r} is not valid. Choose the path of a folder.")
+        raise InvalidRequest(option="directory", given=directory, allowed="the path of a folder")
     # Links are not resolved: they are the user's own, as in the server's file browser.
     folder = Path(os.path.normpath(root / directory))
     if not folder.is_relative_to(root) or not os.path.isdir(folder):  # noqa: PTH112  (it never raises)
-        raise InvalidRequest(f"directory {directory!r} is not a folder in {root}. Name an existing folder in {root}.")
+        raise InvalidRequest(option="directory", given=directory, allowed=f"an existing folder in {root}")
     return folder
 
 

@@ -64,7 +64,7 @@ def block(folder: Path, file: str, begin: int) -> tuple[bytes, int, int]:
         opened = None
     if opened is None:
         files = [entry["name"] for entry in _listing(folder)]
-        raise ClusterNotFound(f"log {file!r} does not exist in {folder}: {did_you_mean(file, files)}")
+        raise ClusterNotFound(f"log {file!r} does not exist in {folder}: {did_you_mean(file, files)}", given=file)
     with opened:
         size = opened.seek(0, os.SEEK_END)
         # A truncated file may be shorter than the offset.

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from workbench.errors import InvalidRequest, did_you_mean
+from workbench.errors import InvalidRequest
 from workbench.text import count, table_lines
 
 if TYPE_CHECKING:
@@ -135,7 +135,7 @@ class Layout:
             If ranks, rows or microbatches cannot be shared evenly, or the schedule does not exist.
         """
         if schedule not in SCHEDULES:
-            raise InvalidRequest(f"schedule={schedule!r} is not valid: {did_you_mean(schedule, SCHEDULES)}")
+            raise InvalidRequest(option="schedule", given=schedule, allowed=SCHEDULES)
         if stages < 1 or ranks % stages or replicas not in {None, ranks // stages}:
             given = f"stages={stages}" + ("" if replicas is None else f", replicas={replicas}")
             raise InvalidRequest(
@@ -146,15 +146,12 @@ class Layout:
         if stages < 2 and layout.directions > 1:
             raise InvalidRequest("schedule='bidirectional' needs at least 2 stages. Choose 'gpipe' or '1f1b'.")
         if microbatches < 1 or microbatches % copies or microbatches // copies < layout.fewest:
-            raise InvalidRequest(
-                f"microbatches={microbatches} is not valid. Choose a multiple of the number of copies of the module "
-                f"({copies}), at least {copies * layout.fewest}."
-            )
+            least = copies * layout.fewest
+            allowed = f"a multiple of the number of copies of the module ({copies}), at least {least}"
+            raise InvalidRequest(option="microbatches", given=microbatches, allowed=allowed)
         if size < 1 or size % microbatches or size % ranks:
-            raise InvalidRequest(
-                f"size={size} is not valid. Choose a multiple of the number of ranks ({ranks}) and of the number of "
-                f"microbatches ({microbatches})."
-            )
+            both = f"a multiple of the number of ranks ({ranks}) and of the number of microbatches ({microbatches})"
+            raise InvalidRequest(option="size", given=size, allowed=both)
         return layout
 
     @property
