@@ -13,6 +13,7 @@ import pytest
 from sklearn import linear_model
 from sklearn.base import clone
 from support import refused
+from support.raised import raises
 
 from workbench import place
 from workbench.collective import broadcast
@@ -145,7 +146,7 @@ def test_rows_are_decomposed_on_all_ranks_where_sums_of_products_lack_digits(cli
 
 def test_a_matrix_that_is_over_the_memory_limit_of_a_rank_is_refused_before_anything_is_placed(client4):
     wide = da.zeros((8, 100_000), chunks=(2, 100_000))
-    with pytest.raises(InvalidRequest, match=r"223\.52 GiB .* the memory limit of a rank is"):
+    with raises(InvalidRequest, given=100_000):
         Ridge().fit(wide, da.zeros(8, chunks=2))
 
 

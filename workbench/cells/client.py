@@ -182,7 +182,7 @@ def check_syntax(code: str) -> None:
         lines = code.splitlines()
         line = f"line {number}: {lines[number - 1].strip()!r}: " if 0 < number <= len(lines) else ""
         reason = error.msg if isinstance(error, SyntaxError) else error
-        raise InvalidRequest(f"{line}{reason}. The cell was not run on any rank.") from None
+        raise InvalidRequest(f"{line}{reason}. The cell was not run on any rank.", given=number) from None
 
 
 # -- objects ---------------------------------------------------------------------------------------------------

@@ -394,7 +394,7 @@ def targets(name: str | None, *, everything: bool, bound: Record | None = None) 
     if not everything:
         return Targets([choose(name, bound, ending=True)], [])
     if name is not None:
-        raise InvalidRequest(f"stop {name} --all is not valid. Choose either a name or --all.")
+        raise InvalidRequest(f"stop {name} --all is not valid. Choose either a name or --all.", option="name")
     records, broken, _ = _scan()
     return Targets(records, broken)
 

@@ -414,7 +414,7 @@ class ClusterJob:
                 continue
             if status.state is JobState.UNKNOWN:
                 reason = status.reason or "the scheduler does not report the owner of the job"
-                raise SchedulerTimeout(f"job {job} is not canceled, because {reason}.", hint=self._again())
+                raise SchedulerTimeout(f"job {job} is not canceled, because {reason}.", hint=self._again(), given=job)
             if not (status.label and self._is_job_of(status)):
                 system = f" ({self.record.system})" if self.record.system else ""
                 raise LaunchError(
@@ -438,6 +438,7 @@ class ClusterJob:
             raise LaunchError(
                 f"cluster {self.record.name!r} has its jobs in the scheduler {expected}, and here the scheduler is "
                 f"{system}.",
+                given=system,
                 hint=f"Stop the cluster on that system, or remove {self.folder.path} if the cluster has ended.",
             )
 

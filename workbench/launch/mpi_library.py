@@ -148,7 +148,7 @@ def mpiexec_of(library: Library, choice: str = "auto") -> MPI:
         raise MPIMismatch(f"{library}, but mpiexec belongs to another MPI: {', '.join(others)}.", hint=hint)
     if broken:
         hint = f"Run {broken[0].partition(' (')[0]} --version, and correct the environment of this process."
-        raise MPINotFound(f"{library}, but its mpiexec does not run: {', '.join(broken)}.", hint=hint)
+        raise MPINotFound(f"{library}, but its mpiexec does not run: {', '.join(broken)}.", hint=hint, given=broken[0])
     raise MPINotFound(f"{library}, but there is no mpiexec beside the library or on PATH.", hint=hint)
 
 
@@ -188,7 +188,7 @@ def loaded_library() -> Library:
                 "into a folder of LD_LIBRARY_PATH, or build mpi4py: pip install --force-reinstall --no-binary mpi4py "
                 "mpi4py."
             )
-        raise MPINotFound(f"mpi4py finds no MPI library ({message}).", hint=hint)
+        raise MPINotFound(f"mpi4py finds no MPI library ({message}).", hint=hint, given=message)
     values = json.loads(completed.stdout.splitlines()[-1])
     if values["vendor"] not in _VENDORS:
         raise LaunchError(

@@ -218,6 +218,7 @@ def mpiexec_command(
             raise LaunchError(
                 f"Slurm has reserved other numbers of GPUs on some nodes ({placement.hosts}), and mpiexec can request "
                 "only one number for all nodes.",
+                option="nodes",
                 hint=("Pass ", Option("nodes"), ": then Slurm reserves as many on each node."),
             )
         # srun starts one daemon on a node, which would get the GPUs of one task, not those of all ranks of the node.
@@ -246,6 +247,7 @@ def _guarded_daemon(guard: str) -> str:
             raise LaunchError(
                 f"{argument!r} has blanks, and the command that guards the daemons of mpiexec cannot have blanks in "
                 "its paths.",
+                option="workbench.mpi.guard",
                 hint="Move the file, or set workbench.mpi.guard to false. Without the guard every user of the nodes "
                 "can control mpiexec.",
             )

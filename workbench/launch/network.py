@@ -50,6 +50,7 @@ def address(interface: str | None = None, *, peers: Iterable[str] | None = None)
         return others[0]
     raise LaunchError(
         f"{socket.gethostname()} has no IPv4 address except loopback, but other hosts must connect to it.",
+        option="interface",
         hint=("Name an interface with ", Option("interface"), ", or check the network of the host."),
     )
 

@@ -383,12 +383,8 @@ def _check_reservation(resources: Resources, flavor: Flavor) -> None:
             hint="Omit the option.",
         )
     if not _RESERVATION.fullmatch(resources.reservation):
-        raise InvalidRequest(
-            f"--reservation {resources.reservation!r} is not valid: reservations of PBS have names in the form R123. "
-            "pbs_rstat lists the reservations.",
-            option="reservation",
-            given=resources.reservation,
-        )
+        allowed = "the name of a reservation of PBS, in the form R123. pbs_rstat lists the reservations"
+        raise InvalidRequest(option="reservation", given=resources.reservation, allowed=allowed)
     if resources.queue is not None:
         raise InvalidRequest(
             f"--reservation {resources.reservation} with --queue {resources.queue} is not valid: a reservation of PBS "
@@ -405,12 +401,9 @@ def _check_constraint(constraint: str | None, flavor: Flavor) -> None:
     pattern, example = (_CHUNK_RESOURCES, "model=milan") if flavor is Flavor.PRO else (_WORD, "bigmem")
     names = {f"-l {part.partition('=')[0]}" for part in constraint.split(":")}
     if not pattern.fullmatch(constraint) or names & GEOMETRY:
-        raise InvalidRequest(
-            f"--constraint {constraint!r} is not valid: {flavor.value} needs a property of nodes, for example "
-            f"{example}. Nodes, ranks, threads, memory and GPUs have separate options.",
-            option="constraint",
-            given=constraint,
-        )
+        allowed = f"a property of nodes, in {flavor.value} for example {example}"
+        hint = "Nodes, ranks, threads, memory and GPUs have separate options."
+        raise InvalidRequest(option="constraint", given=constraint, allowed=allowed, hint=hint)
 
 
 def _site_constraint(site: Site) -> str | None:

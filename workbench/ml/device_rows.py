@@ -91,7 +91,7 @@ class DeviceRows:
 
     def __init__(self, X: Any, device: str) -> None:
         if sparse.issparse(X):
-            raise InvalidRequest(f"device={device!r} takes no sparse matrix. Pass device=None, or dense rows.")
+            raise InvalidRequest(option="device", given=device, allowed="None for a sparse matrix, or pass dense rows")
         try:
             import array_api_compat.torch as xp
         except ImportError as error:

@@ -86,7 +86,8 @@ def check(
             nbytes = required(features)
             over = limit.over(nbytes) or f"{format_bytes(nbytes)} for matrices, with more numbers than LAPACK can count"
             raise InvalidRequest(
-                f"{estimator} of {features} features needs {over}. At most {allowed} features are possible. {instead}"
+                f"{estimator} of {features} features needs {over}. At most {allowed} features are possible. {instead}",
+                given=features,
             )
         limits.append(limit)
     return min(limits, key=lambda limit: limit.nbytes)

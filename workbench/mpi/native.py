@@ -148,7 +148,7 @@ def find_compiler(language: str) -> str:
             return path
         others.append(f"{path} ({f'of {flavor}' if flavor else _shortened(done.stderr) or 'of an unknown MPI'})")
     if not others:
-        raise MPINotFound(f"{library}, but no {name} was found beside this library or on PATH. {_INSTALL}")
+        raise MPINotFound(f"{library}, but no {name} was found beside this library or on PATH. {_INSTALL}", given=name)
     failure = MPIMismatch if any(" (of " in other for other in others) else MPINotFound
     raise failure(f"{library}, but no {name} compiles for it: {', '.join(others)}. {_INSTALL}")
 

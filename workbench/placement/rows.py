@@ -135,7 +135,9 @@ def exact(array: Array, declared: Declared) -> Array:
             remedy = f"X.map_blocks(lambda chunk: chunk.astype({target!r}))"
         raise PlacementError(
             f"{declared.block} has rows of dtype {array.dtype}, and the dtype {dtype} that Dask declares has not all "
-            f"their values. Blocks need one dtype on all ranks. Convert all chunks first: {remedy}."
+            f"their values. Blocks need one dtype on all ranks. Convert all chunks first: {remedy}.",
+            given=str(array.dtype),
+            allowed=str(dtype),
         )
     return found
 

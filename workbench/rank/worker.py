@@ -239,6 +239,7 @@ def check_memory(limit: int | None) -> None:
         raise LaunchError(
             f"--memory {format_bytes(limit)} is too small: a rank of this cluster uses {format_bytes(used)} when it "
             f"starts, and Dask starts no tasks on a rank that uses more than {100 * pause:.0f} % of its memory.",
+            option="memory",
             hint=("Use at least ", Option("memory"), f" {int(2 * used / pause) >> 20}MiB."),
         )
 

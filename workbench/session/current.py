@@ -64,7 +64,8 @@ def current_client(client: Client | None = None) -> Client:
     if client.asynchronous:
         raise PlacementError(
             "the client is asynchronous, and blocks are placed with synchronous clients only. Use Client(cluster) "
-            "without asynchronous=True, in a separate thread if an event loop runs."
+            "without asynchronous=True, in a separate thread if an event loop runs.",
+            option="client",
         )
     address = client.scheduler and client.scheduler.address
     if client.status == "connecting":

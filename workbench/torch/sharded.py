@@ -201,7 +201,8 @@ def _check_owner(path: Path, status: os.stat_result | None = None) -> None:
     if stat.S_IMODE(status.st_mode) & 0o022:
         raise InvalidRequest(
             f"checkpoint: other users can change {path} (mode {stat.S_IMODE(status.st_mode):o}), and a checkpoint can "
-            f"run code when it is loaded; if you trust its content, close it with: chmod go-w '{path}'"
+            f"run code when it is loaded; if you trust its content, close it with: chmod go-w '{path}'",
+            given=f"{stat.S_IMODE(status.st_mode):o}",
         )
 
 
@@ -332,7 +333,8 @@ def load_sharded(path: str | os.PathLike[str], model: Any, optimizer: Any = ()) 
         if len(optimizers) not in {0, len(found["stepped"])}:
             raise InvalidRequest(
                 f"checkpoint {folder}: the number of optimizers is {len(optimizers)}, and was {len(found['stepped'])} "
-                "when the checkpoint was written. Pass the same number of optimizers, or none."
+                "when the checkpoint was written. Pass the same number of optimizers, or none.",
+                option="optimizers",
             )
         stateless = found.get("stateless", [])
         for name in stateless:

@@ -222,7 +222,7 @@ def test_logs_are_there_after_the_end():
 
 
 def test_everything_is_either_all_or_a_name():
-    with pytest.raises(InvalidRequest, match=r"^stop a --all is not valid. Choose either a name or --all"):
+    with raises(InvalidRequest, option="name", given=None):
         actions.targets("a", everything=True)
 
 

@@ -33,7 +33,7 @@ def _own_registry(monkeypatch, tmp_path):
         ("start -3", r"^ranks '-3' is not valid. Choose a whole number from 1"),
         ("start eight", r"^ranks 'eight' is not valid. Choose a whole number from 1"),
         ("start 2.5", r"^ranks '2\.5' is not valid. Choose a whole number from 1"),
-        ("report out", r"^report out is not valid: .* Choose a name that ends in \.html, for example out\.html\.$"),
+        ("report out", r"^report 'out' is not valid\. Choose a name that ends in \.html, for example out\.html: .*\.$"),
         ("start {unknown}", r"^ranks '{unknown}' is not valid. Choose a whole number from 1"),
         ("start 2 --threads none", r"^threads 'none' is not valid. Choose a whole number from 1"),
         ("start 2 --memory lots", r"^memory 'lots' is not valid. Choose a size above zero for each rank, e\.g\. 2GB"),

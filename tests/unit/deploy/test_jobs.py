@@ -142,7 +142,7 @@ def test_a_running_job_of_an_earlier_version_is_believed_and_cancelled(system):
 def test_nothing_is_cancelled_while_nobody_tells_whose_it_is(system):
     record = training(system=B)
     system.answer("squeue", "exit 1")
-    with pytest.raises(SchedulerTimeout, match="job 4711 is not canceled, because the scheduler does not report"):
+    with raises(SchedulerTimeout, given="4711"):
         ClusterJob(record).cancel()
     assert "scancel" not in system.called
 
@@ -150,7 +150,7 @@ def test_nothing_is_cancelled_while_nobody_tells_whose_it_is(system):
 def test_a_stop_of_a_cluster_of_another_system_names_it_and_leaves_the_record(system):
     record = training(system=A)
     system.answer("squeue", UNKNOWN_JOB)
-    with pytest.raises(LaunchError, match=f"in the scheduler {A}, and here the scheduler is {B}. Stop the cluster on"):
+    with raises(LaunchError, given=B):
         stop(record)
     assert registry.names() == ["training"]
 

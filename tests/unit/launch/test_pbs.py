@@ -550,11 +550,11 @@ def test_torque_is_refused_by_its_name(pbs):
     [
         ({"nodes": 5}, "each node needs at least one rank"),
         ({"nodes": 1, "ranks_per_node": 3}, "hold all ranks"),
-        ({"reservation": "monday"}, "names in the form R123"),
+        ({"reservation": "monday"}, "in the form R123"),
         ({"reservation": "R7", "queue": "workq"}, "Pass only one of these options"),
         ({"constraint": "bigmem"}, "model=milan"),
         ({"constraint": "ncpus=4"}, "have separate options"),
-        ({"constraint": "a=1+1:ncpus=9"}, "--constraint"),
+        ({"constraint": "a=1+1:ncpus=9"}, "constraint 'a=1+1:ncpus=9'"),
         ({"queue": "two words"}, "a name without blanks"),
         ({"account": "a\n#PBS -q x"}, "a name without blanks"),
         ({"extra": ("-N name",)}, "-N is not valid here"),

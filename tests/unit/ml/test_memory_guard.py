@@ -10,6 +10,7 @@ import pytest
 from distributed import system
 from scipy import sparse
 from scipy.linalg import LinAlgWarning
+from support.raised import raises
 
 from workbench.errors import InvalidRequest
 from workbench.ml import PCA, LinearRegression, LogisticRegression, Ridge, TruncatedSVD, memory_guard
@@ -106,7 +107,7 @@ def test_a_matrix_that_has_no_room_is_refused_before_there_is_one(model, nbytes,
 
 def test_a_matrix_that_lapack_cannot_count_is_refused_wherever_it_has_room(monkeypatch):
     monkeypatch.setattr(system, "MEMORY_LIMIT", 8 << 40)
-    with pytest.raises(InvalidRequest, match="At most 65535 features"):
+    with raises(InvalidRequest, given=70_000):
         Ridge().fit(one_hot(70_000), np.ones(1000))
 
 
@@ -252,5 +253,5 @@ def test_where_this_process_solves_it_has_room_for_the_matrices_of_all_ranks(cli
     assert Ridge().fit(rows, target).engine_ == "dask"
 
     monkeypatch.setattr(system, "MEMORY_LIMIT", (24 + 4 * ranks) * 30**2 - 1)
-    with pytest.raises(InvalidRequest, match=r"limit of this process is .*\. At most 29 features"):
+    with raises(InvalidRequest, given=30):
         Ridge().fit(rows, target)

@@ -226,7 +226,7 @@ def test_a_folder_that_cannot_be_is_refused(source):
 
 def test_without_a_wrapper_the_sentence_says_what_to_install(source, folder, other_compiler):
     other_compiler(None)
-    with pytest.raises(MPINotFound, match=r"no mpicc was found beside this library or on PATH\. Install a compiler"):
+    with raises(MPINotFound, given="mpicc"):
         build(source, folder=folder)
 
 
@@ -246,7 +246,7 @@ def test_the_abi_of_mpi_5_has_a_wrapper_of_its_own(other_compiler, tmp_path, mon
     other_compiler("echo '#define MPICH_VERSION \"5.0.2\"'")
     library = Library("mpich", (5, 0, 2), str(tmp_path / "lib" / "libmpi_abi.so"), "4.2.0", standard_abi=True)
     monkeypatch.setattr(mpi_compile, "loaded_library_here", lambda: library)
-    with pytest.raises(MPINotFound, match=r"with the ABI of MPI 5 .* no mpicc_abi was found"):
+    with raises(MPINotFound, given="mpicc_abi"):
         mpi_compile.find_compiler("c")
 
     wrapper = tmp_path / "bin" / "mpicc_abi"

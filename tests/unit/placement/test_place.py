@@ -483,5 +483,5 @@ def test_what_is_no_client_is_refused(thing):
 
 async def test_an_asynchronous_client_is_refused(local_cluster):
     async with Client(local_cluster.scheduler_address, asynchronous=True, set_as_default=False) as client:
-        with pytest.raises(PlacementError, match="the client is asynchronous"):
+        with raises(PlacementError, option="client"):
             place(TABLE, client=client)

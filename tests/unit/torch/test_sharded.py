@@ -213,7 +213,7 @@ def test_a_group_that_may_write_by_the_umask_cannot_change_a_checkpoint(tmp_path
         saved(tmp_path / "run", 1)
         assert loaded(tmp_path / "run") == {"epoch": 1}
         (tmp_path / "shared").mkdir()
-        with pytest.raises(InvalidRequest, match=r"other users can change .*shared .mode 775.* chmod go-w"):
+        with raises(InvalidRequest, given="775"):
             saved(tmp_path / "shared", 1)
     finally:
         os.umask(former)
@@ -240,7 +240,7 @@ def test_a_link_of_another_user_is_refused(folder, target, monkeypatch):
         return os.stat_result([*status[:4], status.st_uid + (path == linked), *status[5:]])
 
     monkeypatch.setattr(Path, "lstat", foreign)
-    with pytest.raises(InvalidRequest, match=f"{linked.name} belongs to user"):
+    with raises(InvalidRequest, given=os.getuid() + 1):
         loaded(folder)
 
 
@@ -348,7 +348,7 @@ def test_a_load_that_is_refused_leaves_the_optimizer(folder):
 def test_another_number_of_optimizers_is_refused(folder):
     model = torched.net()
     parts = [torch.optim.Adam(layer.parameters()) for layer in (model[0], model[2])]
-    with pytest.raises(InvalidRequest, match=r"optimizers is 2, and was 1 when .* Pass the same number"):
+    with raises(InvalidRequest, option="optimizers"):
         load_sharded(folder, model, parts)
 
 

@@ -45,7 +45,8 @@ def chosen(engine: str, *, distributed: bool) -> str:
     if engine == "local":
         raise InvalidRequest(
             'engine="local" fits arrays in this process, and X is a Dask collection. Pass X.compute(), or '
-            'engine="mpi", "dask" or "auto", which fit on the ranks.'
+            'engine="mpi", "dask" or "auto", which fit on the ranks.',
+            option="engine",
         )
     _refuse_on_workers()
     return engine
