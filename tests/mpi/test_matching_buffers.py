@@ -123,7 +123,7 @@ async def test_operators_of_reductions_are_compared(end: End):
     comm = _communicator()
     with pytest.raises(InvalidRequest, match=r"op=MAX.*op=SUM|op=SUM.*op=MAX"):
         comm.Allreduce(np.ones(1), np.ones(1), MPI.MAX if comm.rank == 0 else MPI.SUM)
-    with pytest.raises(InvalidRequest, match="of"):
+    with pytest.raises(InvalidRequest):
         comm.Reduce_scatter(np.ones(comm.size + 1), np.ones(3), _counts(comm.size, comm.rank == 0))
     with pytest.raises(ValueError, match=r"expecting \d+ items, got \d+"):  # of mpi4py
         comm.Reduce_scatter(np.ones(comm.size + 1), np.ones(1), [1] * (comm.size + 1))

@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 from server.unreadable import unreadable
 from support.processes import DEADLINE, until
+from support.raised import raises
 
 from workbench.deploy import ended, registry
-from workbench.deploy.folder import RECORD, ClusterFolder
+from workbench.deploy.folder import RECORD, ClusterFolder, clusters_folder
 from workbench.deploy.record import World
 from workbench.errors import RecordError, StartError
 from workbench.hints import Command, Option
@@ -240,7 +241,7 @@ def test_a_registry_that_cannot_be_read_is_not_taken_for_an_empty_one(cluster, a
     cluster("hidden")
     survey = RegistryScanner(asked)
 
-    with unreadable(), pytest.raises(RecordError, match="must be a folder that you own"):
+    with unreadable(), raises(RecordError, given=str(clusters_folder())):
         survey.scan()
 
     assert set(survey.scan().clusters) == {"hidden"}

@@ -189,10 +189,8 @@ def require_same(order: Order, arm: str, made: int, found: Any, expected: Any) -
     import numpy as np
 
     if made != order.iterations:
-        raise InvalidRequest(
-            f"--iterations {order.iterations}: {order.model} by {arm} was done after {made}; "
-            "ask for fewer, or for more --rows"
-        )
+        allowed = f"fewer, or more --rows: {order.model} by {arm} was done after {made}"
+        raise InvalidRequest(option="iterations", given=order.iterations, allowed=allowed)
     if not np.allclose(found, expected, rtol=1e-6, atol=1e-8):
         apart = float(np.abs(found - expected).max())
         raise WorkbenchError(f"{order.model} by {arm} came to another result than the first fit, apart by {apart:g}")

@@ -57,9 +57,9 @@ def run(options: argparse.Namespace) -> Report:
         If the world fails, or something else is delivered than was sent.
     """
     if options.ranks < 2:
-        raise InvalidRequest(f"--ranks {options.ranks}: messages need two ranks at least")
+        raise InvalidRequest(option="ranks", given=options.ranks, allowed="two ranks at least, for messages")
     if options.device != "cpu" and not options.torch:
-        raise InvalidRequest(f"--device {options.device} is for tensors of torch.distributed. Pass --torch, too.")
+        raise InvalidRequest(option="device", given=options.device, allowed="cpu, or pass --torch, too")
     found = mpi_library.find()
     facts = machine(found) | {"ranks": options.ranks}
     buffers.check("torch" if options.torch else options.buffers)

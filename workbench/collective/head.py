@@ -298,7 +298,8 @@ def keys_by_rank(name: str, keys: Sequence[Sequence[Key]], ranks: Iterable[int])
     if len(keys) not in (1, len(ranks)):
         raise InvalidRequest(
             f"{name} has {len(keys)} blocks for {len(ranks)} ranks, and needs one block for each rank. Place the data "
-            "again: X = place(X)."
+            "again: X = place(X).",
+            given=len(keys),
         )
     return dict(zip(ranks, keys if len(keys) == len(ranks) else [keys[0]] * len(ranks), strict=True))
 

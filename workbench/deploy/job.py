@@ -420,6 +420,7 @@ class ClusterJob:
                 raise LaunchError(
                     f"job {job} has the label {status.label!r} here, so the job does not belong to cluster "
                     f"{self.record.name!r}, whose jobs are on another system{system}. The job is not canceled.",
+                    given=job,
                     hint=f"Stop the cluster on that system, or remove {self.folder.path} if the cluster has ended.",
                 )
             scheduler.cancel(job)

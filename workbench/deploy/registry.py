@@ -76,6 +76,7 @@ def names() -> list[str]:
     except OSError as error:
         raise RecordError(
             f"{folder} cannot be read: {error}. The path must be a folder that you own and can read.",
+            given=str(folder),
             hint="Check the folder, or set JUPYTER_DATA_DIR to another folder.",
         ) from error
 

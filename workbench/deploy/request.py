@@ -146,11 +146,6 @@ def _bytes(given: Any, *, here: bool) -> int:
         )
     # Dask would silently use a smaller limit.
     if here and number > MEMORY_LIMIT:
-        raise InvalidRequest(
-            f"memory {given!r} is not valid: a rank cannot have more memory than this host, which has "
-            f"{format_bytes(MEMORY_LIMIT)}.",
-            option="memory",
-            given=given,
-            allowed=f"up to {format_bytes(MEMORY_LIMIT)}",
-        )
+        allowed = f"up to {format_bytes(MEMORY_LIMIT)} for each rank, the memory of this host"
+        raise InvalidRequest(option="memory", given=given, allowed=allowed)
     return int(number)

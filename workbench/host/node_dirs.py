@@ -216,6 +216,7 @@ def _spill(cluster_id: str, node: str) -> Path:
         raise RecordError(
             f"the folder for spilled data is {setting!r}, but node {socket.gethostname()} does not have the variable "
             f"{unset[1].strip('{}')}.",
+            given=setting,
             hint="Set the variable in job-script-prologue, or change local-directory of jobqueue.yaml or "
             "temporary-directory of Dask, which names the folder.",
         )

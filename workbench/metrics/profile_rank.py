@@ -82,7 +82,8 @@ def _activity(worker: Worker) -> Activity:
     if not activity.enabled:
         raise InvalidRequest(
             "The ranks of this cluster count nothing, because workbench.metrics.enabled is false. Set "
-            "workbench.metrics.enabled to true, and start another cluster."
+            "workbench.metrics.enabled to true, and start another cluster.",
+            option="workbench.metrics.enabled",
         )
     return activity
 

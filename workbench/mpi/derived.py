@@ -180,7 +180,8 @@ class DerivedCommunicators(SpawningComm, InterruptibleComm):
         if not self._is_derived:
             raise InvalidRequest(
                 f"comm.{method}() was called on the communicator of the call, which ends with the call. Only derived "
-                "communicators, from Dup, Split and so on, can be freed."
+                "communicators, from Dup, Split and so on, can be freed.",
+                given=method,
             )
         self._derived[:] = [comm for comm in self._derived if comm is not self]
         self.shared_reduction = None

@@ -88,7 +88,7 @@ def test_the_full_form_has_four_times_the_starts_and_the_measurements(monkeypatc
 
 
 def test_a_fit_that_converges_before_its_iterations_are_made_is_refused():
-    with pytest.raises(InvalidRequest, match="--iterations 9: kmeans by mpi was done after 7; ask for fewer"):
+    with raises(InvalidRequest, option="iterations", given=9):
         arms.require_same(Order("kmeans", 100, 9), "mpi", 7, np.ones(2), np.ones(2))
 
 

@@ -534,9 +534,7 @@ def test_whole_numbers_are_times_too():
 def test_a_folder_of_clusters_that_cannot_be_read_is_told(root):
     root.mkdir()
     clusters_folder().write_text("no folder")
-    with pytest.raises(
-        RecordError, match=r"clusters cannot be read.*must be a folder that you own.*set JUPYTER_DATA_DIR"
-    ):
+    with raises(RecordError, given=str(clusters_folder())):
         registry.names()
 
 

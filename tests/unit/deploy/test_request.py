@@ -118,10 +118,10 @@ def test_what_is_no_size_above_zero_is_refused(value, root):
     assert not root.exists()
 
 
-def test_memory_that_the_host_does_not_have_is_refused():
-    with pytest.raises(
-        InvalidRequest, match=r"^memory '100 PB' is not valid: a rank cannot have more memory than this host"
-    ):
+def test_memory_that_the_host_does_not_have_is_refused(monkeypatch):
+    monkeypatch.setattr("distributed.system.MEMORY_LIMIT", 1 << 30)
+    allowed = "up to 1.00 GiB for each rank, the memory of this host"
+    with raises(InvalidRequest, option="memory", given="100 PB", allowed=allowed):
         request(2, memory="100 PB")
 
 

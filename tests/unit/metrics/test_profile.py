@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import pandas as pd
 import pytest
+from support.raised import raises
 
 from workbench.errors import InvalidRequest
 from workbench.metrics import profile_rank
@@ -195,10 +196,7 @@ def test_an_operation_that_is_not_over_counts_with_its_seconds_until_now(worker)
 
 def test_a_rank_that_counts_nothing_and_a_worker_that_is_no_rank_say_so(worker):
     worker.activity.enabled = False
-    with pytest.raises(
-        InvalidRequest,
-        match=r"count nothing, because workbench\.metrics\.enabled is false\. Set workbench\.metrics\.enabled to true",
-    ):
+    with raises(InvalidRequest, option="workbench.metrics.enabled"):
         profile_rank.begin("one", worker)
     with pytest.raises(InvalidRequest, match="this client is connected to another kind of cluster"):
         profile_rank.begin("one", SimpleNamespace())

@@ -240,7 +240,7 @@ def test_newton_refuses_more_classes_than_have_room(monkeypatch):
     monkeypatch.setattr(system, "MEMORY_LIMIT", 1 << 30)
     rows, labels = X[:200, :100], np.arange(200) % 60
 
-    with pytest.raises(InvalidRequest, match=r"100 features and 60 classes .* needs 1.37 GiB .*\. Pass solver='lbfgs'"):
+    with raises(InvalidRequest, option="solver"):
         LogisticRegression(solver="newton-cholesky").fit(rows, labels)
     assert LogisticRegression(solver="newton-cholesky").fit(rows, labels % 3).coef_.shape == (3, 100)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from distributed import Client, Scheduler, Worker
 from distributed.comm import get_address_host_port
+from support.raised import raises
 
 from workbench.collective.head import keys_by_rank
 from workbench.errors import InvalidRequest, RankLost
@@ -38,7 +39,7 @@ async def test_a_task_pinned_to_a_rank_that_is_gone_does_not_run_on_the_next_ran
 
 @pytest.mark.parametrize("blocks", [0, 2, 4])
 def test_another_number_of_blocks_than_of_ranks_is_refused(blocks):
-    with pytest.raises(InvalidRequest, match=rf"^f has {blocks} blocks for 3 ranks, and needs one block for each rank"):
+    with raises(InvalidRequest, given=blocks):
         keys_by_rank("f", [["key"]] * blocks, range(3))
     assert keys_by_rank("f", [["key"]], range(3)) == {0: ["key"], 1: ["key"], 2: ["key"]}
     assert keys_by_rank("f", [["x"], ["y"], ["z"]], range(3)) == {0: ["x"], 1: ["y"], 2: ["z"]}

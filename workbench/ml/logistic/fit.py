@@ -94,7 +94,8 @@ def fit(parts: Parts, settings: Settings) -> Fitted:
     if settings.solver != "lbfgs" and (over := settings.limit.over(needs(settings.features, len(classes)))):
         raise InvalidRequest(
             f"LogisticRegression of {settings.features} features and {len(classes)} classes with "
-            f"solver={settings.solver!r} needs {over}. Pass solver='lbfgs', which needs no matrices."
+            f"solver={settings.solver!r} needs {over}. Pass solver='lbfgs', which needs no matrices.",
+            option="solver",
         )
     total = weighed(parts.sum("encode", classes, _class_weights(parts, classes, settings.class_weight)))
     problem = _Problem(parts, len(classes), total, settings)
