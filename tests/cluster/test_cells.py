@@ -377,7 +377,7 @@ def test_a_rank_without_a_block_is_named_and_those_that_have_one(client4):
 
 
 def test_ranks_and_worlds_that_are_not_there_are_refused(client4):
-    with raises(InvalidRequest, option="ranks", given="2,9", allowed="0-3"):
+    with raises(InvalidRequest, option="ranks", given="2,9", allowed="ranks 0-3: world 0 has no rank 9"):
         cells_client.run("1", ranks=[2, 9], client=client4)
     with raises(InvalidRequest, option="world", given=5, allowed=("0",)):
         cells_client.run("1", world=5, client=client4)

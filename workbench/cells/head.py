@@ -453,13 +453,8 @@ def _check_ranks(world: MPIWorld, asked: Sequence[int] | None) -> list[int]:
         raise CollectiveFailed(f"world {world.index} is being {doing}. Run the cell again when the world is ready.")
     ranks = sorted(set(range(world.ranks) if asked is None else asked))
     if unknown := [rank for rank in ranks if not 0 <= rank < world.ranks]:
-        raise InvalidRequest(
-            f"--ranks {_option(ranks)} is not valid: world {world.index} has no rank {unknown[0]}. Valid ranks: "
-            f"{ranges(range(world.ranks))}.",
-            option="ranks",
-            given=_option(ranks),
-            allowed=ranges(range(world.ranks)),
-        )
+        allowed = f"ranks {ranges(range(world.ranks))}: world {world.index} has no rank {unknown[0]}"
+        raise InvalidRequest(option="ranks", given=_option(ranks), allowed=allowed)
     if missing := missing_ranks(world, ranks):
         left = sorted(world.present)
         others = f"Run the cell on the other ranks, --ranks {_option(left)}, or s" if left else "S"

@@ -184,7 +184,8 @@ class CollectiveCall:
                 raise CollectiveFailed(
                     f"{self._name} returned {format_bytes(total)}, more than the limit of {format_bytes(limit)} (the "
                     "setting workbench.spmd.result-limit). Return less, keep the results on the ranks with "
-                    f'result="blocks", or raise the limit with limit="{format_bytes(2 * total)}".'
+                    f'result="blocks", or raise the limit with limit="{format_bytes(2 * total)}".',
+                    option="limit",
                 )
             return {"values": values}
         keys = [key for outcome in outcomes for key in outcome["keys"]]

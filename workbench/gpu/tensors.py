@@ -169,5 +169,6 @@ def _torch(device: str) -> Any:
 def missing(device: str, error: ImportError) -> InvalidRequest:
     """Return the error for a device if a library is not installed."""
     return InvalidRequest(
-        f"device={device!r} cannot be used: the ranks have no {error.name}. Run pip install 'mpi-workbench[torch]'."
+        f"device={device!r} cannot be used: the ranks have no {error.name}. Run pip install 'mpi-workbench[torch]'.",
+        option="device",
     )

@@ -130,6 +130,7 @@ def check(environment: Mapping[str, str], node_ranks: int) -> None:
         raise LaunchError(
             f"the GPUs of {socket.gethostname()} cannot be divided between its {node_ranks} ranks: the launcher of the "
             f"ranks sets none of the variables with the position of a rank on its node ({', '.join(_LOCAL_RANKS)}).",
+            option="gpus_per_rank",
             hint=(
                 "Omit ",
                 Option("gpus_per_rank"),

@@ -160,6 +160,7 @@ def _flavor_of(path: str | None) -> Flavor:
     if re.search(r"^version: ", text, re.IGNORECASE | re.MULTILINE):
         raise LaunchError(
             f"{path} belongs to Torque, which is not supported. Supported: Slurm, OpenPBS and PBS Pro.",
+            option="scheduler",
             hint=("Use ", Option("scheduler"), " here in an allocation, or local."),
         )
     if answer.code != _OK:

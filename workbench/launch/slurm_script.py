@@ -174,9 +174,8 @@ def _mebibytes(size: int, parts: int) -> str:
 def quoted(value: str) -> str:
     """Return a value with quotes as sbatch reads them in a script: double quotes, and a backslash inside of them."""
     if any(ord(letter) < 32 or ord(letter) == 127 for letter in value):
-        raise InvalidRequest(
-            f"{value!r} is not valid: a job script cannot contain a line break or another control character."
-        )
+        why = "a job script cannot contain a line break or another control character"
+        raise InvalidRequest(f"{value!r} is not valid: {why}.", given=value)
     return (
         value if re.fullmatch(r"[\w@%+=:,./^&|*!()\[\]-]*", value) else '"' + re.sub(r'(["\\])', r"\\\1", value) + '"'
     )

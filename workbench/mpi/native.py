@@ -203,7 +203,8 @@ def _library_folder(folder: str | Path | None) -> Path:
     if status.st_uid != os.geteuid() or status.st_mode & 0o022:
         raise InvalidRequest(
             f"other users can write to {path}, and libraries are loaded from there. Pass another folder=, or make the "
-            f"folder private: chmod go-w '{path}'"
+            f"folder private: chmod go-w '{path}'",
+            option="folder",
         )
     return path
 
@@ -319,7 +320,8 @@ def pointer(array: Any, dtype: npt.DTypeLike | None = None, *, writable: bool = 
     if c_type is None:
         raise InvalidRequest(
             f"{name} has a type without a number type in C. Convert the array before, for example with "
-            "astype('float64')."
+            "astype('float64').",
+            option="array",
         )
     if not array.flags.c_contiguous:
         raise InvalidRequest(

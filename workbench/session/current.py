@@ -72,6 +72,7 @@ def current_client(client: Client | None = None) -> Client:
         raise HeadUnreachable(
             f"the client has lost the head of the cluster at {address}: the cluster has ended, or is not reachable "
             "from here.",
+            given=address,
             hint=LISTED,
         )
     if client.status != "running":

@@ -115,7 +115,9 @@ def fit(
     """
     require_torch()
     if epochs < 1 or (patience is not None and patience < 1):
-        raise InvalidRequest(f"epochs={epochs}, patience={patience} is not valid. Choose whole numbers above zero.")
+        raise InvalidRequest(
+            f"epochs={epochs}, patience={patience} is not valid. Choose whole numbers above zero.", option="epochs"
+        )
     require_seed(seed)
     _require_labels("X", X.empty if isinstance(X, Stream) else (X, y))
     if validation:

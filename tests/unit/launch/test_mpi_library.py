@@ -232,7 +232,7 @@ def test_an_mpiexec_of_another_generation_is_a_mismatch(installed, tmp_path):
 def test_a_launcher_that_is_no_mpiexec_is_a_mismatch(output, installed, tmp_path):
     installed()
     program(tmp_path / "path/mpiexec", output)
-    with pytest.raises(MPIMismatch, match="of an unknown MPI"):
+    with raises(MPIMismatch, option=""):
         find()
 
 

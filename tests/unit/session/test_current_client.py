@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from distributed import Client
+from support.raised import raises
 
 import workbench
 from workbench.errors import HeadUnreachable, PlacementError
@@ -37,7 +38,7 @@ def test_a_client_that_has_lost_its_head_says_so_until_another_one_is_connected(
     client = Lost()
     assert current_client(client) is client
     client.status = "connecting"
-    with pytest.raises(HeadUnreachable, match=r"lost the head.*tls://10\.0\.0\.1:40000.*has ended.*%mpicluster list"):
+    with raises(HeadUnreachable, given="tls://10.0.0.1:40000"):
         current_client(client)
     closed = r"cluster at tls://10\.0\.0\.1:40000, is closed.*has ended.*Start a cluster.*%mpicluster list"
     with pytest.raises(PlacementError, match=closed):
