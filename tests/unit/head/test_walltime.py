@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import time
 from collections.abc import Iterable
 
 import pytest
+from support.heads import running_head
+from support.processes import until
 
-from workbench.deploy.folder import ClusterFolder
-from workbench.deploy.job import ClusterJob
 from workbench.deploy.record import Record
 from workbench.head import walltime
-from workbench.head.head import Head
 from workbench.head.walltime import LAST, Countdown, Walltime, job_end
 from workbench.launch.interface import UNKNOWN, JobState, JobStatus, Resources
 from workbench.launch.local import LocalLauncher
@@ -202,41 +202,26 @@ def test_a_signal_announces_the_end_of_the_walltime_only_shortly_before_it(left,
 @pytest.mark.parametrize(
     ("answer", "drains"), [(170.0, False), (20.0, True), (HOUR, True), (None, True), (OSError("no answer"), True)]
 )
-async def test_a_signal_before_another_end_than_expected_counts_after_the_scheduler_was_asked(answer, drains):
+async def test_a_signal_before_another_end_than_expected_counts_after_the_scheduler_was_asked(
+    answer, drains, tmp_path, monkeypatch, caplog
+):
     """The walltime was cut to 170 s from now; or the job is preempted, and has 20 s, or its scheduler is silent."""
+    answers = iter([HOUR, answer])
 
     def end() -> float | None:
-        if isinstance(answer, OSError):
-            raise answer
-        return None if answer is None else time.time() + answer
+        given = next(answers)
+        if isinstance(given, OSError):
+            raise given
+        return None if given is None else time.time() + given
 
-    said: list[str] = []
-    head = object.__new__(Head)
-    head.walltime = follower(end, said, [])
-    head.walltime.countdown.update_deadline(time.time() + HOUR, time.time())
-    head.drain = said.append
-    await head._on_sigusr1()
-    assert said == (["the scheduler has requested the end of the job (SIGUSR1)"] if drains else [])
-
-
-@pytest.mark.parametrize(
-    ("known", "reason"),
-    [
-        ("ended for a job of higher priority", "its scheduler has ended job 7: ended for a job of higher priority"),
-        ("", "SIGTERM was received"),
-        (OSError("no answer"), "SIGTERM was received"),
-    ],
-)
-async def test_the_reason_of_an_end_by_a_signal_is_that_of_the_scheduler_if_it_reports_one(known, reason, monkeypatch):
-    def answer(*_: object) -> str:
-        if isinstance(known, OSError):
-            raise known
-        return known
-
-    monkeypatch.setattr(ClusterJob, "end_reason", answer)
-    head = object.__new__(Head)
-    head.record, head._end = record(scheduler="slurm", job="7"), asyncio.get_running_loop().create_future()
-    head.folder = ClusterFolder.of(head.record)
-    head._on_signal("SIGTERM was received")
-    assert head._signaled
-    assert await head._scheduler_reason((await head._end)[1]) == reason
+    monkeypatch.setenv("JUPYTER_DATA_DIR", str(tmp_path))
+    caplog.set_level("INFO", "workbench.head")
+    expected = "SIGUSR1: the end of the walltime is near, as expected"
+    async with asyncio.timeout(SOON), running_head(record(), end) as its:
+        await asyncio.to_thread(until, "the first end is known", lambda: its.head.record.ends)
+        its.signals[signal.SIGUSR1]()
+        await asyncio.to_thread(until, "the answer", lambda: its.messages("drain") or expected in caplog.messages)
+        reasons = its.messages("drain")
+    assert [reason.partition(":")[0] for reason in reasons] == (
+        ["the scheduler has requested the end of the job (SIGUSR1)"] if drains else []
+    )

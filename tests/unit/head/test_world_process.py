@@ -6,6 +6,7 @@ import asyncio
 import os
 import shutil
 import signal
+import subprocess
 from types import SimpleNamespace
 
 import pytest
@@ -30,15 +31,26 @@ def record(tmp_path, monkeypatch):
     node_dirs.remove(made.id)
 
 
+def spawnable(record, ranks, monkeypatch, popen):
+    """Return a world that starts ``echo`` by `popen`."""
+    monkeypatch.setattr(WorldProcess, "command", lambda *_: ([], WorldCommand(("echo", "a rank"), {}, {})))
+    monkeypatch.setattr(subprocess, "Popen", popen)
+    return WorldProcess(record, MPI("openmpi", (5, 0), "", "mpiexec"), 0, ranks)
+
+
 def test_a_world_starts_again_although_the_user_has_removed_the_logs(record, monkeypatch):
-    command = WorldCommand(("echo", "a rank"), {}, {})
-    monkeypatch.setattr(WorldProcess, "command", lambda *_: ([], command))
-    world = WorldProcess(record, MPI("openmpi", (5, 0), "", "mpiexec"), 0, 2)
+    started, popen = [], subprocess.Popen
+
+    def start(*arguments, **options):
+        started.append(popen(*arguments, **options))
+        return started[0]
+
+    world = spawnable(record, 2, monkeypatch, start)
     shutil.rmtree(logs_folder())
 
     world.spawn(1.0)
-    assert world._process.wait(DEADLINE) == 0
-    world._process.stdin.close()
+    with started[0] as process:
+        assert process.wait(DEADLINE) == 0
     assert world.log.read_text().splitlines()[0] == "$ echo a rank"
     assert world.log.read_text().splitlines()[-1] == "a rank"
     assert [path.stat().st_mode & 0o777 for path in (ClusterFolder.of(record).logs, world.log)] == [0o700, 0o600]
@@ -58,8 +70,9 @@ async def test_ranks_get_more_time_to_end_in_order_the_more_they_are(ranks, seco
     monkeypatch.setattr(asyncio, "timeout", pass_at_once)
     monkeypatch.setattr(os, "killpg", lambda _, number: steps.append(number))
     monkeypatch.setattr(WorldProcess, "_exited", lambda *_: asyncio.get_running_loop().create_future())
-    world = WorldProcess(record, MPI("openmpi", (5, 0), "", "mpiexec"), 0, ranks)
-    world._process, world.ready = SimpleNamespace(pid=-1, poll=lambda: None), True
+    world = spawnable(record, ranks, monkeypatch, lambda *_, **__: SimpleNamespace(pid=-1, poll=lambda: None))
+    world.spawn(1.0)
+    world.ready = True
     await world.stop(request_end)
 
     assert steps == [seconds, "request", 2.0, signal.SIGTERM, 2.0, signal.SIGKILL]
@@ -78,8 +91,8 @@ async def test_ranks_that_are_not_ready_are_not_asked_to_end(record, monkeypatch
 
     monkeypatch.setattr(os, "killpg", kill)
     monkeypatch.setattr(WorldProcess, "_exited", lambda *_: exited)
-    world = WorldProcess(record, MPI("openmpi", (5, 0), "", "mpiexec"), 0, 2)
-    world._process = SimpleNamespace(pid=-1, poll=lambda: None)
+    world = spawnable(record, 2, monkeypatch, lambda *_, **__: SimpleNamespace(pid=-1, poll=lambda: None))
+    world.spawn(1.0)
     async with asyncio.timeout(DEADLINE):
         await world.stop(request_end)
 
