@@ -39,9 +39,10 @@ class Pauses:
         while True:
             await asyncio.sleep(1)
             if self._scheduler.refusal is None:  # else the ranks are paused because the cluster ends
-                await self._look(time.monotonic())
+                await self.look(time.monotonic())
 
-    async def _look(self, now: float) -> None:
+    async def look(self, now: float) -> None:
+        """Report what has changed, at the time `now` in seconds."""
         paused = {
             address: worker
             for address, worker in self._scheduler.workers.items()

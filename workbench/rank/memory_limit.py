@@ -54,10 +54,10 @@ class MemoryLimit:
 
     def _run(self) -> None:
         while True:
-            left = self._threshold - self._measure()
+            left = self._threshold - self.measure()
             time.sleep(min(max(left / _FILL_RATE, _SHORTEST), _LONGEST))
 
-    def _measure(self) -> int:
+    def measure(self) -> int:
         """Return the memory in use; above the threshold, end a task."""
         used = own_memory()
         # A task that is new has begun after the last measurement, and may have filled memory since.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import threading
+import time
 from types import SimpleNamespace
 
 import pytest
@@ -37,7 +38,7 @@ def use(monkeypatch):
 
     def measure(limit: MemoryLimit, percent: int) -> None:
         monkeypatch.setattr(memory_limit, "own_memory", lambda: (percent << 30) // 100)
-        limit._measure()
+        limit.measure()
 
     return measure
 
@@ -51,8 +52,8 @@ def test_the_task_that_has_run_longest_is_ended_once_and_one_that_waits_for_othe
     use(limit, 96)
     assert raised == [2], "it has some time to release its memory"
 
-    monkeypatch.setattr(memory_limit, "_RELEASE_TIME", 0.0)
-    limit._not_before = 0.0
+    later = time.monotonic() + 60.0
+    monkeypatch.setattr(memory_limit, "time", SimpleNamespace(monotonic=lambda: later))
     use(limit, 96)
     assert raised == [2, 3]
 
@@ -68,7 +69,10 @@ def test_tasks_are_not_ended_for_memory_that_was_in_use_before_they_began(raised
     assert raised == []
 
 
-def test_a_task_that_fills_memory_above_that_of_blocks_is_ended_and_the_next_in_its_thread_is_not(raised, use):
+def test_a_task_that_fills_memory_above_that_of_blocks_is_ended_and_the_next_in_its_thread_is_not(
+    raised, use, monkeypatch
+):
+    monkeypatch.setattr(memory_limit, "_RELEASE_TIME", 0.0)
     guarded = worker(1 << 30, fills=1)
     limit = MemoryLimit(guarded, "rank 1")
     use(limit, 90)
@@ -76,7 +80,6 @@ def test_a_task_that_fills_memory_above_that_of_blocks_is_ended_and_the_next_in_
     assert raised == [1]
     guarded.active_threads[1] = "next"
     guarded.state.tasks["next"] = SimpleNamespace(state="executing")
-    limit._not_before = 0.0
     use(limit, 102)
     assert raised == [1]
 
