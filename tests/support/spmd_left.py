@@ -199,7 +199,7 @@ def freed(comm):
     made = comm.Dup()
     made.allreduce(1)
     made.Free()
-    return len(comm._derived)
+    return len(comm.derived)
 
 
 def loop_until_ended(comm):

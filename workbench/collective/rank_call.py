@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, ParamSpec, TypeVar, cast
 from workbench.collective import channel, process_state, protocol, serialize
 from workbench.host.output import Written
 from workbench.metrics.call_stack import is_importing
-from workbench.mpi.call_state import RETURNED, CallCancelled, CallState
+from workbench.mpi.call_state import CallCancelled, CallState
 from workbench.mpi.context import without_copies
 from workbench.mpi.counters import KEYS
 from workbench.mpi.polling import is_over, keep_alive
@@ -181,7 +181,7 @@ class SpmdCall(RankState):
             finally:
                 channel.leave()
                 comm_world.leave()
-                self._end_threads()
+                self.watch.end_left_threads(complete=self._returned)
                 self._release()
         return {**outcome, **self.left_behind()}
 
@@ -211,7 +211,7 @@ class SpmdCall(RankState):
             blocks = [meta for meta, _ in self.made]
             outcome = {"blocks": serialize.dumps(blocks), "keys": [meta.key for meta in blocks]}
         else:
-            outcome = {} if wanted["root"] and number else _of_value(value, wanted["limit"])
+            outcome = {} if wanted["root"] and number else pack_value(value, wanted["limit"])
         self._returned = True
         return outcome
 
@@ -240,12 +240,6 @@ class SpmdCall(RankState):
             while True:
                 # Again, because a callback of the garbage collector may swallow one.
                 _interrupt(self.thread)
-
-    def _end_threads(self) -> None:
-        """End the MPI operations of threads that the function has left: they would take messages of the next call."""
-        self.watch.returned = threading.get_ident(), threading.main_thread().ident
-        if not self._returned or self.watch.operation is not None:
-            self.watch.end(RETURNED)
 
     def _release(self) -> None:
         """Release the arguments, except for buffers to which MPI may still write."""
@@ -377,7 +371,7 @@ def _interrupt(thread: int | None) -> None:
         ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(CallCancelled))
 
 
-def _of_value(value: Any, limit: int | None) -> protocol.Outcome:
+def pack_value(value: Any, limit: int | None) -> protocol.Outcome:
     """Return the bytes of a value, and the value itself unless the bytes exceed the limit."""
     from distributed.protocol.serialize import to_serialize
 

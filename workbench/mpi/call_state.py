@@ -103,6 +103,12 @@ class CallState:
         if self.ended is None:
             self.ended = reason
 
+    def end_left_threads(self, *, complete: bool) -> None:
+        """End the operations of threads that the function has left: they would take messages of the next call."""
+        self.returned = threading.get_ident(), threading.main_thread().ident
+        if not complete or self.operation is not None:
+            self.end(RETURNED)
+
     def check(self) -> None:
         """Raise `CallCancelled` if the call was canceled, or if this is a thread that the function has left."""
         if self.ended is not None:

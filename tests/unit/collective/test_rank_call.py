@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import _imp
 import contextlib
+import ctypes
 import importlib
 import sys
 import threading
+import time
 import tracemalloc
 from types import SimpleNamespace
 
@@ -41,25 +43,46 @@ def test_a_call_that_is_interrupted_in_an_import_leaves_imports_to_the_other_thr
     assert not _imp.lock_held()
 
 
+begun, over = threading.Event(), threading.Event()
+
+
+def compute():
+    begun.set()
+    while not over.is_set():
+        pass
+
+
+class Computed:
+    """Unpacked by code that computes until `over`."""
+
+    def __reduce__(self):
+        return compute, ()
+
+
 def test_a_call_ends_although_a_callback_of_the_garbage_collector_has_swallowed_its_interrupt(monkeypatch):
-    interrupt, swallowed = rank_call._interrupt, []
-    monkeypatch.setattr(
-        rank_call, "_interrupt", lambda thread: interrupt(thread) if swallowed else swallowed.append(thread)
-    )
+    interrupt, interrupts = ctypes.pythonapi.PyThreadState_SetAsyncExc, []
+
+    def swallow_two(*arguments):
+        interrupts.append(arguments)
+        if len(interrupts) > 2:
+            interrupt(*arguments)
+
+    monkeypatch.setattr(ctypes.pythonapi, "PyThreadState_SetAsyncExc", swallow_two)
     call = SpmdCall("0", "mean", 0, (0,))
-
-    def is_interrupted():
-        call._interrupted = True
-
-    thread = threading.Thread(target=call._run_interruptible, args=[is_interrupted], daemon=True)
+    thread = threading.Thread(target=call.unpack, args=[serialize.dumps(Computed()), []], daemon=True)
     thread.start()
+    begun.wait(DEADLINE)
+    send_interrupt, _ = end(call)
+    send_interrupt()
+    assert len(interrupts) == 1
+    over.set()
     thread.join(DEADLINE)
-    assert (thread.is_alive(), len(swallowed)) == (False, 1)
+    assert (thread.is_alive(), len(interrupts)) == (False, 3)
 
 
 @pytest.mark.parametrize(
     "pack",
-    [lambda value: rank_call._of_value(value, 1 << 20), lambda value: serialize.pack_error(ValueError(value))],
+    [lambda value: rank_call.pack_value(value, 1 << 20), lambda value: serialize.pack_error(ValueError(value))],
     ids=["a value", "an error"],
 )
 def test_what_is_too_large_for_the_notebook_is_not_copied(pack):
@@ -74,16 +97,15 @@ def test_what_is_too_large_for_the_notebook_is_not_copied(pack):
 
 def test_the_size_of_a_value_that_is_too_large_is_the_size_of_its_parcel():
     value = [np.zeros(100_000), "x" * 300_000]
-    assert rank_call._of_value(value, 1000) == {"nbytes": len(serialize.dumps(value))}
+    assert rank_call.pack_value(value, 1000) == {"nbytes": len(serialize.dumps(value))}
 
 
 @pytest.mark.parametrize("operation", [None, "Recv"])
 def test_a_thread_that_receives_when_its_call_returns_is_ended_and_the_communicator_is_not_used_again(operation):
     call = SpmdCall("3d", "call", 0, (0,))
-    call._returned, call._comm = True, SimpleNamespace(collective_sum=0)
     if operation:
         call.watch.enter(operation)  # in a thread of the function
-    call._end_threads()
+    call.watch.end_left_threads(complete=True)
 
     with pytest.raises(CallCancelled, match="has returned") if operation else contextlib.nullcontext():
         call.watch.check()
@@ -138,8 +160,9 @@ def end(call):
     """End a call that computes; return what the rank does after a time."""
     later = []
     call.end("the call was canceled", lambda _, step: later.append(step))
-    used = call._cpu_seconds()
-    until("the call to compute", lambda: call._cpu_seconds() > used)
+    clock = time.pthread_getcpuclockid(call.thread)
+    used = time.clock_gettime(clock)
+    until("the call to compute", lambda: time.clock_gettime(clock) > used)
     return later
 
 

@@ -210,10 +210,10 @@ def test_what_lies_on_the_ranks_is_refused_at_any_depth(client):
 
 
 def test_a_large_value_travels_beside_the_message_and_not_within_it():
-    told = rank_call._of_value(bytes(2 << 20), None)
+    told = rank_call.pack_value(bytes(2 << 20), None)
     frames = dumps(told)
 
     assert told["nbytes"] > 2 << 20
     assert max(len(frame) for frame in frames[:2]) < 1000
-    assert rank_call._of_value(bytes(2 << 20), 1 << 20) == {"nbytes": told["nbytes"]}
-    assert isinstance(rank_call._of_value(b"small", None)["value"], bytes)
+    assert rank_call.pack_value(bytes(2 << 20), 1 << 20) == {"nbytes": told["nbytes"]}
+    assert isinstance(rank_call.pack_value(b"small", None)["value"], bytes)
