@@ -31,8 +31,11 @@ def cluster(cluster4, client4):
     return cluster4
 
 
-def update(cluster) -> Update:
-    return cluster.sync(cluster._connection.metrics)
+def update(cluster, since: int = 0) -> Update:
+    async def ask():
+        return Update.unpack(await cluster.scheduler_comm.workbench_metrics(since=since))
+
+    return cluster.sync(ask)
 
 
 def traffic(cluster, client, kind="mpi"):
@@ -212,10 +215,7 @@ def test_a_fit_tells_of_its_iterations(cluster, client4, engine):
 
 
 def _fits(cluster, since):
-    async def ask():
-        return Update.unpack(await cluster._connection.call("workbench_metrics", since=since)).fits
-
-    return cluster.sync(ask)
+    return update(cluster, since).fits
 
 
 def test_trainings_of_users_tell_from_everywhere(cluster, client4):

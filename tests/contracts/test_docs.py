@@ -16,6 +16,7 @@ OF_THE_SITE = sorted((ROOT / "docs").glob("*/*.md"))
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 
 LINK = re.compile(r"\]\((?!https?://)([^)#\s]+)")
+OPTION = re.compile(r"--[a-z-]+")
 CODE = re.compile(r"```.*?```|`[^`\n]+`", re.DOTALL)
 # `from workbench import` and paths are no commands
 CALL = re.compile(rf"(?:(?<=`)|(?<=\s)|(?<=\$ ))(?<!from )({NOTEBOOK}|{TERMINAL}) ([a-z-]+)([^`\n]*)")
@@ -38,9 +39,9 @@ def test_the_documents_name_only_subcommands_and_options_that_there_are():
         known = subcommands(place).get(subcommand)
         allowed = {"--help", *(argument.name for argument in known.at(place))} if known else set()
         if subcommand == "bench" and (bench := next(iter(rest.split()), "NAME")) != "NAME":
-            allowed |= {*options(bench)._option_string_actions} if bench in BENCHES else set()
+            allowed |= {*OPTION.findall(options(bench).format_help())} if bench in BENCHES else set()
             known = known if bench in BENCHES else None
-        named = set(re.findall(r"--[a-z-]+", rest.partition("#")[0]))
+        named = set(OPTION.findall(rest.partition("#")[0]))
         if known is None or named - allowed:
             wrong.append(f"{page}: {place} {subcommand}{rest}")
 

@@ -107,9 +107,9 @@ async def test_while_the_registry_cannot_be_read_what_was_seen_last_is_told_with
     its = StateFeed(Observer())
     its.changes.begin(record, "scale", ["4"])
     [subcommand] = subcommands
-    its._awake.clear()
     kill(subcommand.pid)
-    await its._awake.wait()
+    while its.changes.is_busy:  # noqa: ASYNC110  (there is no event for it)
+        await asyncio.sleep(0.01)
     before = await its.refresh()
 
     with unreadable():
@@ -207,13 +207,15 @@ async def test_the_registry_is_looked_at_often_while_something_is_done_to_a_clus
         await asyncio.wait_for(seen.get(), DEADLINE)
 
 
-async def test_who_watches_the_clusters_ends_with_the_last_browser_also_in_the_moment_of_a_change():
-    its = StateFeed(Observer())
+async def test_who_watches_the_clusters_ends_with_the_last_browser_also_in_the_moment_of_a_change(monkeypatch):
+    monkeypatch.setattr(state, "Heartbeats", Seen)
+    its, others = StateFeed(Observer()), asyncio.all_tasks()
     with its.watching():
-        watcher = its._watching
-        while not its._fresh:  # noqa: ASYNC110  (as soon as it waits, not a moment later)
+        await its.refresh()
+        for _ in range(10):
             await asyncio.sleep(0)
-        its._wake()
+        [watcher] = asyncio.all_tasks() - others
+        its.show(print)
 
     await asyncio.wait({watcher}, timeout=DEADLINE)
     assert watcher.cancelled()

@@ -63,18 +63,22 @@ def test_a_job_that_waits_tells_why_and_until_when(cluster, asked):
     assert seen.starters == {record.process.pid: "waits"}
 
 
-def test_a_job_of_another_system_says_nothing_of_a_cluster(cluster, asked):
+def test_a_job_of_another_system_says_nothing_of_a_cluster(cluster, asked, monkeypatch):
     record = cluster("training", scheduler="slurm", state="ready", process=ELSEWHERE, job="4711")
     asked.status = JobStatus(JobState.DONE, label="workbench:another:job")
 
+    cleaned = threading.Event()
+    monkeypatch.setattr(survey_module, "_READ", -1.0)
+    monkeypatch.setattr(survey_module, "_clean", cleaned.set)
     survey = RegistryScanner(asked)
 
     assert survey.scan().clusters["training"]["state"] == "ready"
-    assert not survey._ended
+    assert not cleaned.is_set()
     asked.status = JobStatus(JobState.TIMEOUT, label=f"workbench:{record.id}:job")
     its = survey.scan().clusters["training"]
     assert (its["state"], its["up"], its["message"]) == ("failed", 0, "its job 4711 has ended: TIMEOUT")
-    assert set(survey._ended) == {record.id}
+    survey.scan()
+    until("the record is removed", cleaned.is_set)
 
 
 @pytest.mark.parametrize("process", [ELSEWHERE, ProcessId.here()], ids=["elsewhere", "here"])

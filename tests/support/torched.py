@@ -206,7 +206,9 @@ def _coalesced(n, me, world):
     import torch.distributed._functional_collectives as functional
 
     tensors = [torch.full((2,), me), torch.full((3,), 2.0 * me), torch.full((1,), 3.0 * me)]
-    with dist.distributed_c10d._coalescing_manager(async_ops=True) as coalesced:
+    # PyTorch has no public name for this context.
+    manager = dist.distributed_c10d._coalescing_manager
+    with manager(async_ops=True) as coalesced:
         for tensor in tensors:
             dist.all_reduce(tensor)
     coalesced.wait()
@@ -217,10 +219,10 @@ def _coalesced(n, me, world):
     assert work.is_completed()
     assert tensor.tolist() == [n] * 4
     scattered, gathered = [torch.empty(1), torch.empty(2)], [torch.empty(n), torch.empty(2 * n)]
-    with dist.distributed_c10d._coalescing_manager():
+    with manager():
         for out, length in zip(scattered, (1, 2), strict=True):
             dist.reduce_scatter_single(out, torch.ones(length * n))
-    with dist.distributed_c10d._coalescing_manager():
+    with manager():
         for out, part in zip(gathered, scattered, strict=True):
             dist.all_gather_single(out, part)
     assert [out.tolist() for out in gathered] == [[n] * n, [n] * 2 * n]

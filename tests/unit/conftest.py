@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 
 import dask
 import pytest
@@ -54,11 +55,16 @@ def client(local_cluster):
         yield client
 
 
+def polls():
+    """Return whether a thread asks schedulers for jobs."""
+    return any(thread.name == "job-poller" for thread in threading.enumerate())
+
+
 @pytest.fixture(scope="module", autouse=True)
 def nobody_polls():
     """End the polls for jobs of earlier tests, which last for a minute, also by the fake commands of later tests."""
     if (module := sys.modules.get("workbench.launch.launchers")) is not None:
-        with module.poller._changed:
-            module.poller._jobs.clear()
-            module.poller._changed.notify()
-        until("the end of the polls", lambda: module.poller._thread is None)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(module, "_FORGET", 0.0)
+            module.poller.status("local", "none")  # wakes the thread
+            until("the end of the polls", lambda: not polls())

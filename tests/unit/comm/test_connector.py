@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 from distributed.comm import connect, listen
 from distributed.comm.core import CommClosedError
-from distributed.comm.tcp import TLSBackend
 from support.patience import DEADLINE
 from tornado.iostream import IOStream
 
@@ -13,8 +12,7 @@ from workbench.comm import certificates, listener
 
 
 @pytest.fixture
-def security(tmp_path, monkeypatch):
-    monkeypatch.setattr(TLSBackend, "_connector_class", TLSBackend._connector_class)
+def security(tmp_path):
     listener.use_retrying_connector()
     certificates.make(tmp_path, "tests")
     return certificates.security(tmp_path)

@@ -10,7 +10,6 @@ import socket
 
 import pytest
 from distributed.comm import connect, listen
-from distributed.comm.tcp import TLSBackend
 from support.patience import DEADLINE
 
 from workbench.comm import certificates, guard, listener
@@ -27,8 +26,6 @@ def security(tmp_path_factory):
 @pytest.fixture(autouse=True)
 def _guarded(monkeypatch):
     monkeypatch.setattr(listener, "_warnings", listener.Warnings())
-    monkeypatch.setattr(TLSBackend, "_listener_class", TLSBackend._listener_class)
-    monkeypatch.setattr(TLSBackend, "_connector_class", TLSBackend._connector_class)
     guard()
 
 

@@ -90,7 +90,7 @@ async def test_an_answer_of_the_head_does_not_wait_for_a_file_server_that_hangs(
     await connected.open()
     looked, over = threading.Event(), threading.Event()
 
-    def hang():
+    def hang(_):
         looked.set()
         return over.wait(2 * DEADLINE)
 
@@ -98,7 +98,7 @@ async def test_an_answer_of_the_head_does_not_wait_for_a_file_server_that_hangs(
         assert await asyncio.to_thread(looked.wait, DEADLINE)
         return dataclasses.asdict(its)
 
-    monkeypatch.setattr(connected._job, "runs", hang)
+    monkeypatch.setattr(ClusterJob, "runs", hang)
     connected.rpc.workbench_status = answer
     try:
         with dask.config.set({"workbench.connect-timeout": 2 * DEADLINE}):
@@ -118,7 +118,7 @@ async def test_a_head_that_has_ended_is_not_waited_for(listening, monkeypatch):
     connected = connect(record(listening, state="ready"), monkeypatch, answers=1)
     await connected.open()
     connected.rpc.workbench_status = asyncio.Event().wait
-    monkeypatch.setattr(connected._job, "runs", lambda: False)
+    monkeypatch.setattr(ClusterJob, "runs", lambda _: False)
     with (
         dask.config.set({"workbench.connect-timeout": 2 * DEADLINE}),
         pytest.raises(HeadUnreachable, match="no longer"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import _ctypes
+import ctypes
 from types import SimpleNamespace
 
 import pytest
@@ -64,7 +65,7 @@ def test_mpich_is_asked_by_the_function_that_every_version_answers(kind):
         raise AssertionError("MPICH 3.4 ends the process in its other functions")
 
     def query(asked, answer):
-        answer._obj.value = int(asked == kind)
+        ctypes.cast(answer, ctypes.POINTER(ctypes.c_int))[0] = int(asked == kind)
         return 0
 
     names = ("MPIX_Query_cuda_support", "MPIX_Query_ze_support", "MPIX_Query_hip_support")

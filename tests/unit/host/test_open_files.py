@@ -13,7 +13,7 @@ from support.raised import raises
 from workbench.deploy.record import Record
 from workbench.errors import InvalidRequest
 from workbench.head import __main__ as head
-from workbench.head.worlds import Changes, Worlds
+from workbench.head.worlds import Worlds
 from workbench.host import processes
 
 # Each process of a cluster looks for its record before it starts anything.
@@ -57,8 +57,8 @@ def test_more_ranks_than_the_head_can_have_connections_to_are_refused_in_words(m
 
 async def test_worlds_that_would_be_too_many_are_refused_before_they_are_started(monkeypatch):
     monkeypatch.setattr(resource, "getrlimit", lambda _: (1024, 1024))
-    worlds = object.__new__(Worlds)
-    worlds._worlds, worlds._changes = {0: SimpleNamespace(index=0, ranks=440, ready=True)}, Changes(str)
+    world = SimpleNamespace(index=0, ranks=440, ready=True)
+    worlds = Worlds(Record(name="many", ranks=440), world, None, report=print, changed=print, run=print, is_ending=bool)
 
     with raises(InvalidRequest, option="ranks", given=449):
         await worlds.scale(449)

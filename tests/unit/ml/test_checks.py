@@ -183,6 +183,13 @@ def test_a_decomposition_finds_what_is_not_finite_in_its_first_sums(value, solve
     assert np.isfinite(fit(ROWS).components).all()
 
 
+def no_search_of_rows(monkeypatch):
+    """Let a search of the rows fail the test; one of labels is allowed."""
+    plain = checks._is_finite
+    monkeypatch.setattr(checks, "_is_finite", lambda array, ndim: ndim == 1 and plain(array, ndim))
+    monkeypatch.setattr(Checks, "apply", lambda *_: pytest.fail("the rows were searched"))
+
+
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 @pytest.mark.parametrize("fit_intercept", [False, True])
 def test_a_linear_model_finds_what_is_not_finite_in_its_first_sums(value, fit_intercept, monkeypatch):
@@ -195,9 +202,7 @@ def test_a_linear_model_finds_what_is_not_finite_in_its_first_sums(value, fit_in
 
     with refused.not_finite("NaN" if np.isnan(value) else "infinity"):
         fit(np.where(ROWS == 10, value, ROWS))
-    plain = checks._is_finite
-    monkeypatch.setattr(checks, "_is_finite", lambda array, ndim: ndim == 1 and plain(array, ndim))
-    monkeypatch.setattr(Checks, "apply", lambda *_: pytest.fail("the rows were searched"))
+    no_search_of_rows(monkeypatch)
     assert np.isfinite(fit(ROWS).coef).all()
 
 
@@ -215,9 +220,7 @@ def test_a_logistic_regression_finds_what_is_not_finite_in_its_first_gradient(va
     for number in ROWS.ravel():
         with refused.not_finite("NaN" if np.isnan(value) else "infinity"):
             fit(np.where(number == ROWS, value, ROWS))
-    plain = checks._is_finite
-    monkeypatch.setattr(checks, "_is_finite", lambda array, ndim: ndim == 1 and plain(array, ndim))
-    monkeypatch.setattr(Checks, "apply", lambda *_: pytest.fail("the rows were searched"))
+    no_search_of_rows(monkeypatch)
     assert np.isfinite(fit(ROWS).weights).all()
 
 

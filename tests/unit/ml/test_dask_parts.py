@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
+from contextlib import nullcontext
+from functools import partial
 from types import SimpleNamespace
 
 import dask.array as da
@@ -28,38 +31,47 @@ ADDRESS = "tcp://127.0.0.1:9"
 
 
 @pytest.fixture
-async def parts():
-    """Parts whose client has closed its connections."""
+async def parts(monkeypatch):
+    """Parts whose client is closing, and `run`, which returns the results of its workers."""
+    loop = asyncio.get_running_loop()
     pool = ConnectionPool()
     await pool.close()
-    parts = object.__new__(ActorParts)
-    parts._fit, parts._addresses = "a fit", (ADDRESS,)
     scheduler = PooledRPCCall(ADDRESS, pool)
 
     async def run(function, *args, workers):
         return await scheduler.broadcast(msg={}, workers=workers)
 
-    parts._client = SimpleNamespace(scheduler=scheduler, status="closing", run=run)
-    return parts
+    def sync(function, *args):
+        return asyncio.run_coroutine_threadsafe(function(*args), loop).result(DEADLINE)
+
+    client = SimpleNamespace(scheduler=scheduler, status="closing", run=run, sync=sync, as_current=nullcontext)
+    monkeypatch.setattr(dask_parts.pinning, "submit", lambda *_, **__: [])
+    block = SimpleNamespace(address=ADDRESS), 0, ()
+    parts = await asyncio.to_thread(ActorParts, client, Rows, Checks("Rows"), [block])
+    return SimpleNamespace(client=client, each=partial(asyncio.to_thread, parts.each))
 
 
 async def test_a_client_that_is_closing_has_lost_its_head(parts):
     with pytest.raises(HeadUnreachable):
-        await parts._ask("step", ())
+        await parts.each("step")
 
 
 async def test_the_head_is_gone_for_a_client_that_closes_while_the_reason_is_sought(parts):
-    assert isinstance(await parts._reason(), HeadUnreachable)
+    async def run(function, *args, workers):
+        raise CommClosedError("the worker is lost")
+
+    parts.client.status, parts.client.run = "running", run
+    with pytest.raises(HeadUnreachable):
+        await parts.each("step")
 
 
 async def test_an_error_of_a_part_is_raised_as_it_is(parts):
     async def run(function, *args, workers):
         raise RuntimeError("of a part")
 
-    parts._client = SimpleNamespace(status="running", run=run)
-
+    parts.client.status, parts.client.run = "running", run
     with raises(RuntimeError, args=("of a part",)):
-        await asyncio.wait_for(parts._ask("step", ()), DEADLINE)
+        await parts.each("step")
 
 
 class Rows:
@@ -164,14 +176,27 @@ def test_groups_have_as_many_workers_as_there_are_groups(workers, size):
     assert group_size(workers) == size
 
 
+@pytest.mark.parametrize("actors", [8], indirect=True)
+@pytest.mark.usefixtures("actors")
 def test_messages_of_steps_alone_are_filtered():
     record = logging.LogRecord("distributed.worker", logging.INFO, "", 1, "%s", (dask_parts.ask_part.__name__,), None)
     other = logging.LogRecord("distributed.worker", logging.ERROR, "", 1, "%s", (["key"],), None)
-    assert [dask_parts._is_no_step(each) for each in (record, other)] == [False, True]
+    logger = logging.getLogger("distributed.worker")
+    assert [bool(logger.filter(each)) for each in (record, other)] == [False, True]
 
 
-def test_the_thread_pools_of_the_notebook_are_searched_again_only_after_an_import():
-    pools = fitting._thread_pools(1)
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_the_thread_pools_of_the_notebook_are_searched_again_only_after_an_import(client, monkeypatch):
+    searches, search = [], fitting.ThreadpoolController
+    monkeypatch.setattr(fitting, "ThreadpoolController", lambda: searches.append(1) or search())
+    X = place(da.from_array(np.random.default_rng(0).normal(size=(40, 2)), chunks=(20, 2)))
 
-    assert fitting._thread_pools(1) is pools
-    assert fitting._thread_pools(2) is not pools
+    def fit():
+        KMeans(2, init=np.zeros((2, 2)), max_iter=1).fit(X)
+        return len(searches)
+
+    fit()  # imports what a fit needs
+    before = fit()
+    assert fit() == before
+    monkeypatch.setitem(sys.modules, "an import", None)
+    assert [fit(), fit()] == [before + 1] * 2

@@ -487,8 +487,10 @@ def test_numbers_that_are_not_finite_are_found_in_the_first_pass(value, init, dt
     X = blobs(3001, dtype=dtype)
     # A row that is in no sample.
     spoilt = np.where(np.arange(len(X))[:, None] == 1000, value, X)
-    good, bad = (make(KMeansPart, Checks("KMeans"), 0, each.astype(dtype), None, None) for each in (X, spoilt))
-    bad._start = len(X)
+    good, bad = (
+        make(KMeansPart, Checks("KMeans"), start, each.astype(dtype), None, None)
+        for start, each in ((0, X), (len(X), spoilt))
+    )
     with refused.not_finite("NaN" if np.isnan(value) else "infinity"):
         kmeans_fit.fit(LocalParts([good, bad]), settings(X, 4, init=init, rows=2 * len(X)))
 
