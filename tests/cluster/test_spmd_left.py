@@ -12,6 +12,7 @@ import pytest
 from distributed import Client, Event
 from support import spmd_left as functions
 from support import unpacked
+from support.batch import Doing
 from support.patience import FACTOR
 from support.processes import DEADLINE, until
 from support.raised import raises
@@ -248,12 +249,12 @@ def test_who_waits_for_the_turn_is_told_for_whom(cluster4, client4, tmp_path, ca
         second = PendingCall(
             request(functions.ranks, [], {}, client=client4, result="ranks", world=0, limit=None, timeout=None)
         )
-        second.start()
-        second._callbacks.get(timeout=DEADLINE)()
-        assert capsys.readouterr().out == "ranks waits for the end of wait_for\n"
+        waiting, printed = Doing(second.result), []
+        until("the note", lambda: printed.append(capsys.readouterr().out) or "".join(printed).endswith("\n"))
+        assert "".join(printed) == "ranks waits for the end of wait_for\n"
         (tmp_path / "end").touch()
         first.result(DEADLINE)
-        assert second.result() == [[0, 1, 2, 3]] * 4
+        assert waiting.result() == [[0, 1, 2, 3]] * 4
 
 
 def test_a_decorated_function_of_a_module_travels_by_its_name(client4):

@@ -6,6 +6,7 @@ After each check the rank has to hold what it held before: no transfer, no tag, 
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import gc
 import ssl
 from collections.abc import Sequence
@@ -261,17 +262,19 @@ async def test_a_connection_is_closed_in_the_moment_that_something_comes(end: En
 
 @on_ranks
 async def test_mpi_refuses_a_send_while_the_peer_lives(end: End):
-    comm = await end.pair()
+    us = member.current()
+    refusing = SimpleNamespace(Issend=out_of_memory, Iprobe=us.communicator.Iprobe)
+    changed = dataclasses.replace(us, communicator=refusing) if end.left else us
+    with mock.patch.object(member, "current", return_value=changed):
+        comm = await end.pair()
     if end.left:
-        link, tags = comm.link, member.current().tags[end.partner]
+        link, tags = comm.link, us.tags[end.partner]
         before = set(tags.used)
-        communicator, link._communicator = link._communicator, SimpleNamespace(Issend=out_of_memory)
         await comm.write(to_serialize(numbered(3 * MIB)))
         assert link.stream.closed()
         # They are in use for good, but not beyond this test.
         for tag in tags.used - before:
             tags.give_back(tag)
-        link._communicator = communicator
         with pytest.raises(CommClosedError):
             await comm.write({})
         await end.gather()

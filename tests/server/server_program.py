@@ -41,7 +41,8 @@ def main(base, token, module, folder, given):
     faulthandler.enable()
     observer.MODULE = module
     patience, settings = json.loads(given)
-    survey._PATIENCE = patience or survey._PATIENCE
+    if patience:
+        survey._PATIENCE = patience
     config = Config()
     config.ServerApp.authorizer_class = Forbids
     config.ServerApp.base_url = base

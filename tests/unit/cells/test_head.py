@@ -32,6 +32,9 @@ def cells(monkeypatch):
     async def answer(**_):
         return {"answer": unused.pop() if unused else math.inf}
 
+    async def prepare(**_):
+        return {"answer": None}
+
     scheduler: Any = SimpleNamespace(
         stream_handlers={},
         stream_comms={"a": NOTHING, "b": NOTHING},
@@ -39,33 +42,29 @@ def cells(monkeypatch):
         worker_send=lambda *each: sent.append(each),
         sent=sent,
         unused=unused,
-        rpc=lambda _: SimpleNamespace(**{protocol.UNUSED: answer}),
+        rpc=lambda _: SimpleNamespace(**{protocol.UNUSED: answer, protocol.PREPARE: prepare}),
     )
     world = ready_world()
     worlds: Any = MagicMock(get={0: world}.get, members=lambda _: {0: "a", 1: "b"})
     worlds.__iter__.side_effect = lambda: iter([world])
 
-    async def prepare(cell):
-        cell._engines = SimpleNamespace(given={}, generation=0)
-        cell._members.ranks = {0: "a", 1: "b"}
-        cell._ends = {rank: asyncio.get_running_loop().create_future() for rank in cell._members.ranks}
-        cell.granted.set_result({})
+    async def ready(_):
+        return {}
 
-    monkeypatch.setattr("workbench.cells.head._Cell._prepare", prepare)
+    engines = SimpleNamespace(ready=ready, generation=0, sent_blocks={})
+    monkeypatch.setattr(Cells, "engines", lambda *_: engines)
     return Cells(scheduler, worlds, NOTHING, NOTHING, lambda *_: None)
 
 
-def begin(cells: Cells, cell: str, client: str) -> Any:
+def begin(cells: Cells, cell: str, client: str, **options: Any) -> Any:
     names = {"big": {"value": b"parcel"}}
     its = cells.begin(
         cell=cell,
         client=client,
-        notebook="notebook",
-        origin=None,
         world=0,
-        ranks=None,
         names=names,
         allowed={"limit": 1},
+        **{"notebook": "notebook", "origin": None, "ranks": None, **options},
     )
     return asyncio.ensure_future(its)
 
@@ -89,26 +88,30 @@ async def test_cells_of_a_notebook_that_has_gone_are_forgotten_wherever_they_wer
             await asyncio.sleep(0)
 
 
-async def test_a_cell_that_has_not_begun_waits_for_another_cell_or_for_the_engines(cells, monkeypatch):
+@pytest.mark.parametrize(("origin", "name"), [(None, "another cell"), (7, "cell [7]")])
+async def test_a_cell_that_has_not_begun_waits_for_another_cell_or_for_the_engines(cells, monkeypatch, origin, name):
     async def delay(cell):
         await asyncio.sleep(0)
         return await cells.handlers[protocol.DELAY](cell=cell)
 
     engines = asyncio.get_running_loop().create_future()
 
-    async def prepare(_):
+    async def ready(_):
         await engines
 
-    monkeypatch.setattr("workbench.cells.head._Cell._prepare", prepare)
-    starts, waits = begin(cells, "starts", "here"), begin(cells, "waits", "there")
+    monkeypatch.setattr(cells.engines(NOTHING), "ready", ready)
+    begun = [
+        begin(cells, "starts", "here", origin=origin),
+        begin(cells, "waits", "there"),
+        begin(cells, "other", "there", notebook="other"),
+    ]
     await asyncio.sleep(0)
 
     assert await delay("starts") == "the start of the engines on the ranks"
-    assert await delay("waits") == "the end of another cell of this notebook, which has had the ranks for 0 s"
-    cells.known["starts"]._request |= {"notebook": "other", "origin": 7}
-    assert await delay("waits") == "the end of cell [7] of another notebook, which has had the ranks for 0 s"
+    assert await delay("waits") == f"the end of {name} of this notebook, which has had the ranks for 0 s"
+    assert await delay("other") == f"the end of {name} of another notebook, which has had the ranks for 0 s"
     engines.set_exception(CollectiveFailed("no engines"))
-    for cell in (starts, waits):
+    for cell in begun:
         with raises(CollectiveFailed, message="no engines"):
             await cell
     assert await delay("waits") == ""
@@ -149,14 +152,10 @@ async def test_names_of_a_notebook_without_a_client_stay_as_long_as_a_view_uses_
     assert cells.scheduler.unused == []
 
 
-async def test_a_cell_that_is_refused_before_a_rank_is_asked_leaves_the_communicators(cells, monkeypatch):
-    async def refuse(_):
-        raise InvalidRequest("rank 7 does not exist.")
-
-    monkeypatch.setattr("workbench.cells.head._Cell._prepare", refuse)
+async def test_a_cell_that_is_refused_before_a_rank_is_asked_leaves_the_communicators(cells):
     world = cells.worlds.get(0)
     before = cells.queue.communicator(world, [0, 1])
     async with asyncio.timeout(DEADLINE):
         with pytest.raises(InvalidRequest):
-            await begin(cells, "refused", "here")
+            await begin(cells, "refused", "here", ranks=[7])
     assert cells.queue.communicator(world, [0, 1]) == before

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import weakref
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
 
@@ -32,19 +32,27 @@ class Slow:
         return wait, ()
 
 
-def test_a_call_that_has_succeeded_on_this_rank_alone_does_not_free_its_communicators():
-    worker: Any = SimpleNamespace(handlers={}, stream_handlers={})
+class Thread:
+    """The SPMD thread of a rank where each call succeeds, and all communicators can be settled."""
+
+    def submit(self, step: Any, *_: Any) -> Future[Any]:
+        done: Future[Any] = Future()
+        done.set_result({"unpack": {}, "run": {"messages": 0}, "settle": True}[step.__name__])
+        return done
+
+
+async def test_a_call_that_has_succeeded_on_this_rank_alone_does_not_free_its_communicators():
+    worker: Any = SimpleNamespace(data={}, handlers={}, stream_handlers={}, periodic_callbacks={})
     communicators: Any = SimpleNamespace(discard=lambda _: None)
-    calls = SpmdCalls(worker, NOTHING, communicators, NOTHING)
-    calls._last = SpmdCall("2f", "f", 1, (0, 1))
-    asyncio.run(end(calls, "1f"))
-    assert calls._last is not None, "the end of another call"
-    asyncio.run(end(calls, "2f"))
-    assert calls._last is None, "the next call would free communicators on this rank alone"
-
-
-async def end(calls: SpmdCalls, call: str) -> None:
-    calls.end(call=call, serial=1, reason="rank 1 failed")
+    context: Any = SimpleNamespace(spmd_thread=Thread(), rank=0)
+    calls = SpmdCalls(worker, context, communicators, NOTHING)
+    work: Any = {"name": "f", "contents": b"", "compares": False, "counted": True, "listener": None}
+    await calls.reserve(call="2f", work=work, serial=1, ranks=[0, 1], keys=[])
+    await calls.go(call="2f", wanted=NOTHING)
+    calls.end(call="1f", serial=1, reason="rank 1 failed")
+    assert await calls.settle("2f"), "the end of another call"
+    calls.end(call="2f", serial=1, reason="rank 1 failed")
+    assert not await calls.settle("2f"), "the next call would free communicators on this rank alone"
 
 
 class Block:

@@ -11,6 +11,7 @@ from distributed.core import Status
 
 from workbench import MPICluster
 from workbench.deploy import registry
+from workbench.deploy.connection import HeadConnection
 from workbench.deploy.record import Record
 from workbench.host.processes import ProcessId
 
@@ -56,7 +57,7 @@ def test_an_option_that_cannot_have_an_effect_is_refused(option):
 async def test_a_close_that_misses_its_deadline_can_be_repeated(monkeypatch):
     cluster, asked = MPICluster.attach("a", asynchronous=True), []
 
-    async def ask_to_end():
+    async def ask_to_end(_):
         asked.append(1)
         if len(asked) == 1:
             await asyncio.Event().wait()
@@ -64,7 +65,7 @@ async def test_a_close_that_misses_its_deadline_can_be_repeated(monkeypatch):
     async def close_rpc():
         pass
 
-    monkeypatch.setattr(cluster._connection, "ask_to_end", ask_to_end)
+    monkeypatch.setattr(HeadConnection, "ask_to_end", ask_to_end)
     monkeypatch.setattr("workbench.deploy.ending_loop.await_end", lambda _: asked.append("the end"))
     cluster.scheduler_comm, cluster.status = SimpleNamespace(close_rpc=close_rpc), Status.running
 

@@ -29,8 +29,8 @@ A, B = "alpha on ctl-a", "beta on ctl-b"
 class System:
     """A Slurm in a folder for PATH, whose commands note that they were called."""
 
-    def __init__(self, folder):
-        self.folder = folder
+    def __init__(self, folder, monkeypatch):
+        self.folder, self.monkeypatch = folder, monkeypatch
         self.answer("scancel", "exit 0")
         self.answer("sacct", "exit 0")
         self.be(B)
@@ -43,7 +43,8 @@ class System:
     def be(self, system):
         name, host = system.split(" on ")
         self.answer("scontrol", f"echo 'ClusterName             = {name}'; echo 'SlurmctldHost[0]        = {host}'")
-        slurm._system.cache_clear()
+        # The answer is remembered for each configuration.
+        self.monkeypatch.setenv("SLURM_CONF", str(self.folder / name / host))
 
     def queue(self, state, name, comment):
         line = SEPARATOR.join(["4711", state, "None", "N/A", "N/A", "n1", name, comment])
@@ -60,8 +61,7 @@ def system(tmp_path, monkeypatch):
     folder.mkdir()
     monkeypatch.setenv("PATH", str(folder), prepend=":")
     monkeypatch.setenv("JUPYTER_DATA_DIR", str(tmp_path / "jupyter"))
-    yield System(folder)
-    slurm._system.cache_clear()
+    return System(folder, monkeypatch)
 
 
 def training(**fields):

@@ -102,7 +102,7 @@ def test_of_a_job_its_scheduler_tells_how_it_has_ended(failed, monkeypatch):
     job = failed(scheduler="slurm")
     job.record = job.record.replace(state="submitted")
     ClusterFolder.of(job.record).write(job.record)
-    job._id = "17"
+    (ClusterFolder.of(job.record).path / "job.job").write_text("17\n")
     ClusterFolder.of(job.record).note(job.record, ended.STOPPED, "somebody has tried to stop it")
     monkeypatch.setattr(job, "verified", lambda *_: JobStatus(JobState.CANCELLED))
 

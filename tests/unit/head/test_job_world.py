@@ -27,12 +27,13 @@ class Scheduler:
     batch = True
 
     def __init__(self):
-        self.gate, self.taken, self.cancelled = threading.Event(), [], []
+        self.gate, self.submitting, self.taken, self.cancelled = threading.Event(), threading.Event(), [], []
         self.refuses = False
         self.states = {}
         self.gate.set()
 
     def submit(self, spec):
+        self.submitting.set()
         assert self.gate.wait(DEADLINE)
         job = str(77 + len(self.taken))
         spec.receipt.write_text(f"{job}\n")
@@ -82,7 +83,7 @@ async def nobody():
 async def test_a_stop_while_the_job_is_being_submitted_waits_for_its_number_and_cancels_it(world, scheduler):
     scheduler.gate.clear()
     starting = asyncio.ensure_future(world.start(10, "tls://x:1"))
-    await asyncio.to_thread(until, "the submission", lambda: world._submitted)
+    await asyncio.to_thread(until, "the submission", scheduler.submitting.is_set)
     starting.cancel()
     stopping = asyncio.ensure_future(world.stop(nobody))
     await asyncio.sleep(0.05)

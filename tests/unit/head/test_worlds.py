@@ -75,10 +75,11 @@ class Scheduler:
 
 
 @pytest.fixture
-async def cluster(monkeypatch):
-    """Return the worlds of a cluster, its scheduler and its messages."""
+async def cluster(monkeypatch, request):
+    """Return the worlds of a cluster, its scheduler and its messages; a parameter has fields of the record."""
     monkeypatch.setattr(worlds, "WorldProcess", World)
-    record, scheduler, messages, tasks = Record(name="a", ranks=2), Scheduler(), [], []
+    record = Record(name="a", ranks=2, **getattr(request, "param", {}))
+    scheduler, messages, tasks = Scheduler(), [], []
 
     def run(coroutine):
         tasks.append(asyncio.ensure_future(coroutine))
@@ -270,19 +271,31 @@ async def test_a_world_that_never_starts_again_is_given_up_when_the_restarts_are
     assert first.starts == 4
 
 
-@pytest.mark.parametrize(("nodes", "told"), [(None, True), (2, True), (1, False)])
-async def test_a_start_on_several_nodes_in_which_no_rank_registers_names_the_network(cluster, monkeypatch, nodes, told):
+def _on_nodes(nodes, ready_within):
+    return {"spread": True, "resources": Resources(nodes=nodes), "ready_within": ready_within}
+
+
+@pytest.mark.parametrize(
+    ("cluster", "kind", "told"),
+    [
+        (_on_nodes(nodes, ready_within), kind, told)
+        for nodes, told in ((None, True), (2, True), (1, False))
+        for ready_within, kind in ((0.0, StartTimeout), (DEADLINE, StartError))
+    ],
+    indirect=["cluster"],
+)
+async def test_a_start_on_several_nodes_in_which_no_rank_registers_names_the_network(cluster, monkeypatch, kind, told):
     monkeypatch.setattr(World, "complete_starts", 0)
-    cluster.worlds._record = Record(name="a", ranks=2, spread=True, resources=Resources(nodes=nodes))
     async with asyncio.timeout(DEADLINE):
-        for timeout, kind in ((0.0, StartTimeout), (DEADLINE, StartError)):
-            world = World(cluster.worlds._record, OPENMPI, 7, 2)
-            await world.start(DEADLINE, "")
-            if timeout:
-                world.lose()
-            with pytest.raises(kind) as caught:
-                await cluster.worlds._await_ready(world, timeout)
-            assert ("a firewall must leave the ports between nodes open" in str(caught.value)) is told
+        scaling = asyncio.ensure_future(cluster.worlds.scale(4))
+        await asyncio.sleep(0)
+        world = cluster.worlds.get(1)
+        await world.started.wait()
+        if kind is StartError:
+            world.lose()
+        with pytest.raises(kind) as caught:
+            await scaling
+    assert ("a firewall must leave the ports between nodes open" in str(caught.value)) is told
 
 
 async def test_a_first_start_that_fails_is_not_repeated(cluster, monkeypatch):

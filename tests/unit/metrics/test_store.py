@@ -29,16 +29,24 @@ def clock():
     return Clock()
 
 
+class TimedStore(Store):
+    """A store with the clock of the test."""
+
+    def __init__(self, clock):
+        super().__init__(lambda: {"name": "mine"}, clock)
+        self.clock = clock
+
+
 @pytest.fixture
 def store(clock):
-    store = Store(lambda: {"name": "mine"}, clock)
+    store = TimedStore(clock)
     joined(store)
     tick(store)
     return store
 
 
 def tick(store, *messages, seconds=TICK):
-    store._clock.now += seconds
+    store.clock.now += seconds
     for each in messages:
         store.take(each)
     store.tick()
@@ -133,7 +141,7 @@ def test_a_pair_has_a_history(store):
 
 
 def test_above_64_ranks_traffic_is_between_nodes(clock):
-    store = Store(clock=clock)
+    store = TimedStore(clock)
     joined(store, 96, ("a", "b", "c"))
     # rank 40 of node b to node a, which rank 0 stands for; rank 33 to its own node
     tick(store, message([32, 33, 40], "b", sent=[(40, 0, MPI, 10.0, 1.0), (33, 32, MPI, 3.0, 1.0), (41, 0, MPI, 1, 1)]))
@@ -238,19 +246,20 @@ def test_what_ranks_have_waited_so_far_is_known_to_the_meeting(store, clock):
 def test_the_wait_times_of_a_mark_are_exact_though_the_head_is_late(store, clock):
     begin = store.mark()
 
-    def barrier(number, entered):
-        return [(rank, 77, number, "Barrier", begin + at, begin + 0.9) for rank, at in enumerate(entered)]
+    def barrier(number, entered, left):
+        return [(rank, 77, number, "Barrier", begin + at, begin + left) for rank, at in enumerate(entered)]
 
-    tick(store, message([0, 1], synchronizations=barrier(1, (0.2, 0.8))), seconds=1.0)
+    tick(store, message([0, 1], synchronizations=barrier(1, (0.2, 0.8), 0.9)), seconds=1.0)
     end = store.mark()
     tick(store, seconds=5.0)
     tick(store)
 
     assert store.wait_times(begin) == []
     assert [row[3] for row in store.wait_times(end)] == pytest.approx([0.6, 0.0])
-    store.mark()
+    forgotten = store.mark()
+    tick(store, message([0, 1], synchronizations=barrier(2, (9.2, 9.8), 9.9)), seconds=5.0)
     tick(store, seconds=100.0)
-    assert store._marks == {}, "of a client that has died"
+    assert [row[3] for row in store.wait_times(forgotten)] == pytest.approx([1.2, 0.0]), "of a client that has died"
 
 
 def test_the_wait_times_of_two_marks_at_nearly_the_same_time_are_apart(store, clock):
@@ -335,8 +344,10 @@ def test_of_a_node_that_tells_nothing_any_more_nothing_is_known(store):
 
 def test_synchronizations_of_other_times_are_none_of_now(store, clock):
     ahead = clock.now + 5000.0
-    tick(store, message([0], synchronizations=[(0, 1, 1, "Bcast", ahead, ahead + 1)]))
-    assert not any(len(who) for who, _ in store._worlds[0]._wait_times._received)
+    barrier = [(rank, 1, 1, "Barrier", ahead, ahead + 1) for rank in (0, 1)]
+    tick(store, message([0, 1], synchronizations=barrier))
+    tick(store, seconds=5010.0)
+    assert store.wait_times(store.mark()) == []
 
 
 def test_one_fit_that_tells_much_takes_nothing_from_others(store):
@@ -384,4 +395,6 @@ def test_the_records_of_all_fits_are_limited_and_those_of_the_oldest_go_first(st
     assert len(fits) == 50_000
     for number in range(100_000):
         store.report({"fit": f"other {number}", "step": 0.0})
-    assert len(store._fits._runs) <= 50_000
+    store.report({"fit": "59", "step": 0.0})
+    tick(store)
+    assert store.update().fits[-1]["fit"] == "59", "its earlier run is forgotten"

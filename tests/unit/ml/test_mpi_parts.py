@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import pickle
 import queue
 from concurrent.futures import ThreadPoolExecutor
@@ -10,7 +11,6 @@ import numpy as np
 import pytest
 from support.patience import DEADLINE
 
-from workbench.ml.engine import mpi_parts
 from workbench.ml.engine.mpi_parts import RankParts, serve
 
 
@@ -66,6 +66,10 @@ class Part:
 
 @pytest.fixture
 def pair():
+    return pair_of_ranks()
+
+
+def pair_of_ranks():
     """Return the communicators, and the parts, of two ranks."""
     up, down = queue.SimpleQueue(), queue.SimpleQueue()
     return (Pair(0, up, down), Pair(1, down, up)), (Part(0), Part(1))
@@ -102,16 +106,21 @@ def test_requests_of_one_size_are_one_broadcast_from_the_second_on(pair):
     np.testing.assert_array_equal(sums, arrays)
 
 
-@pytest.mark.parametrize(("more", "broadcasts"), [(0, 1), (1, 2)])
-def test_a_request_that_just_fills_a_message_is_one_broadcast(pair, more, broadcasts):
-    # The length of a pickle with more than 255 bytes depends on nothing but the number of bytes.
-    frame = len(mpi_parts._pickled((mpi_parts._gather, "measure", (bytes(500),)))) - 500
-    data = bytes(mpi_parts._MORE - frame + more)
-    assert fitted(pair, lambda parts: parts.each("measure", data)) == [len(data)] * 2
+def test_a_request_that_just_fills_a_message_is_one_broadcast(monkeypatch):
+    messages, broadcast = [], Pair.Bcast
+    monkeypatch.setattr(Pair, "Bcast", lambda self, buffer: messages.append(buffer) or broadcast(self, buffer))
 
-    (comm, _), _ = pair
-    # The last broadcast ends the other rank.
-    assert comm.calls == ["Bcast"] * (broadcasts + 1)
+    def broadcasts(nbytes):
+        """Return the number of broadcasts of a request with so many bytes, and the last byte of the first."""
+        del messages[:]
+        (comm, _), _ = made = pair_of_ranks()
+        assert fitted(made, lambda parts: parts.each("measure", bytes(nbytes))) == [nbytes] * 2
+        # The last broadcast ends the other rank.
+        return comm.calls.count("Bcast") - 1, bytes(messages[0])[-1:]
+
+    most = bisect.bisect_left(range(1 << 16), 2, key=lambda nbytes: broadcasts(nbytes)[0]) - 1
+    assert broadcasts(most) == (1, pickle.STOP), "a shorter message is filled with spaces"
+    assert broadcasts(most + 1)[0] == 2
 
 
 def test_the_message_before_and_after_a_large_request_is_small(pair, monkeypatch):
