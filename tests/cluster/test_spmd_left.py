@@ -105,9 +105,7 @@ def test_the_last_call_holds_nothing_once_it_is_over(client4):
 
 def test_an_order_to_cancel_that_is_faster_than_the_call_counts(client4):
     asked = request(functions.ranks, [], {}, client=client4, result="ranks", world=0, limit=None, timeout=None)
-    call = PendingCall.__new__(PendingCall)
-    call._request = asked
-    call._cancel()
+    PendingCall(asked)._cancel()
     until("the order is heard", lambda: client4.run_on_scheduler(heard, asked.call))
     with pytest.raises(CollectiveFailed, match="ranks was canceled"):
         PendingCall(asked).result()

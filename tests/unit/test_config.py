@@ -30,9 +30,14 @@ def test_what_the_user_sets_wins_over_the_default():
         assert config.get("keep-logs") == 3
 
 
+def read_defaults_again():
+    """Let the next use of a setting read the defaults, as the first use in a process does."""
+    config._register_defaults.cache_clear()
+
+
 def test_what_the_user_set_before_the_defaults_were_read_wins_too():
     with dask.config.set({"workbench.keep-logs": 3}):
-        config._register_defaults.cache_clear()
+        read_defaults_again()
         assert config.get("keep-logs") == 3
 
 
@@ -173,7 +178,7 @@ def test_a_number_of_restarts_that_is_no_number_is_named(given):
 
 def test_the_defaults_outlive_a_setting_that_surrounded_their_first_use(monkeypatch):
     monkeypatch.delitem(dask.config.config, "workbench", raising=False)
-    config._register_defaults.cache_clear()
+    read_defaults_again()
     with dask.config.set({"workbench.keep-logs": 3}):
         assert config.get("keep-logs") == 3
 

@@ -72,8 +72,6 @@ class Head:
         Times of the steps of this process so far, in seconds since the epoch.
     """
 
-    _has_room = True  # on the disk of the record
-
     def __init__(
         self,
         record: Record,
@@ -93,7 +91,7 @@ class Head:
             logs=world.folder.logs,
         )
         self._changed = asyncio.Event()
-        self._saving = threading.Lock()
+        self._saving, self._has_room = threading.Lock(), True  # room on the disk of the record
         self._signaled = False
         self._end: asyncio.Future[tuple[str, str]] = asyncio.get_running_loop().create_future()
         self._tasks: set[asyncio.Task[None]] = set()

@@ -14,6 +14,7 @@ import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -23,6 +24,7 @@ from hypothesis import strategies as st
 from scipy import sparse
 from support.patience import DEADLINE
 
+from workbench.comm import buffer_pool
 from workbench.comm.buffer_pool import HUGE, Pool, aligned, slab_size
 
 MIB = 1 << 20
@@ -432,12 +434,15 @@ def test_a_slab_beyond_the_limit_goes_back_at_once_and_not_at_the_cost_of_others
     assert (statistics.leased, statistics.idle, statistics.idle_slabs, statistics.given_back) == (0, 8192, 1, MIB)
 
 
-def test_only_slabs_that_have_been_idle_for_long_go_back_by_age():
+def test_only_slabs_that_have_been_idle_for_long_go_back_by_age(monkeypatch):
+    now = 0.0
+    monkeypatch.setattr(buffer_pool, "time", SimpleNamespace(monotonic=lambda: now))
     pool = Pool(MIB)
     old, young = pool.take(4096), pool.take(8192)
-    del old, young
+    del old
     assert pool.trim_older(3600) == 0
-    pool._idle[4096][0].since -= 3600
+    now = 3600.0
+    del young
 
     assert pool.trim_older(1800) == 4096
     assert pool.trim_older(0) == 8192

@@ -45,14 +45,12 @@ async def test_a_head_whose_disk_is_full_answers_and_writes_its_record_when_ther
     loop, record = asyncio.get_running_loop(), Record(name="a", ranks=2, state="ready")
     folder = ClusterFolder.of(record).path
     async with asyncio.timeout(DEADLINE), running_head(record) as its:
-        while not its.messages("disk"):
-            await its.status()
+        await asyncio.to_thread(until, "the notice", lambda: its.messages("disk"))
         notice = f"{folder} has no room (Disk quota exceeded): the cluster continues, but its record and its logs"
         assert (await its.status())["message"].startswith(notice)
         full[0] = False
         assert (await written.get()).message.startswith(notice)
-        while not its.messages("disk")[1:]:
-            await written.get()
+        await asyncio.to_thread(until, "the next notice", lambda: its.messages("disk")[1:])
         first, *others = its.messages("disk")
     assert first.startswith(notice)
     assert others == [f"{folder} has room again"], "each is reported once"
