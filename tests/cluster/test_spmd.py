@@ -23,8 +23,8 @@ from support.spmd import decorated_mean, decorated_total, held, place_of, spill,
 from workbench import MPICluster, blocks, broadcast, map_blocks, place, run_on_ranks, spmd
 from workbench.cells import client as cells_client
 from workbench.errors import CollectiveFailed, InvalidRequest, PlacementError
-from workbench.placement.globals import taken_along
 from workbench.placement.in_use import is_aligned
+from workbench.placement.inside import taken_along
 from workbench.session.current import current_worker
 from workbench.tune import tune
 

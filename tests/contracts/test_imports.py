@@ -176,7 +176,7 @@ def test_a_package_is_entered_by_the_doors_that_its_docstring_names():
     assert {package: set(re.findall(r"\w+", doors)) for package, doors in rows} == entered, "the table of the page"
 
 
-BASE = {"cancellation", "config", "errors", "hints", "lazy", "session", "text"}
+BASE = {"cancellation", "config", "errors", "hints", "lazy", "positions", "session", "text"}
 
 
 def packages_that_import(modules: frozenset[str]) -> dict[str, set[str]]:

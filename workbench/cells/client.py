@@ -25,13 +25,12 @@ from workbench.cells.engine_client import CellOutput, EngineClient, forwarded
 from workbench.cells.output import CellResult
 from workbench.cells.run_cell import RunCell
 from workbench.collective import broadcast
-from workbench.collective.positions import StallDetector
 from workbench.collective.protocol import WHERE
 from workbench.collective.serialize import dumps_for_ranks
 from workbench.errors import CollectiveFailed, HeadUnreachable, InvalidRequest, PlacementError, RankLost, WorkbenchError
 from workbench.placement import pinning
-from workbench.placement.globals import estimated_bytes
 from workbench.placement.pinning import wait_computed
+from workbench.positions import StallDetector
 from workbench.session import current
 from workbench.session.current import current_client
 from workbench.session.head_client import ClientHead
@@ -194,6 +193,7 @@ def transfer(client: Client, name: str, value: Any, sent: list[Future[Any]]) -> 
     from distributed import Future
 
     from workbench.placement import sources
+    from workbench.placement.inside import estimated_bytes
 
     if is_dask_collection(value):
         if (found := sources.find_blocks(value)) is None:

@@ -30,11 +30,11 @@ from workbench.collective.operation import (
     send_limit,
     transition,
 )
-from workbench.collective.positions import ranges
 from workbench.collective.protocol import REMEMBER_S
 from workbench.errors import CollectiveFailed, InvalidRequest, PlacementError, RankLost, WorkbenchError
 from workbench.hints import Command
 from workbench.placement.head import drop_copies
+from workbench.positions import ranges
 
 if TYPE_CHECKING:
     from distributed import Scheduler

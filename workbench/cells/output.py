@@ -9,10 +9,10 @@ from typing import Any
 
 from workbench.cells.engine_client import CellOutput
 from workbench.cells.run_cell import CellOutcome
-from workbench.collective.positions import label, labeled, ranges
 from workbench.collective.serialize import loads
 from workbench.errors import CollectiveFailed, CollectiveTimeout, RankLost
 from workbench.hints import Command
+from workbench.positions import label, labeled, ranges
 
 # Causes of lost ranks in a message, at most.
 _CAUSES = 3

@@ -18,12 +18,12 @@ from weakref import WeakKeyDictionary
 
 from workbench.collective import broadcast, channel, protocol, serialize
 from workbench.collective.operation import DisjointLock
-from workbench.collective.positions import StallDetector, label, labeled
 from workbench.collective.protocol import Answer
 from workbench.collective.request import Request
 from workbench.errors import CollectiveFailed, CollectiveTimeout, HeadUnreachable, WorkbenchError
 from workbench.placement import from_results
 from workbench.placement.pinning import wait_computed
+from workbench.positions import StallDetector, label, labeled
 from workbench.session import current
 from workbench.session.head_client import ClientHead
 from workbench.text import rank_name

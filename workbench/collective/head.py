@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from dask.utils import format_bytes
 
+from workbench import positions
 from workbench.cancellation import run_to_end
-from workbench.collective import positions, protocol
+from workbench.collective import protocol
 from workbench.collective.operation import (
     BLOCKED,
     NOT_LOST,
@@ -31,10 +32,10 @@ from workbench.collective.operation import (
     root_cause,
     send_limit,
 )
-from workbench.collective.positions import ranges
 from workbench.errors import CollectiveFailed, CollectiveTimeout, InvalidRequest, RankLost
 from workbench.mpi.counters import KEYS
 from workbench.placement.head import drop_copies
+from workbench.positions import ranges
 
 if TYPE_CHECKING:
     from dask.typing import Key

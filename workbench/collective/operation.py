@@ -35,9 +35,9 @@ from distributed.diagnostics.plugin import SchedulerPlugin
 
 from workbench import errors
 from workbench.cancellation import run_to_end
-from workbench.collective.positions import ranges
 from workbench.errors import CollectiveFailed, CollectiveTimeout, RankLost, WorkbenchError
 from workbench.hints import AGAIN, Command
+from workbench.positions import ranges
 
 if TYPE_CHECKING:
     from distributed import Scheduler

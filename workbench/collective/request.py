@@ -16,7 +16,7 @@ from workbench.collective.protocol import LARGE, Call, Work
 from workbench.collective.serialize import Placeholder
 from workbench.errors import InvalidRequest
 from workbench.placement import from_results, inside, pinning, rows, sources
-from workbench.placement.globals import estimated_bytes, taken_along
+from workbench.placement.inside import estimated_bytes, taken_along
 from workbench.placement.place import AlignedBlocks, PlacedBlocks
 from workbench.session.current import current_client
 from workbench.text import brief

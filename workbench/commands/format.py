@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from workbench import hints
-from workbench.collective import positions
+from workbench import hints, positions
 from workbench.commands.actions import Gone, Listing, Status, Stopped
 from workbench.deploy.display import table
 from workbench.errors import from_fields

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 from workbench.collective import serialize
 from workbench.collective.api import spmd
 from workbench.collective.broadcast import broadcast
-from workbench.collective.positions import ranges
 from workbench.collective.protocol import LARGE
 from workbench.errors import (
     CollectiveFailed,
@@ -29,7 +28,8 @@ from workbench.errors import (
 )
 from workbench.extension import current_client
 from workbench.placement import pinning
-from workbench.placement.globals import estimated_bytes
+from workbench.placement.inside import estimated_bytes
+from workbench.positions import ranges
 from workbench.tune.trial import STOP, run
 
 if TYPE_CHECKING:

@@ -17,8 +17,8 @@ from workbench.cells.engine_client import CellOutput
 from workbench.cells.magics import CellMagics, _leading_options, _parse, _ranks, match
 from workbench.cells.output import CellResult, LinePrefixer, failures, grouped, with_label
 from workbench.cells.run_cell import CellOutcome
-from workbench.collective.positions import label
 from workbench.errors import CollectiveFailed, CollectiveTimeout, InvalidRequest, RankLost
+from workbench.positions import label
 
 
 def test_names_and_options_may_come_in_any_order():

@@ -19,9 +19,9 @@ from support.processes import until
 from support.spmd import in_a_thread
 
 from workbench.collective import rank_call, serialize
-from workbench.collective.positions import describe
 from workbench.collective.rank_call import SpmdCall
 from workbench.mpi.call_state import CallCancelled
+from workbench.positions import describe
 
 
 def cut_off_in_an_import():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from workbench.collective.positions import describe, ranges
+from workbench.positions import describe, ranges
 
 
 def waiting(operation="Allreduce", seconds=31.2):

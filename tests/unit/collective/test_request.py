@@ -21,7 +21,7 @@ from workbench.collective import request as requests
 from workbench.collective.broadcast import broadcast
 from workbench.collective.rank_call import SpmdCall
 from workbench.errors import InvalidRequest
-from workbench.placement.globals import taken_along
+from workbench.placement.inside import taken_along
 
 
 def request(function, *args, client):

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from workbench.collective import positions
-from workbench.collective.positions import StallDetector
+from workbench import positions
+from workbench.positions import StallDetector
 
 
 @pytest.fixture

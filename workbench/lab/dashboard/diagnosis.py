@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from workbench.collective.positions import ranges
 from workbench.metrics.update import Layout, RankActivity
 from workbench.mpi.counters import OPERATIONS
+from workbench.positions import ranges
 from workbench.text import duration
 
 # Seconds in one operation after which a rank counts as waiting.
