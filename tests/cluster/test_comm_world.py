@@ -18,7 +18,7 @@ from workbench import run_on_ranks, spmd
 from workbench.cells import client as cells_client
 from workbench.errors import InvalidRequest
 from workbench.launch import mpi_library
-from workbench.launch.mpiexec import OPENMPI_AS_ROOT
+from workbench.launch.mpi_library import OPENMPI_AS_ROOT
 
 pytestmark = pytest.mark.mpi_flavor
 

@@ -24,7 +24,7 @@ from workbench import MPICluster
 from workbench.deploy import ended, registry, stop
 from workbench.errors import ClusterNotFound, HeadUnreachable, MemoryLimitReached, RankLost
 from workbench.launch import local, mpi_library
-from workbench.launch.mpiexec import has_ulfm
+from workbench.launch.mpi_library import has_ulfm
 
 
 @pytest.fixture(params=[True, False], ids=["forked", "by themselves"])

@@ -17,7 +17,7 @@ from support.spmd import be_patient
 from workbench import MPICluster, run_on_ranks
 from workbench.errors import RankLost
 from workbench.launch import mpi_library
-from workbench.launch.mpiexec import has_ulfm
+from workbench.launch.mpi_library import has_ulfm
 from workbench.torch import load_sharded, stream
 
 pytestmark = pytest.mark.mpi_flavor

@@ -23,7 +23,7 @@ from support.training import listening, received_by_mpi
 from workbench import MPICluster
 from workbench.commands import actions
 from workbench.deploy.folder import ClusterFolder
-from workbench.launch.network import has_fabric
+from workbench.host.network import has_fabric
 
 pytestmark = pytest.mark.in_order
 

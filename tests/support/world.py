@@ -24,8 +24,8 @@ import pytest
 from support.ends import DEADLINE, Check
 from workbench.host import node_dirs, stub
 from workbench.launch import mpi_library
-from workbench.launch.environment import scrub
-from workbench.launch.mpiexec import Geometry, world_command
+from workbench.launch.allocation import scrub
+from workbench.launch.mpi_library import Geometry, world_command
 
 # A check ends itself before; a check that does not hangs.
 HANGS = DEADLINE + 20

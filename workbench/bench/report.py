@@ -11,8 +11,7 @@ from dataclasses import dataclass, field
 from importlib.metadata import version
 from typing import Any
 
-from workbench.launch.mpi_library import MPI
-from workbench.launch.mpiexec import available_cores
+from workbench.launch.mpi_library import MPI, available_cores
 from workbench.text import table_lines
 
 

@@ -9,7 +9,6 @@ share (PSS) of all processes of an arm together, the launcher's included, for ea
 from __future__ import annotations
 
 import argparse
-import os
 import statistics
 import subprocess
 import sysconfig
@@ -25,8 +24,7 @@ from workbench.bench import world
 from workbench.bench.report import Report, alternate, machine, positive
 from workbench.errors import LaunchError
 from workbench.launch import mpi_library
-from workbench.launch.environment import scrub
-from workbench.launch.mpiexec import Geometry, world_command
+from workbench.launch.probe import bare_world
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -142,11 +140,10 @@ def reference_command(found: mpi_library.MPI, ranks: int, file: Path) -> list[st
 
 def reference_environment(found: mpi_library.MPI, ranks: int) -> dict[str, str]:
     """Return the variables of the reference: those of our own ``mpiexec``, and leave to share cores."""
-    environment, _ = scrub(os.environ)
     shared = {}
     if found.flavor == "openmpi":
         shared = {"PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe", "OMPI_MCA_rmaps_base_oversubscribe": "1"}
-    return world_command(found, Geometry.here(ranks + 1, 1), []).variables(environment | shared)
+    return bare_world(found, ranks + 1, [])[1] | shared
 
 
 def await_file(file: Path, process: subprocess.Popen[bytes], log: Path) -> None:

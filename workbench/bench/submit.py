@@ -27,9 +27,9 @@ from workbench.deploy.job_spec import job_spec
 from workbench.deploy.start import ClusterStart
 from workbench.errors import LaunchError
 from workbench.launch import command, mpi_library
-from workbench.launch.environment import scrub
+from workbench.launch.allocation import scrub
+from workbench.launch.launchers import answers, launcher
 from workbench.launch.options import ClusterOptions
-from workbench.launch.slurm import SlurmLauncher, available
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -76,7 +76,7 @@ def run(options: argparse.Namespace) -> Report:
     LaunchError
         If no Slurm is here that answers, or it does not take the job.
     """
-    if not available():
+    if not answers("slurm"):
         raise LaunchError(
             "bench submit: Slurm must be installed here and answer `sinfo`, since jobs are submitted to it, and "
             "canceled before they start. Run it on a login node of a system with Slurm."
@@ -161,7 +161,7 @@ def _same_process(asked: dict[str, Any]) -> list[dict[str, Any]]:
     try:
         submitted = _timed(SAME, submit)
         job = started[0].job_id()
-        return [submitted, _timed(POLL, lambda: SlurmLauncher().statuses([str(job)]))]
+        return [submitted, _timed(POLL, lambda: launcher("slurm").statuses([str(job)]))]
     finally:
         for starter in started:
             starter.remove()
@@ -174,7 +174,7 @@ def _sbatch(asked: dict[str, Any]) -> list[dict[str, Any]]:
     environment, _ = scrub(os.environ)
     with tempfile.TemporaryDirectory(prefix="workbench-bench-") as folder:
         script = Path(folder) / "job.sh"
-        script.write_text(SlurmLauncher().script(spec), encoding="utf-8")
+        script.write_text(launcher("slurm").script(spec), encoding="utf-8")
         line = ["sbatch", "--parsable", str(script)]
         try:
             return [_timed(BARE, lambda: subprocess.run(line, env=environment, capture_output=True, check=True))]

@@ -20,9 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from workbench.errors import LaunchError
-from workbench.launch.environment import scrub
 from workbench.launch.mpi_library import MPI
-from workbench.launch.mpiexec import Geometry, world_command
+from workbench.launch.probe import bare_world
 from workbench.mpi.context import abort_world
 
 _CALL, _RESULT, _LOG = "call.json", "result.json", "log"
@@ -97,12 +96,9 @@ def started(found: MPI, ranks: int, program: str, options: Mapping[str, Any]) ->
         folder = Path(name)
         (folder / _CALL).write_text(json.dumps({"program": program, "options": options}), encoding="utf-8")
         words = [sys.executable, "-P", "-m", "workbench.bench.world", str(folder)]
-        line = world_command(found, Geometry.here(ranks, 1), words)
-        environment, _ = scrub(os.environ)
+        line, environment = bare_world(found, ranks, words)
         with open(folder / _LOG, "wb") as log:
-            process = subprocess.Popen(
-                line.argv, env=line.variables(environment), stdin=subprocess.DEVNULL, stdout=log, stderr=log
-            )
+            process = subprocess.Popen(line, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         try:
             yield World(program, ranks, process, folder)
         finally:

@@ -25,11 +25,9 @@ from workbench.deploy import registry
 from workbench.deploy.folder import clusters_folder, logs_folder
 from workbench.errors import InvalidRequest, RecordError, WorkbenchError
 from workbench.gpu import devices, visible
-from workbench.host import guard, node_dirs, ports
+from workbench.host import guard, network, node_dirs
 from workbench.host.files import check_closed
-from workbench.launch import network
-from workbench.launch.mpi_library import MPI, check_choice, loaded_library, mpiexec_of
-from workbench.launch.mpiexec import available_cores
+from workbench.launch.mpi_library import MPI, available_cores, check_choice, loaded_library, mpiexec_of
 from workbench.launch.probe import ProbeResult, say_hello
 from workbench.text import count
 
@@ -263,7 +261,7 @@ def launcher(hello: ProbeResult, *, guarded: bool) -> CheckResult:
         return CheckResult(check, "warning", detail, "Use another MPI, or a host without other users.")
     detail = "the guard refuses other users of this host at the ports of mpiexec"
     if tried:
-        return CheckResult(check, "ok", f"{detail}, tried on {count(len(tried), 'port')} as user {ports.STRANGER}")
+        return CheckResult(check, "ok", f"{detail}, tried on {count(len(tried), 'port')} as user {network.STRANGER}")
     return CheckResult(check, "ok", f"{detail} (not tried, because only root can connect as another user)")
 
 

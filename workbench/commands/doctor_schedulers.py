@@ -15,15 +15,12 @@ from workbench import config
 from workbench.commands.finding import CheckResult, failure, skipped
 from workbench.deploy.folder import clusters_folder
 from workbench.errors import WorkbenchError
-from workbench.launch.allocation import Allocation, current_allocation
-from workbench.launch.environment import scrub_rank
+from workbench.launch.allocation import Allocation, current_allocation, scrub_rank
 from workbench.launch.jobqueue import Site, presets, site
 from workbench.launch.launchers import COMMANDS, TITLES, absence, answers, choose, installed, launcher
-from workbench.launch.mpi_library import MPI
-from workbench.launch.mpiexec import WorldCommand
-from workbench.launch.multinode import NodePlacement
+from workbench.launch.mpi_library import MPI, WorldCommand
+from workbench.launch.multinode import NodePlacement, remote_shell, spread_command, srun_mpi_types
 from workbench.launch.options import Resources
-from workbench.launch.process_manager import remote_shell, spread_command, srun_mpi_types
 
 _ASK = {"slurm": "sinfo", "pbs": "qstat -B"}
 # File systems that no other host can see, ...

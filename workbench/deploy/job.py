@@ -31,7 +31,7 @@ from workbench.errors import (
     from_fields,
 )
 from workbench.hints import Command, Hint, Option
-from workbench.launch import command, slurm_parse
+from workbench.launch import command
 from workbench.launch.command import settled
 from workbench.launch.interface import UNKNOWN, JobState, JobStatus
 from workbench.launch.launchers import launcher, poller
@@ -348,7 +348,7 @@ class ClusterJob:
         # Slurm shows a job that is ending without its cause, and has written the cause to the output of the job.
         with suppress(OSError), (self.folder.logs / "head.log").open("rb") as log:
             log.seek(max(0, log.seek(0, os.SEEK_END) - _REASON_BYTES))
-            if reason := slurm_parse.end_reason(log.read().decode(errors="replace"), self.record.job):
+            if reason := self.launcher.end_reason(log.read().decode(errors="replace"), self.record.job):
                 return reason
         with command.answering_soon():
             status = self.verified(self.launcher.statuses([self.record.job])[self.record.job])

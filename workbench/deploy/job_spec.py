@@ -14,14 +14,12 @@ from workbench.deploy.folder import ClusterFolder
 from workbench.deploy.record import Record
 from workbench.host import debug_log, stub
 from workbench.host.files import opener
+from workbench.host.network import has_fabric
 from workbench.launch.allocation import Allocation, current_allocation
 from workbench.launch.interface import JobSpec
 from workbench.launch.launchers import launcher
-from workbench.launch.mpi_library import MPI
-from workbench.launch.mpiexec import Geometry, WorldCommand, has_ulfm, world_command
-from workbench.launch.multinode import NodePlacement, even_counts, packed_counts, unused
-from workbench.launch.network import has_fabric
-from workbench.launch.process_manager import remote_shell, spread_command
+from workbench.launch.mpi_library import MPI, Geometry, WorldCommand, has_ulfm, world_command
+from workbench.launch.multinode import NodePlacement, even_counts, packed_counts, remote_shell, spread_command, unused
 
 
 def dask_settings(folder: ClusterFolder) -> Path:

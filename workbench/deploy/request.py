@@ -13,12 +13,13 @@ from workbench.deploy import registry
 from workbench.deploy.record import Record
 from workbench.errors import InvalidRequest
 from workbench.hints import Command, Option
-from workbench.launch import network, process_manager
+from workbench.host import network
+from workbench.launch import multinode
 from workbench.launch.allocation import current_allocation
 from workbench.launch.interface import Launcher
 from workbench.launch.jobqueue import site
 from workbench.launch.launchers import choose, launcher, silent
-from workbench.launch.mpiexec import available_cores
+from workbench.launch.mpi_library import available_cores
 from workbench.launch.options import ClusterOptions, RecordOptions, Resources, options, rank_count
 
 # Bytes per rank. A larger value is a typing error.
@@ -37,7 +38,7 @@ def record_of(given: ClusterOptions) -> Record:
     """
     values = given.checked()
     config.check()  # otherwise head and ranks would fail later, or ignore a name with a typing error
-    process_manager.check()
+    multinode.check()
     chosen = launcher(choose(given.scheduler))
     requested = Resources(**{each.name: values[each.name] for each in options(Resources)})
     size = _size(given.ranks, requested, chosen)

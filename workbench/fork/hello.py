@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from workbench.gpu.devices import is_gpu_aware
-from workbench.host import ports
+from workbench.host import network
 
 
 def main(daemon: int | None = None, **_: Any) -> None:
@@ -27,7 +27,7 @@ def main(daemon: int | None = None, **_: Any) -> None:
             "forked": daemon is not None,
             "gpu_aware": is_gpu_aware(MPI),
             # A forked rank is not below its launcher.
-            "ports": [] if daemon else ports.tried(),
+            "ports": [] if daemon else network.tried(),
         }
         print(json.dumps(result), flush=True)  # noqa: T201  (the output is the purpose of the program)
     MPI.Finalize()

@@ -26,9 +26,9 @@ from workbench.errors import StartError, WorkbenchError
 from workbench.fork.become import append_directory
 from workbench.fork.template import fork_template
 from workbench.head.world_process import WorldProcess
-from workbench.host import debug_log, node_dirs, output, processes, stub
+from workbench.host import debug_log, network, node_dirs, output, processes, stub
 from workbench.host.processes import ProcessId
-from workbench.launch import mpi_library, network
+from workbench.launch import mpi_library
 from workbench.launch.allocation import current_allocation, peers
 from workbench.launch.launchers import launcher
 

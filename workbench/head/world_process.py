@@ -17,8 +17,7 @@ from workbench.deploy.job_spec import allocation_of, world_line
 from workbench.deploy.record import Record
 from workbench.deploy.world import MPIWorld
 from workbench.host import debug_log, node_dirs, parent_death
-from workbench.launch.mpi_library import MPI
-from workbench.launch.mpiexec import WorldCommand
+from workbench.launch.mpi_library import MPI, WorldCommand
 from workbench.text import exit_description
 
 

@@ -1,4 +1,4 @@
 """The host of a process: files of one user, folders of a node, the end of processes, ports, logs.
 
-Doors: `debug_log`, `files`, `guard`, `node_dirs`, `output`, `parent_death`, `ports`, `processes`, `stub`.
+Doors: `debug_log`, `files`, `guard`, `network`, `node_dirs`, `output`, `parent_death`, `processes`, `stub`.
 """

@@ -196,6 +196,10 @@ class Launcher(abc.ABC):
         """
         return ""
 
+    def end_reason(self, log: str, job: str) -> str:
+        """Return why the scheduler has ended a job, from its message in the job's output; empty if it has none."""
+        return ""
+
     def find(self, identity: str, name: str) -> str | None:
         """Return the id of a job whose submission did not return an id, or None if no such job exists.
 

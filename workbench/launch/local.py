@@ -19,9 +19,8 @@ from workbench.gpu import visible
 from workbench.hints import Option
 from workbench.host import debug_log
 from workbench.host.processes import start_time
-from workbench.launch.allocation import current_allocation
+from workbench.launch.allocation import current_allocation, scrub, scrub_rank
 from workbench.launch.batch import write_script
-from workbench.launch.environment import scrub, scrub_rank
 from workbench.launch.interface import JobSpec, JobState, JobStatus, Launcher
 from workbench.launch.options import WITHOUT_SCHEDULER, Resources
 from workbench.text import count

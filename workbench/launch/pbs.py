@@ -12,9 +12,9 @@ from functools import lru_cache
 from workbench.errors import JobRejected, LaunchError, SchedulerTimeout, did_you_mean
 from workbench.hints import Option
 from workbench.launch import pbs_parse, slurm, slurm_parse
+from workbench.launch.allocation import scrub
 from workbench.launch.batch import BatchLauncher, Submission
 from workbench.launch.command import Answer, ask
-from workbench.launch.environment import scrub
 from workbench.launch.interface import UNKNOWN, JobSpec, JobState, JobStatus, scheduler_is_silent
 from workbench.launch.jobqueue import Site, site, unread
 from workbench.launch.options import Resources
@@ -102,6 +102,10 @@ class PBSLauncher(BatchLauncher):
             return slurm.system() if _flavor() is Flavor.EMULATION else ""
         except LaunchError:
             return None
+
+    def end_reason(self, log: str, job: str) -> str:
+        """Return the reason in the message of Slurm's daemon, where Slurm has commands of PBS."""
+        return slurm_parse.end_reason(log, job)
 
     def find(self, identity: str, name: str) -> str | None:
         """Return the id of the job that has an identity in its name, or None if no such job exists."""

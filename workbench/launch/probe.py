@@ -1,4 +1,4 @@
-"""A test world of two ranks, started with the same command line as the world of a cluster."""
+"""Worlds of this host without a cluster, among them a test world of two ranks, with the command line of a cluster."""
 
 from __future__ import annotations
 
@@ -10,16 +10,15 @@ import subprocess
 import sys
 import tempfile
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from workbench import config
 from workbench.host import debug_log, node_dirs, parent_death, stub
-from workbench.launch.environment import scrub
-from workbench.launch.mpi_library import MPI
-from workbench.launch.mpiexec import Geometry, world_command
+from workbench.launch.allocation import scrub
+from workbench.launch.mpi_library import MPI, Geometry, world_command
 
 _MODULES = "mpi4py.MPI,workbench.fork.hello"
 
@@ -33,9 +32,21 @@ class ProbeResult:
     worlds: tuple[Mapping[str, Any], ...]
     """The report of every rank 0: ``hello``, the size of its world, ``total`` of the Allreduce, the name of the level
     of ``threads``, whether it was ``forked``, ``gpu_aware``, see `workbench.gpu.devices.is_gpu_aware`, and
-    ``ports``, see `workbench.host.ports.tried`."""
+    ``ports``, see `workbench.host.network.tried`."""
     output: str
     """The complete output."""
+
+
+def bare_world(mpi: MPI, ranks: int, program: Sequence[str]) -> tuple[tuple[str, ...], dict[str, str]]:
+    """Return the command line and the variables of a world on this host that belongs to no cluster.
+
+    Parameters
+    ----------
+    program
+        The command line of a rank.
+    """
+    command = world_command(mpi, Geometry.here(ranks, 1), program)
+    return command.argv, command.variables(scrub(os.environ)[0])
 
 
 def say_hello(mpi: MPI, timeout: float, *, forked: bool = False) -> ProbeResult:

@@ -12,8 +12,8 @@ from functools import lru_cache
 from workbench import config
 from workbench.errors import JobRejected, LaunchError, SchedulerTimeout
 from workbench.launch import command
+from workbench.launch.allocation import scrub
 from workbench.launch.batch import BatchLauncher, Submission
-from workbench.launch.environment import scrub
 from workbench.launch.interface import UNKNOWN, JobSpec, JobState, JobStatus, scheduler_is_silent
 from workbench.launch.jobqueue import Site, site, unread
 from workbench.launch.options import Resources
@@ -23,6 +23,7 @@ from workbench.launch.slurm_parse import (
     QUEUE_FORMAT,
     SEPARATOR,
     Partition,
+    end_reason,
     error_text,
     expectation,
     parse_accounting,
@@ -86,6 +87,10 @@ class SlurmLauncher(BatchLauncher):
     def system(self) -> str | None:
         """Return the name of this Slurm and the host of its controller, from one query per process."""
         return system()
+
+    def end_reason(self, log: str, job: str) -> str:
+        """Return the reason in the message of Slurm's daemon."""
+        return end_reason(log, job)
 
     def find(self, identity: str, name: str) -> str | None:
         """Return the number of the job that has `identity` in its comment, or None if no such job exists."""

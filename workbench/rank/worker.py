@@ -34,8 +34,8 @@ from workbench.deploy.record import Record
 from workbench.errors import LaunchError
 from workbench.gpu.devices import is_gpu_aware, visible_gpus
 from workbench.hints import Option
-from workbench.host import node_dirs
-from workbench.launch import allocation, network
+from workbench.host import network, node_dirs
+from workbench.launch import allocation
 from workbench.metrics.activity import Activity, BusyTime
 from workbench.metrics.call_stack import of_tasks
 from workbench.metrics.sampler import sample_rank

@@ -14,9 +14,8 @@ from workbench.errors import LaunchError
 from workbench.launch.allocation import Allocation
 from workbench.launch.jobqueue import Site
 from workbench.launch.launchers import choose
-from workbench.launch.mpi_library import MPI
-from workbench.launch.mpiexec import WorldCommand
-from workbench.launch.process_manager import interfaces
+from workbench.launch.mpi_library import MPI, WorldCommand
+from workbench.launch.multinode import interfaces
 
 OPENMPI = MPI("openmpi", (5, 0, 11), "/lib/libmpi.so", "/bin/mpiexec")
 MPICH = MPI("mpich", (4, 3, 2), "/lib/libmpi.so", "/bin/mpiexec")

@@ -29,7 +29,7 @@ from workbench.deploy.job_spec import dask_settings, job_spec, write_dask_settin
 from workbench.deploy.record import Record, from_dict
 from workbench.errors import ClusterExists, InvalidRequest, LaunchError
 from workbench.launch import options
-from workbench.launch.mpiexec import available_cores
+from workbench.launch.mpi_library import available_cores
 
 ANYTHING = st.one_of(
     st.none(),

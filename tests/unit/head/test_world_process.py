@@ -17,8 +17,7 @@ from workbench.deploy.folder import ClusterFolder, logs_folder
 from workbench.deploy.record import Record
 from workbench.head.world_process import WorldProcess
 from workbench.host import node_dirs
-from workbench.launch.mpi_library import MPI
-from workbench.launch.mpiexec import WorldCommand
+from workbench.launch.mpi_library import MPI, WorldCommand
 
 
 @pytest.fixture

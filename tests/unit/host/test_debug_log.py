@@ -24,7 +24,7 @@ from workbench.head import scheduler
 from workbench.host import debug_log
 from workbench.host.debug_log import redacted
 from workbench.launch import command
-from workbench.launch.environment import scrub
+from workbench.launch.allocation import scrub
 from workbench.launch.multinode import exports
 
 # As `qstat -f` prints a job, and as JSON: with the variables of who has submitted it.

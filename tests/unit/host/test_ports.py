@@ -7,7 +7,7 @@ import socket
 
 import pytest
 
-from workbench.host import ports
+from workbench.host import network
 
 
 @pytest.fixture
@@ -20,7 +20,7 @@ def listening():
 def root(monkeypatch):
     if os.geteuid():
         pytest.skip("it takes root to be another user")
-    monkeypatch.setattr(ports, "_CLOSE_TIMEOUT", 0.1)
+    monkeypatch.setattr(network, "_CLOSE_TIMEOUT", 0.1)
 
 
 @pytest.mark.parametrize("how", ["accepts", "closes", "does neither"])
@@ -35,7 +35,7 @@ def test_a_connection_is_accepted_if_a_program_has_its_other_end_and_keeps_it(ho
             ends.pop().close()
 
     monkeypatch.setattr(socket.socket, "connect", accept)
-    assert ports.is_accepted(*listening.getsockname()) is (how == "accepts")
+    assert network.is_accepted(*listening.getsockname()) is (how == "accepts")
     for end in ends:
         end.close()
 
@@ -45,9 +45,9 @@ def test_who_cannot_be_another_user_has_not_tried(listening, monkeypatch):
         raise PermissionError
 
     monkeypatch.setattr(os, "seteuid", refuse)
-    assert ports.is_accepted(*listening.getsockname()) is None
+    assert network.is_accepted(*listening.getsockname()) is None
 
 
 def test_a_process_below_no_tether_reports_its_own_ports(listening):
-    (its,) = (port for port in ports.tried() if port["port"] == listening.getsockname()[1])
+    (its,) = (port for port in network.tried() if port["port"] == listening.getsockname()[1])
     assert its["host"] == "127.0.0.1"

@@ -13,9 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.patience import DEADLINE
 
-from workbench.launch.environment import scrub, scrub_rank
-from workbench.launch.mpi_library import find
-from workbench.launch.mpiexec import Geometry, world_command
+from workbench.launch.allocation import scrub, scrub_rank
+from workbench.launch.mpi_library import Geometry, find, world_command
 
 IDENTITY_NAMES = """
 SLURM_JOB_ID SLURM_JOBID SLURM_JOB_NODELIST SLURM_JOB_NUM_NODES SLURM_JOB_PARTITION SLURM_JOB_CPUS_PER_NODE

@@ -14,8 +14,7 @@ from support.raised import raises
 
 from workbench.errors import InvalidRequest, LaunchError, MPIMismatch, MPINotFound
 from workbench.launch import mpi_library as room
-from workbench.launch.mpi_library import MPI, check_choice, find, mpiexec_version, parse_mpiexec_version
-from workbench.launch.mpiexec import has_ulfm
+from workbench.launch.mpi_library import MPI, check_choice, find, has_ulfm, mpiexec_version, parse_mpiexec_version
 
 # What `mpiexec --version` says.
 OPENMPI_5 = "mpiexec (Open MPI) 5.0.11\n\nReport bugs to https://www.open-mpi.org/community/help/\n"

@@ -8,8 +8,7 @@ import shlex
 
 import pytest
 
-from workbench.launch.mpi_library import MPI
-from workbench.launch.mpiexec import Geometry, WorldCommand, available_cores, has_ulfm, world_command
+from workbench.launch.mpi_library import MPI, Geometry, WorldCommand, available_cores, has_ulfm, world_command
 
 OPENMPI_5 = MPI("openmpi", (5, 0, 11), "", "/opt/mpi/bin/mpiexec")
 OPENMPI_4 = MPI("openmpi", (4, 1, 4), "", "/opt/mpi/bin/mpiexec")

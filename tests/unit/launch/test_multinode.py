@@ -13,19 +13,19 @@ from support.raised import raises
 
 from workbench.errors import InvalidRequest, LaunchError
 from workbench.host import parent_death
-from workbench.launch import process_manager
+from workbench.launch import multinode
 from workbench.launch.allocation import Allocation
-from workbench.launch.mpi_library import MPI
-from workbench.launch.mpiexec import thread_variables
+from workbench.launch.mpi_library import MPI, thread_variables
 from workbench.launch.multinode import (
     NodePlacement,
     even_counts,
     interface_of,
+    interfaces,
     mpiexec_command,
     packed_counts,
+    spread_command,
     srun_command,
 )
-from workbench.launch.process_manager import interfaces, spread_command
 
 OPENMPI = MPI("openmpi", (5, 0, 11), "", "/mpi/bin/mpiexec")
 OPENMPI4 = MPI("openmpi", (4, 1, 6), "", "/mpi/bin/mpiexec")
@@ -45,7 +45,7 @@ def slurm(monkeypatch):
     """Slurm is here as far as command lines go: srun is /bin/srun and has the given interfaces, outside of any job."""
     monkeypatch.delenv("I_MPI_PMI_LIBRARY", raising=False)
     monkeypatch.setattr(shutil, "which", lambda name: f"/bin/{name}")
-    monkeypatch.setattr(process_manager, "srun_mpi_types", lambda: SPOKEN)
+    monkeypatch.setattr(multinode, "srun_mpi_types", lambda: SPOKEN)
 
 
 def test_srun_puts_ranks_node_by_node_and_gives_rank_0_the_input():
@@ -289,7 +289,7 @@ def test_uneven_shares_are_told_node_by_node(mpi, options):
 
 @pytest.mark.usefixtures("slurm")
 def test_mpiexec_does_where_srun_does_not_speak_the_interface(monkeypatch):
-    monkeypatch.setattr(process_manager, "srun_mpi_types", lambda: ["none", "pmix"])
+    monkeypatch.setattr(multinode, "srun_mpi_types", lambda: ["none", "pmix"])
     assert spread_command(MPICH, SPREAD, ["x"]).argv[0] == "/mpi/bin/mpiexec"
     with (
         dask.config.set({"workbench.mpi.launcher": "srun"}),

@@ -14,8 +14,7 @@ from support.patience import DEADLINE
 from workbench.errors import LaunchError
 from workbench.launch.allocation import Allocation
 from workbench.launch.mpi_library import find
-from workbench.launch.multinode import NodePlacement, mpiexec_command
-from workbench.launch.process_manager import agent_path, agent_text
+from workbench.launch.multinode import NodePlacement, agent_path, agent_text, mpiexec_command
 
 TMRSH = """\
 #!/bin/sh

@@ -23,7 +23,7 @@ from workbench.hints import PANEL, TERMINAL, label
 from workbench.host import debug_log
 from workbench.launch.allocation import current_allocation
 from workbench.launch.launchers import COMMANDS, answers, launcher
-from workbench.launch.mpiexec import available_cores
+from workbench.launch.mpi_library import available_cores
 from workbench.launch.options import GROUPS, SCHEDULERS
 
 

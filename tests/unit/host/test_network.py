@@ -10,7 +10,7 @@ import pytest
 from support.raised import raises
 
 from workbench.errors import InvalidRequest, LaunchError
-from workbench.launch import network
+from workbench.host import network
 
 
 def addresses():
