@@ -10,12 +10,11 @@ from dataclasses import asdict
 from json import dumps
 from typing import TYPE_CHECKING
 
-from workbench.commands import completion
 from workbench.commands.actions import Status
 from workbench.commands.format import status_line
 from workbench.commands.parse import answer, complete, split_option
 from workbench.commands.subcommand import Answer, Place
-from workbench.commands.table import find
+from workbench.commands.table import ASK, find
 from workbench.config import __version__
 from workbench.deploy.job import ClusterJob
 from workbench.errors import InvalidRequest, WorkbenchError
@@ -71,7 +70,7 @@ def _run(arguments: Sequence[str]) -> int:
     if arguments == ["--version"]:
         print(f"workbench {__version__}")
         return 0
-    if arguments[:2] == ["completion", completion.ASK]:
+    if arguments[:2] == ["completion", ASK]:
         print(*_completions(arguments[2:] or [""]), sep="\n")
         return 0
     if arguments and not arguments[0].startswith("-") and (found := find(arguments[0], TERMINAL)) and found.parses:

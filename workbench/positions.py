@@ -18,7 +18,7 @@ def describe(places: Mapping[int, Mapping[str, Any] | None]) -> str:
     Parameters
     ----------
     places
-        By rank, as of `workbench.metrics.call_stack`; None for an idle rank, ``{"silent": True}`` for a rank that does
+        By rank, as of `workbench.call_stack`; None for an idle rank, ``{"silent": True}`` for a rank that does
         not answer.
 
     Examples
@@ -132,7 +132,7 @@ class StallDetector:
         Parameters
         ----------
         places
-            By rank, as of `workbench.metrics.call_stack`; ``{"silent": True}`` for a rank that does not answer.
+            By rank, as of `workbench.call_stack`; ``{"silent": True}`` for a rank that does not answer.
         """
         now = time.monotonic()
         # A rank that does not answer counts as in the last known position.

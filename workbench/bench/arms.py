@@ -91,8 +91,8 @@ class Arms:
     """
 
     def __init__(self, client: Client, bare: Turns, order: Order, expected: Any = None) -> None:
+        from workbench import run_on_ranks
         from workbench.bench import bare_fits
-        from workbench.collective.api import run_on_ranks
 
         self._client, self._bare, self._order = client, bare, order
         self.expected = expected

@@ -49,7 +49,7 @@ def run(options: argparse.Namespace) -> Report:
     import numpy as np
     from distributed import Client
 
-    from workbench.cluster import MPICluster
+    from workbench import MPICluster
 
     nbytes = options.size[-1]
     rows = []
@@ -76,7 +76,7 @@ def _seconds(rows: list[dict[str, Any]], arm: str) -> list[float]:
 
 
 def _measure(client: Client, arm: str, array: np.ndarray, ranks: int) -> float:
-    from workbench.collective.broadcast import broadcast
+    from workbench import broadcast
 
     begin = time.perf_counter()
     future = broadcast(client, array) if arm == "broadcast" else client.scatter(array, broadcast=True)

@@ -76,7 +76,7 @@ def run(options: Namespace) -> Report:
     """
     from distributed import Client
 
-    from workbench.cluster import MPICluster
+    from workbench import MPICluster
 
     found = mpi_library.find()
     fits = _Fits(_rows(found, options), options)

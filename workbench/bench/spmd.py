@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from distributed import Client
     from matplotlib.figure import Figure
 
+    from workbench import MPICluster
     from workbench.bench.kernel import Turn
     from workbench.bench.turns import Turns
-    from workbench.cluster import MPICluster
 
 ARMS = ("spmd", "bare")
 """Where the kernel runs, ours first."""
@@ -65,9 +65,8 @@ def run(options: Namespace) -> Report:
     """
     from distributed import Client
 
+    from workbench import MPICluster, run_on_ranks
     from workbench.bench import kernel
-    from workbench.cluster import MPICluster
-    from workbench.collective.api import run_on_ranks
 
     if options.many <= options.ranks:
         allowed = f"more ranks than --ranks, which is {options.ranks}"
@@ -89,7 +88,7 @@ def run(options: Namespace) -> Report:
 
 def _empty_calls(cluster: MPICluster, X: Array, y: Array, rounds: int) -> Iterator[dict[str, Any]]:
     """Time calls with an empty body; CPU is that of this process, the head, the launcher and the ranks."""
-    from workbench.collective.api import spmd
+    from workbench import spmd
 
     # As one from a notebook, a function that is made here travels by value.
     @spmd
@@ -117,8 +116,8 @@ def _kernels(
     world: Turns, client: Client, X: Array, y: Array, *, rounds: int, seconds: float
 ) -> Iterator[dict[str, Any]]:
     """Time the kernel in the two arms: on each its slowest rank."""
+    from workbench import run_on_ranks
     from workbench.bench import kernel
-    from workbench.collective.api import run_on_ranks
 
     within, ranks = _PATIENCE + seconds, X.numblocks[0]
     pids = list(client.run(os.getpid).values())

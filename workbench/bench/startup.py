@@ -93,7 +93,7 @@ def _workbench(found: mpi_library.MPI, ranks: int, *, template: bool = True) -> 
     import dask
     from distributed import Client
 
-    from workbench.cluster import MPICluster
+    from workbench import MPICluster
 
     settings = {"workbench.start-timeout": _DEADLINE, "workbench.template": template}
     with (

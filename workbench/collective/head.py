@@ -331,7 +331,7 @@ def _gone(keys: Sequence[Key], name: str) -> str:
 async def whereabouts(
     scheduler: Scheduler, world: int, members: dict[int, str], timeout: float = _WHERE, *, tasks: bool = False
 ) -> dict[int, dict[str, Any] | None]:
-    """Return the positions of ranks of a world, as `workbench.metrics.call_stack` reports; None for an idle rank.
+    """Return the positions of ranks of a world, as `workbench.call_stack` reports; None for an idle rank.
 
     Calls and cells have a position, with `tasks` also Dask tasks. For a rank that does not answer within `timeout`
     seconds, or is gone, the position is ``{"silent": True}``.

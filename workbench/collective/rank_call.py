@@ -13,9 +13,9 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, ParamSpec, TypeVar, cast
 
+from workbench.call_stack import is_importing
 from workbench.collective import channel, process_state, protocol, serialize
 from workbench.host.output import Written
-from workbench.metrics.call_stack import is_importing
 from workbench.mpi.call_state import CallCancelled, CallState
 from workbench.mpi.context import without_copies
 from workbench.mpi.counters import KEYS
@@ -72,12 +72,14 @@ class RankState:
         return taken
 
     def where(self) -> dict[str, Any] | None:
-        """Return the position, see `workbench.metrics.call_stack`; None if the code does not run."""
-        from workbench.metrics.call_stack import whereabouts
+        """Return the position, see `workbench.call_stack`; None if the code does not run."""
+        from workbench.call_stack import whereabouts
 
         if not self.running or self.thread is None:
             return None
-        return {self.kind: self.id, "name": self.name, **whereabouts(self.watch, self.thread, self.started)}
+        watch = self.watch
+        where = whereabouts(self.thread, self.started, watch.operation, watch.since, watch.count)
+        return {self.kind: self.id, "name": self.name, **where}
 
 
 P = ParamSpec("P")

@@ -345,7 +345,7 @@ def restart(record: Record, bound: MPICluster | None = None) -> Status:
 
 
 def where(record: Record, bound: MPICluster | None = None) -> dict[int, dict[int, Any]]:
-    """Return the place of each rank of each world in a call, a cell or a task; see `workbench.metrics.call_stack`."""
+    """Return the place of each rank of each world in a call, a cell or a task; see `workbench.call_stack`."""
     with connected(record, bound) as cluster:
         head: Any = cluster.scheduler_comm
         timeout = config.seconds("connect-timeout")

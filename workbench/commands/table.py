@@ -7,12 +7,12 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from workbench import hints
-from workbench.commands import actions, completion, entry_points
+from workbench.commands import actions, entry_points
 from workbench.commands import format as shown
 from workbench.commands.subcommand import OUTPUT, SUBCOMMAND_GROUPS, Answer, Argument, Place, Subcommand, grouped
 from workbench.deploy import registry
 from workbench.deploy.folder import ClusterFolder
-from workbench.errors import ClusterNotFound, WorkbenchError
+from workbench.errors import ClusterNotFound, InvalidRequest, WorkbenchError
 from workbench.hints import NOTEBOOK, TERMINAL
 from workbench.launch.jobqueue import presets
 from workbench.launch.options import options
@@ -21,6 +21,48 @@ if TYPE_CHECKING:
     from workbench.commands.actions import Listing, Status, Stopped
     from workbench.commands.finding import CheckResult
     from workbench.metrics.profile_frame import ProfileFrame
+
+ASK = "--"
+"""What stands behind ``workbench completion`` where a script of a shell asks for words.
+
+The scripts ask the command itself, so that they have what the table of subcommands has.
+"""
+
+SCRIPTS = {
+    "bash": """\
+_workbench() {
+    local IFS=$'\\n'
+    COMPREPLY=($("$1" completion -- "${COMP_WORDS[@]:1:COMP_CWORD}" 2>/dev/null))
+}
+complete -o default -F _workbench workbench mpi-workbench
+""",
+    "zsh": """\
+#compdef workbench mpi-workbench
+_workbench() {
+    local -a found
+    found=("${(@f)$("${words[1]}" completion -- "${(@)words[2,CURRENT]}" 2>/dev/null)}")
+    compadd -- ${found:#}
+}
+compdef _workbench workbench mpi-workbench
+""",
+    "fish": """\
+function __workbench
+    set -l words (commandline -opc) (commandline -ct)
+    $words[1] completion -- $words[2..-1] 2>/dev/null
+end
+complete -c workbench -a '(__workbench)'
+complete -c mpi-workbench -a '(__workbench)'
+""",
+}
+"""Scripts by their shells."""
+
+
+def script(shell: str) -> str:
+    """Return the script of a shell."""
+    if shell not in SCRIPTS:
+        raise InvalidRequest(option="shell", given=shell, allowed=tuple(SCRIPTS))
+    return SCRIPTS[shell].rstrip("\n")
+
 
 # -- arguments ---------------------------------------------------------------------------------------------
 
@@ -242,13 +284,9 @@ SUBCOMMANDS = (
         "completion",
         "print a script with which a shell completes this command",
         "set up",
-        lambda _, shell: completion.script(shell),
+        lambda _, shell: script(shell),
         _text("completion"),
-        (
-            Argument(
-                "shell", "name of the shell: bash, zsh or fish", "SHELL", lambda: completion.SCRIPTS, required=True
-            ),
-        ),
+        (Argument("shell", "name of the shell: bash, zsh or fish", "SHELL", lambda: SCRIPTS, required=True),),
         (TERMINAL,),
     ),
 )

@@ -12,7 +12,7 @@ from itertools import chain
 from pathlib import Path
 from signal import Signals
 
-from workbench.metrics.call_stack import is_users, place, workbench_folder
+from workbench.call_stack import is_users, place, workbench_folder
 from workbench.text import brief, exit_description
 
 SIGNALS = {

@@ -1,5 +1,5 @@
 """Metrics of every rank: counted and sampled on the ranks, collected in the head, read by dashboards and notebooks.
 
-Doors: `activity`, `call_stack`, `head`, `magics`, `profile`, `profile_frame`, `report`, `sampler`, `schema`,
-`tables`, `training`, `update`.
+Doors: `activity`, `head`, `magics`, `profile`, `profile_frame`, `report`, `sampler`, `schema`, `tables`, `training`,
+`update`.
 """

@@ -10,9 +10,9 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
+from workbench.call_stack import is_users
+from workbench.call_stack import place as place_of
 from workbench.errors import InvalidRequest
-from workbench.metrics.call_stack import is_users
-from workbench.metrics.call_stack import place as place_of
 from workbench.metrics.shared_slots import RankTotals
 from workbench.mpi.context import current
 

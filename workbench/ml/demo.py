@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
     from numpy.typing import NDArray
 
-    from workbench.cluster import MPICluster
+    from workbench import MPICluster
 
 NOTEBOOK = "01_start_here.ipynb"
 TOLERANCE = 0.002

@@ -12,11 +12,12 @@ import numpy as np
 from dask.base import compute, is_dask_collection
 from distributed import Future
 
+from workbench import place
 from workbench.errors import PlacementError
 from workbench.extension import current_client
 from workbench.ml.frames import array_of, plain
 from workbench.placement import pinning, rows, sources
-from workbench.placement.place import AlignedBlocks, PlacedBlocks, place
+from workbench.placement.place import AlignedBlocks, PlacedBlocks
 from workbench.placement.sources import materialize
 
 if TYPE_CHECKING:

@@ -22,6 +22,7 @@ from distributed import Worker
 from distributed.worker import _worker_cvar
 
 from workbench import comm, config
+from workbench.call_stack import of_tasks
 from workbench.cells.rank import Cells
 from workbench.collective import process_state, protocol
 from workbench.collective.operation import answering
@@ -37,7 +38,6 @@ from workbench.hints import Option
 from workbench.host import network, node_dirs
 from workbench.launch import allocation
 from workbench.metrics.activity import Activity, BusyTime
-from workbench.metrics.call_stack import of_tasks
 from workbench.metrics.sampler import sample_rank
 from workbench.metrics.schema import BY_NODE
 from workbench.mpi.context import MainThread, RankContext, without_copies

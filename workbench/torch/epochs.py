@@ -12,9 +12,9 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
+from workbench import report
 from workbench.errors import InvalidRequest
 from workbench.gpu.tensors import on_device
-from workbench.metrics.report import report
 from workbench.torch import checkpoints
 from workbench.torch.context import distributed
 from workbench.torch.feeding import batches

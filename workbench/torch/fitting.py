@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from workbench.collective.api import run_on_ranks
+from workbench import run_on_ranks
 from workbench.errors import InvalidRequest
 from workbench.placement.place import AlignedBlocks
 from workbench.torch.context import require_torch

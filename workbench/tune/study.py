@@ -14,9 +14,8 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
+from workbench import broadcast, spmd
 from workbench.collective import serialize
-from workbench.collective.api import spmd
-from workbench.collective.broadcast import broadcast
 from workbench.collective.protocol import LARGE
 from workbench.errors import (
     CollectiveFailed,

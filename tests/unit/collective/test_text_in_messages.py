@@ -9,11 +9,10 @@ import pytest
 from distributed.protocol import dumps, loads
 
 from workbench import report
+from workbench.call_stack import whereabouts
 from workbench.cells import rank as cells_rank
 from workbench.collective import request, serialize
-from workbench.metrics.call_stack import whereabouts
 from workbench.mpi import context
-from workbench.mpi.call_state import CallState
 from workbench.tune.trial import RankTrial
 
 TEXTS = {
@@ -67,9 +66,9 @@ def of_a_name_of_a_cell(text, sent):
 
 
 def of_a_position(text, sent):
-    names = {"sent": sent, "whereabouts": whereabouts, "state": CallState(), "ident": threading.get_ident()}
+    names = {"sent": sent, "whereabouts": whereabouts, "ident": threading.get_ident()}
     file = f"folder/{text.replace(chr(0), '')}.py"
-    exec(compile("sent.append(whereabouts(state, ident, 0.0))", file, "exec"), names)  # noqa: S102  (for the name of the file)
+    exec(compile("sent.append(whereabouts(ident, 0.0))", file, "exec"), names)  # noqa: S102  (for the name of the file)
 
 
 def of_a_report(text, sent):

@@ -8,7 +8,7 @@ import pytest
 from support.patience import DEADLINE
 
 from workbench import cli
-from workbench.commands.completion import SCRIPTS
+from workbench.commands.table import SCRIPTS
 
 
 def test_a_shell_is_given_what_can_follow(capsys):

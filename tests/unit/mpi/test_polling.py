@@ -10,8 +10,8 @@ import pytest
 from support.patience import DEADLINE
 from support.raised import raises
 
+from workbench.call_stack import whereabouts
 from workbench.errors import CollectiveFailed
-from workbench.metrics.call_stack import whereabouts
 from workbench.mpi import polling
 from workbench.mpi.call_state import CallCancelled, CallState
 from workbench.mpi.polling import barrier_or_cancel, poll
@@ -146,7 +146,7 @@ def test_a_thread_is_where_its_innermost_frame_of_user_code_is():
     watch = CallState()
     watch.enter("Allreduce")
     try:
-        told = whereabouts(watch, thread.ident, time.monotonic() - 1000)
+        told = whereabouts(thread.ident, time.monotonic() - 1000, watch.operation, watch.since, watch.count)
     finally:
         thread.go_on.set()
         thread.join()
@@ -162,5 +162,5 @@ def test_a_thread_that_has_ended_is_nowhere():
     thread = threading.Thread(target=int)
     thread.start()
     thread.join()
-    told = whereabouts(CallState(), thread.ident, time.monotonic())
+    told = whereabouts(thread.ident, time.monotonic())
     assert (told["place"], told["function"], told["stack"]) == ("?", "?", "")

@@ -14,7 +14,7 @@ from workbench.lab.dashboard.format import number, second, span
 from workbench.lab.dashboard.page import Page
 from workbench.lab.dashboard.snapshot import SHARES, means
 from workbench.metrics.schema import RANK, TICK
-from workbench.metrics.training import RESERVED, is_number
+from workbench.metrics.training import RESERVED
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -89,11 +89,9 @@ class Training(Page):
 
     def _draw(self, records: list[dict[str, Any]]) -> None:
         steps = records[-_STEPS_SHOWN:]
-        names = tuple(
-            dict.fromkeys(name for step in steps for name in step if name not in RESERVED and is_number(step[name]))
-        )
+        names = tuple(dict.fromkeys(name for step in steps for name in step if name not in RESERVED))
         for name, source in self._row(names[:_CHARTS_SHOWN]).items():
-            points = [(record["step"], record[name]) for record in steps if is_number(record.get(name))]
+            points = [(record["step"], record[name]) for record in steps if name in record]
             source.data = {"step": [step for step, _ in points], name: [value for _, value in points]}
         self._spent.data = self._times(steps)
         last = records[-1]

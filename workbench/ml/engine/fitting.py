@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from threadpoolctl import ThreadpoolController
 
-from workbench.collective.api import spmd
+from workbench import spmd
 from workbench.ml.data import Data
 from workbench.ml.engine import kept_arrays
 from workbench.ml.engine.dask_parts import ActorParts

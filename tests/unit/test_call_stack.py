@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from workbench.metrics.call_stack import of_tasks, place
+from workbench.call_stack import of_tasks, place
 
 
 @pytest.fixture

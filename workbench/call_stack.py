@@ -13,7 +13,6 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from workbench.mpi.call_state import CallState
 from workbench.text import brief
 
 if TYPE_CHECKING:
@@ -26,8 +25,15 @@ _BY_VALUE = "<dynamic-code>"
 _LONGEST = 40_000
 
 
-def whereabouts(state: CallState, thread_ident: int | None, started: float) -> dict[str, Any]:
-    """Return the position of a thread that runs a call or a cell, which began at `started` of `time.monotonic`.
+def whereabouts(
+    thread_ident: int | None, started: float, operation: str | None = None, since: float = 0.0, count: int = 0
+) -> dict[str, Any]:
+    """Return the position of a thread that runs a call, a cell or a task, which began at `started` of `time.monotonic`.
+
+    Parameters
+    ----------
+    operation, since, count
+        The MPI operation in progress, when the thread entered or left an operation, and the operations begun.
 
     Returns
     -------
@@ -36,7 +42,6 @@ def whereabouts(state: CallState, thread_ident: int | None, started: float) -> d
         thread entered or left an operation, ``count`` of operations begun, ``place`` and ``function`` of the innermost
         frame of user code, ``stack`` as text, outermost frame of user code first.
     """
-    operation, since, count = state.operation, state.since, state.count
     frames = _frames(thread_ident)
     users = [number for number, frame in enumerate(frames) if is_users(frame.f_code.co_filename)]
     # Without a frame of user code, the stack begins with the code that the workbench has called.
@@ -77,7 +82,7 @@ def of_tasks(worker: Worker, tasks: Mapping[Key, float]) -> dict[str, Any] | Non
     with worker.active_threads_lock:
         # A coroutine runs on the event loop, not on a thread of the tasks.
         thread = next((ident for ident, active in worker.active_threads.items() if active == key), None)
-    position = whereabouts(CallState(), thread, tasks[key])
+    position = whereabouts(thread, tasks[key])
     if not any(is_users(frame.f_code.co_filename) for frame in _frames(thread)):
         position["place"] = "?"  # the innermost frame is one of Dask
     return position | {
@@ -134,7 +139,7 @@ def is_users(file: str) -> bool:
 @functools.cache
 def workbench_folder() -> tuple[str, ...]:
     """Return the folder of the workbench, as an argument of `str.startswith`."""
-    return (f"{Path(__file__).parents[1]}/",)
+    return (f"{Path(__file__).parent}/",)
 
 
 @functools.cache
