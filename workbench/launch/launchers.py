@@ -5,15 +5,19 @@ from __future__ import annotations
 import shutil
 import threading
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from workbench import config
-from workbench.errors import InvalidRequest, LaunchError
+from workbench.errors import InvalidRequest, LaunchError, WorkbenchError
 from workbench.hints import Option
 from workbench.launch import command
+from workbench.launch.allocation import current_allocation
 from workbench.launch.interface import UNKNOWN, JobState, JobStatus, Launcher
 from workbench.launch.local import HereLauncher, LocalLauncher
+from workbench.launch.options import SCHEDULERS
 
 CHOICES = config.CHOICES["scheduler"]
 """Values of ``--scheduler``; ``auto``: the first batch scheduler that answers, else this host."""
@@ -120,6 +124,29 @@ def answers(name: str) -> bool:
         from workbench.launch.pbs import available
     with command.answering_soon():
         return available()
+
+
+class Offer(NamedTuple):
+    """A scheduler that a start may name, on this host."""
+
+    name: str
+    """Value of ``--scheduler``."""
+    there: bool
+    """Whether it can be used here."""
+    batch: bool
+    """As of `Launcher`."""
+
+
+def offers() -> list[Offer]:
+    """Return all schedulers; a batch scheduler is there if it answers, and ``here`` inside a job."""
+    there = {"local": True, "here": _is_inside_of_a_job()} | {name: answers(name) for name in COMMANDS}
+    return [Offer(name, there[name], launcher(name).batch) for name in SCHEDULERS]
+
+
+def _is_inside_of_a_job() -> bool:
+    with suppress(WorkbenchError):
+        return current_allocation() is not None
+    return False
 
 
 # Seconds between two queries: first interval, growth and longest interval. Schedulers are slow and shared.

@@ -21,10 +21,9 @@ from workbench.commands.table import subcommands
 from workbench.errors import InvalidRequest, WorkbenchError, did_you_mean
 from workbench.hints import PANEL, TERMINAL, label
 from workbench.host import debug_log
-from workbench.launch.allocation import current_allocation
-from workbench.launch.launchers import COMMANDS, answers, launcher
+from workbench.launch import launchers
 from workbench.launch.mpi_library import available_cores
-from workbench.launch.options import GROUPS, SCHEDULERS
+from workbench.launch.options import GROUPS
 
 
 @dataclass(frozen=True)
@@ -120,24 +119,18 @@ def field_of(error: WorkbenchError) -> str:
 
 def form() -> dict[str, Any]:
     """Return schedulers, fields and the cores of this host."""
-    available = {"local": True, "here": _is_inside_of_a_job()} | {name: answers(name) for name in COMMANDS}
+    schedulers = launchers.offers()
     default = config.get("scheduler")
     if default == "auto":
-        default = next((name for name in COMMANDS if available[name]), "local")
+        default = next((offer.name for offer in schedulers if offer.there and offer.batch), "local")
     fields = [Field.of(argument).describe() | {"choices": _choices(argument)} for argument in arguments()]
     return {
-        "schedulers": [{"name": name, "there": available[name], "batch": launcher(name).batch} for name in SCHEDULERS],
+        "schedulers": [offer._asdict() for offer in schedulers],
         "default_scheduler": default,
         "fields": fields,
         "groups": list(GROUPS),
         "cores": available_cores(),
     }
-
-
-def _is_inside_of_a_job() -> bool:
-    with suppress(WorkbenchError):
-        return current_allocation() is not None
-    return False
 
 
 def _choices(argument: Argument) -> list[str]:
