@@ -47,7 +47,7 @@ PAUSES = {
     "tests/support/spmd_left.py": "a call must not be ended while code after MPI runs",
     "tests/support/unpacked.py": "the objects of a cell take long",
     "tests/support/world.py": "tracebacks of a world that hangs are written, which nobody reports",
-    "tests/unit/deploy/test_jobs.py": "a scheduler answers later than a list waits, and before the time limit",
+    "tests/unit/deploy/test_job.py": "a scheduler answers later than a list waits, and before the time limit",
     "tests/unit/host/test_node_dirs.py": "a rank must not have ended when its segments are to be removed",
     "tests/unit/launch/test_command.py": "a scheduler answers later than a list waits, and before the time limit",
     "tests/unit/metrics/test_node_reporter.py": "an answer takes time, and the clock of a node allows for it",

@@ -17,8 +17,8 @@ from mpi4py import MPI
 
 from workbench.bench import buffers as buffer_kinds
 from workbench.bench.report import alternate
+from workbench.extension import Communicator
 from workbench.mpi.call_state import CallState
-from workbench.mpi.communicator import Communicator
 from workbench.mpi.context import everyone
 from workbench.rank.world import wait
 

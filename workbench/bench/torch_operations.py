@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 from mpi4py import MPI
 
 from workbench.bench.operations import iterations, medians
+from workbench.extension import Communicator
 from workbench.mpi.call_state import CallState
-from workbench.mpi.communicator import Communicator
 from workbench.mpi.context import everyone
 
 if TYPE_CHECKING:

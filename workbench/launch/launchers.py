@@ -8,7 +8,6 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 from workbench import config
 from workbench.errors import InvalidRequest, LaunchError, WorkbenchError
@@ -17,7 +16,6 @@ from workbench.launch import command
 from workbench.launch.allocation import current_allocation
 from workbench.launch.interface import UNKNOWN, JobState, JobStatus, Launcher
 from workbench.launch.local import HereLauncher, LocalLauncher
-from workbench.launch.options import SCHEDULERS
 
 CHOICES = config.CHOICES["scheduler"]
 """Values of ``--scheduler``; ``auto``: the first batch scheduler that answers, else this host."""
@@ -126,27 +124,12 @@ def answers(name: str) -> bool:
         return available()
 
 
-class Offer(NamedTuple):
-    """A scheduler that a start may name, on this host."""
-
-    name: str
-    """Value of ``--scheduler``."""
-    there: bool
-    """Whether it can be used here."""
-    batch: bool
-    """As of `Launcher`."""
-
-
-def offers() -> list[Offer]:
-    """Return all schedulers; a batch scheduler is there if it answers, and ``here`` inside a job."""
-    there = {"local": True, "here": _is_inside_of_a_job()} | {name: answers(name) for name in COMMANDS}
-    return [Offer(name, there[name], launcher(name).batch) for name in SCHEDULERS]
-
-
-def _is_inside_of_a_job() -> bool:
+def usable() -> dict[str, bool]:
+    """Return whether a start can use each scheduler: a batch scheduler that answers, and ``here`` inside a job."""
+    inside = False
     with suppress(WorkbenchError):
-        return current_allocation() is not None
-    return False
+        inside = current_allocation() is not None
+    return {"local": True, "here": inside} | {name: answers(name) for name in COMMANDS}
 
 
 # Seconds between two queries: first interval, growth and longest interval. Schedulers are slow and shared.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import numpy as np
 
-from workbench.config import __version__
+from workbench import __version__
 from workbench.deploy import registry
 from workbench.deploy.connection import HeadConnection
 from workbench.deploy.job import ClusterJob

@@ -20,7 +20,7 @@ from bokeh.models import ImportedStyleSheet, InlineStyleSheet
 from bokeh.resources import Resources
 from panel.io.resources import CDN_DIST, DIST_DIR, parse_template, set_resource_mode
 
-from workbench.config import __version__
+from workbench import __version__
 from workbench.errors import HeadUnreachable, InvalidRequest, WorkbenchError
 from workbench.lab.dashboard import cards
 from workbench.lab.dashboard.cards import CardFactory

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from workbench.config import __version__
+from workbench import __version__
 from workbench.errors import ClusterNotFound, WorkbenchError
 from workbench.lab.dashboard.format import second
 from workbench.lab.dashboard.snapshot import Snapshot, without_history

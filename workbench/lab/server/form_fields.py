@@ -119,13 +119,15 @@ def field_of(error: WorkbenchError) -> str:
 
 def form() -> dict[str, Any]:
     """Return schedulers, fields and the cores of this host."""
-    schedulers = launchers.offers()
+    usable = launchers.usable()
     default = config.get("scheduler")
     if default == "auto":
-        default = next((offer.name for offer in schedulers if offer.there and offer.batch), "local")
+        default = next((name for name in launchers.COMMANDS if usable[name]), "local")
     fields = [Field.of(argument).describe() | {"choices": _choices(argument)} for argument in arguments()]
     return {
-        "schedulers": [offer._asdict() for offer in schedulers],
+        "schedulers": [
+            {"name": name, "there": there, "batch": launchers.launcher(name).batch} for name, there in usable.items()
+        ],
         "default_scheduler": default,
         "fields": fields,
         "groups": list(GROUPS),

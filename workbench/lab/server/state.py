@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from workbench.config import __version__
+from workbench import __version__
 from workbench.errors import WorkbenchError, worded
 from workbench.hints import PANEL
 from workbench.lab.server.actions import NO_ACTION, PendingActions, Starts
