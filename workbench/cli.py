@@ -6,19 +6,15 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict
 from json import dumps
 from typing import TYPE_CHECKING
 
-from workbench.commands.actions import Status
-from workbench.commands.format import status_line
 from workbench.commands.parse import answer, complete, split_option
 from workbench.commands.subcommand import Answer, Place
-from workbench.commands.table import ASK, find
+from workbench.commands.table import ASK, detached, find
 from workbench.config import __version__
-from workbench.deploy.job import ClusterJob
 from workbench.errors import InvalidRequest, WorkbenchError
-from workbench.hints import NOTEBOOK, TERMINAL, Command
+from workbench.hints import TERMINAL
 from workbench.host import debug_log
 
 if TYPE_CHECKING:
@@ -109,12 +105,4 @@ class Terminal(Place):
 
     def use(self, cluster: MPICluster) -> Answer:
         """Disconnect from the cluster and return how to reach it."""
-        status = Status.of(ClusterJob(cluster.record))
-        cluster.detach()
-        text = (
-            f"{status_line(status)}; it continues without this terminal.\n"
-            f"in a notebook: {Command('attach', status.name).at(NOTEBOOK)}\n"
-            f"in Python:     workbench.MPICluster.attach({status.name!r})\n"
-            f"to stop it:    {TERMINAL} stop {status.name}"
-        )
-        return Answer(text, asdict(status))
+        return detached(cluster)

@@ -1,4 +1,4 @@
 """What `%mpicluster` and the command `workbench` share: their words, and what these do.
 
-Doors: `actions`, `format`, `magics`, `parse`, `subcommand`, `table`.
+Doors: `actions`, `magics`, `parse`, `subcommand`, `table`.
 """

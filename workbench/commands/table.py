@@ -12,12 +12,14 @@ from workbench.commands import format as shown
 from workbench.commands.subcommand import OUTPUT, SUBCOMMAND_GROUPS, Answer, Argument, Place, Subcommand, grouped
 from workbench.deploy import registry
 from workbench.deploy.folder import ClusterFolder
+from workbench.deploy.job import ClusterJob
 from workbench.errors import ClusterNotFound, InvalidRequest, WorkbenchError
-from workbench.hints import NOTEBOOK, TERMINAL
+from workbench.hints import NOTEBOOK, TERMINAL, Command
 from workbench.launch.jobqueue import presets
 from workbench.launch.options import options
 
 if TYPE_CHECKING:
+    from workbench.cluster import MPICluster
     from workbench.commands.actions import Listing, Status, Stopped
     from workbench.commands.finding import CheckResult
     from workbench.metrics.profile_frame import ProfileFrame
@@ -137,6 +139,19 @@ def _status(status: Status, _: str) -> Answer:
 
 def _size(status: Status, _: str) -> Answer:
     return Answer(shown.status_line(status), asdict(status))
+
+
+def detached(cluster: MPICluster) -> Answer:
+    """Disconnect from a cluster that was started in a terminal, and return how to reach it."""
+    status = actions.Status.of(ClusterJob(cluster.record))
+    cluster.detach()
+    text = (
+        f"{shown.status_line(status)}; it continues without this terminal.\n"
+        f"in a notebook: {Command('attach', status.name).at(NOTEBOOK)}\n"
+        f"in Python:     workbench.MPICluster.attach({status.name!r})\n"
+        f"to stop it:    {TERMINAL} stop {status.name}"
+    )
+    return Answer(text, asdict(status))
 
 
 def _listing(listing: Listing, place: str) -> Answer:
