@@ -16,8 +16,8 @@ from support.patience import DEADLINE
 from support.processes import until
 from support.raised import raises
 
+from workbench.deploy import job as deploy_job
 from workbench.deploy import registry
-from workbench.deploy import start as deploy_start
 from workbench.deploy.folder import ClusterFolder
 from workbench.deploy.job import ClusterJob
 from workbench.deploy.record import Record
@@ -273,7 +273,7 @@ def test_a_start_whose_submission_hangs_leaves_a_record_until_pbs_tells_of_its_j
 def test_a_job_that_can_never_start_is_refused_at_once_unless_nodes_are_made_on_demand(pbs, tmp_path, monkeypatch):
     monkeypatch.setenv("JUPYTER_DATA_DIR", str(tmp_path / "jupyter"))
     poller = room.Poller()
-    monkeypatch.setattr(deploy_start, "poller", poller)
+    monkeypatch.setattr(deploy_job, "poller", poller)
     record = Record(name="training", ranks=40, scheduler="pbs", resources=Resources(walltime=3600))
     registry.create(record.replace(deadline=time.time() + 1000))
     (ClusterFolder.of(record).path / "job.job").write_text("17.pbshead\n")
