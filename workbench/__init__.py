@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from workbench import lazy
 
 if TYPE_CHECKING:
+    from workbench.checkpoint.client import restore as restore
     from workbench.cluster import MPICluster as MPICluster
     from workbench.collective.api import run_on_ranks as run_on_ranks
     from workbench.collective.api import spmd as spmd
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from workbench.placement.place import reduce as reduce
 
 _HOMES = {
+    "workbench.checkpoint.client": "restore",
     "workbench.cluster": "MPICluster",
     "workbench.collective.api": "run_on_ranks spmd",
     "workbench.collective.broadcast": "broadcast",

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Awaitable, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any, NoReturn, Self
 
 from distributed.core import Status
@@ -174,10 +176,8 @@ class MPICluster(EndingLoop):
 
         Parameters
         ----------
-        job : ClusterJob
-            The handle of the cluster.
-        **options : object
-            Keyword arguments of ``__init__``.
+        job, **options : object
+            The handle of the cluster, and keyword arguments of ``__init__``.
 
         Returns
         -------
@@ -206,13 +206,7 @@ class MPICluster(EndingLoop):
         ----------
         name : str
             Name of the cluster.
-        ssh_tunnel : str, optional
-            See `MPICluster`.
-        asynchronous : bool
-            See `MPICluster`.
-        loop : optional
-            See `MPICluster`.
-        quiet : bool
+        ssh_tunnel, asynchronous, loop, quiet : optional
             See `MPICluster`.
         **options : object
             More keyword arguments for the ``__init__`` of a subclass, which is called with all keyword arguments of
@@ -401,10 +395,8 @@ class MPICluster(EndingLoop):
 
         Parameters
         ----------
-        obj : object
+        obj, timeout : object
             See `workbench.broadcast`, also for the errors.
-        timeout : float or str, optional
-            See `workbench.broadcast`.
 
         Returns
         -------
@@ -412,6 +404,32 @@ class MPICluster(EndingLoop):
             See `workbench.broadcast`.
         """
         return broadcast(self.get_client(), obj, timeout=timeout)
+
+    def checkpoint(self, path: str | os.PathLike[str], *, keep: int = 2, **named: Any) -> Path:
+        """Save placed collections and objects in a folder; `workbench.restore` reads them.
+
+        Parameters
+        ----------
+        path : str or path
+            Folder on a file system of all nodes, whose parent exists. It gets a new version, which is whole or absent.
+        keep : int, default=2
+            Number of versions to keep, with the new one.
+        **named : object
+            What to save, by its name: placed collections, tensors, arrays, plain values, estimators of these.
+
+        Returns
+        -------
+        pathlib.Path
+            The folder of the version.
+
+        Raises
+        ------
+        InvalidRequest
+            If an object or a column is of another kind, a collection is not placed, or a file cannot be written.
+        """
+        from workbench.checkpoint.client import checkpoint
+
+        return checkpoint(self.get_client(), path, named, keep, self._job.record.name)
 
     async def _change(self, operation: str, progress: str, **message: Any) -> None:
         from distributed.objects import SchedulerInfo
@@ -450,14 +468,7 @@ class MPICluster(EndingLoop):
         -----
         A view runs code on each rank without the turn of calls and cells, and Ctrl-C does not end this code. Use views
         for code without communication. Code that communicates belongs in ``%%mpi`` cells and ``@spmd`` functions, where
-        a failed rank ends the operation on all ranks. Close the client when it is not used any more.
-
-        Examples
-        --------
-        >>> engines = cluster.ipyparallel()
-        >>> engines[:].map_sync(abs, range(-4, 0))
-        [4, 3, 2, 1]
-        >>> engines.close()
+        a failed rank ends the operation on all ranks. Close the client after its last use: ``engines.close()``.
         """
         from workbench.cells.engine_client import forwarded, rank_client
         from workbench.cells.protocol import ENGINES_S, REACH
@@ -497,11 +508,6 @@ class MPICluster(EndingLoop):
         ----------
         *args, **kwargs : object
             Not used.
-
-        Raises
-        ------
-        NotImplementedError
-            In each call.
         """
         raise NotImplementedError(
             "The size of an MPI world is fixed, so this cluster cannot adapt to its load. "
@@ -580,8 +586,6 @@ class MPICluster(EndingLoop):
 
     def __hash__(self) -> int:
         return id(self)
-
-    # -- display -----------------------------------------------------------------------------------------------
 
     def __repr__(self) -> str:
         return display.text(self._job.record, len(self.ranks), str(self.status.name))

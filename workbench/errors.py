@@ -7,6 +7,7 @@
      │    ├── ClusterExists                       a second cluster of the same name
      │    └── PlacementError                      data that cannot be placed block by rank
      ├── ClusterNotFound       (LookupError)      no cluster of that name, or it has ended
+     ├── CheckpointNotFound    (LookupError)      a folder without a complete checkpoint
      ├── RecordError           (OSError)          a record that is corrupt, or that others own or can read
      ├── LaunchError           (RuntimeError)     a world cannot be started here
      │    ├── MPINotFound                         no mpiexec, or no MPI library for mpi4py
@@ -140,6 +141,12 @@ class ClusterNotFound(WorkbenchError, LookupError):
     """No cluster of that name is known, or it has ended."""
 
     docs = "troubleshooting#names-of-clusters"
+
+
+class CheckpointNotFound(WorkbenchError, LookupError):
+    """A folder has no complete checkpoint, or not the version that was named."""
+
+    docs = "checkpoints#errors"
 
 
 class RecordError(WorkbenchError, OSError):

@@ -14,6 +14,7 @@ NAMES = [
     "place",
     "reduce",
     "report",
+    "restore",
     "run_on_ranks",
     "spmd",
 ]

@@ -36,6 +36,7 @@ BENCHES = {
     "transport": "arrays between two ranks over mpi://, against tcp:// and plain MPI",
     "collectives": "messages and collectives of plain MPI, for arrays and for pickled objects",
     "broadcast": "a large array to all ranks, against client.scatter",
+    "checkpoint": "saving and restoring placed rows, against plain files of all ranks",
     "spmd": "SPMD calls: the time of an empty call, and a kernel in a call against bare MPI",
     "scaling": "fits of workbench.ml from 1 to 8 ranks, and their memory, against bare MPI",
     "device": "fits of workbench.ml on a device of PyTorch, against NumPy",

@@ -6,6 +6,7 @@ import contextlib
 import functools
 import re
 import threading
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from IPython.core.completer import (
@@ -103,6 +104,10 @@ class Notebook(Place):
         cluster = self.shell.user_ns.get("cluster")
         usable = isinstance(cluster, MPICluster) and cluster.status.name == "running" and not cluster.asynchronous
         return cluster if usable else None
+
+    def variables(self) -> Mapping[str, Any]:
+        """Return the variables of the notebook."""
+        return dict(self.shell.user_ns)
 
     def show(self, answer: Answer) -> None:
         """Display the answer."""

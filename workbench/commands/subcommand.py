@@ -114,6 +114,10 @@ class Place:
         cluster = self.cluster
         return None if cluster is None else cluster.record
 
+    def variables(self) -> Mapping[str, Any]:
+        """Return the variables of the user."""
+        return {}
+
     def choose(self, name: str | None) -> Record:
         """Return the record of the cluster that a subcommand applies to; as of `actions.choose`."""
         return actions.choose(name, self.record)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from workbench import hints
 from workbench.commands import actions, entry_points
 from workbench.commands import format as shown
+from workbench.commands.checkpoints import CHECKPOINT, CHECKPOINTS
 from workbench.commands.subcommand import OUTPUT, SUBCOMMAND_GROUPS, Answer, Argument, Place, Subcommand, grouped
 from workbench.deploy import registry
 from workbench.deploy.folder import ClusterFolder
@@ -270,6 +271,8 @@ SUBCOMMANDS = (
         _profile,
         (NAME,),
     ),
+    CHECKPOINT,
+    CHECKPOINTS,
     Subcommand(
         "stop",
         "stop a cluster",

@@ -158,6 +158,23 @@ def on_host(value: Any) -> Any:
     return value.detach().cpu().numpy() if is_tensor(value) else value
 
 
+def to_bytes(tensor: Any) -> tuple[str, list[int], Any]:
+    """Return dtype, shape and bytes of a tensor of any device: NumPy has not all dtypes of PyTorch."""
+    import torch
+
+    host = tensor.detach().cpu().contiguous()
+    return str(host.dtype).removeprefix("torch."), list(host.shape), host.reshape(-1).view(torch.uint8).numpy()
+
+
+def from_bytes(dtype: str, shape: Sequence[int], content: Any) -> Any:
+    """Return the tensor of `to_bytes` on the host."""
+    import torch
+
+    tensor = torch.empty(tuple(shape), dtype=getattr(torch, dtype))
+    tensor.reshape(-1).view(torch.uint8).copy_(torch.from_numpy(content))
+    return tensor
+
+
 def _torch(device: str) -> Any:
     try:
         import torch

@@ -1,4 +1,4 @@
 """How blocks get to their ranks and stay there: one block per rank.
 
-Doors: `from_results`, `head`, `in_use`, `inside`, `pinning`, `place`, `rows`, `sources`.
+Doors: `from_results`, `head`, `in_use`, `inside`, `pinning`, `place`, `rows`, `schema`, `sources`.
 """

@@ -146,7 +146,7 @@ def test_help_of_a_place_shows_the_usage_of_every_subcommand_there(place):
 @pytest.mark.parametrize(
     ("place", "expected"),
     [
-        (NOTEBOOK, ["start and stop:", "look at a cluster:", "set up:"]),
+        (NOTEBOOK, ["start and stop:", "look at a cluster:", "run:", "set up:"]),
         (TERMINAL, ["start and stop:", "look at a cluster:", "run:", "set up:"]),
     ],
 )
@@ -176,7 +176,7 @@ def test_every_option_of_a_cluster_is_in_one_group():
 @pytest.mark.parametrize("flag", ["-h", "--help"])
 @pytest.mark.parametrize("subcommand", EVERY)
 def test_help_of_a_subcommand_tells_what_each_of_its_options_means(subcommand, flag):
-    call = parse([subcommand, flag], TERMINAL if subcommand != "attach" else NOTEBOOK)
+    call = parse([subcommand, flag], TERMINAL if TERMINAL in EVERY[subcommand].places else NOTEBOOK)
 
     assert call.subcommand is None
     told = " ".join(call.options["text"].split())
