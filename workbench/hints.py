@@ -23,6 +23,7 @@ BUTTONS = {
     "dashboard": "Open the dashboard",
 }
 """Labels of the panel's buttons by subcommand."""
+_IN_NOTEBOOKS = {"attach", "checkpoint"}  # and nowhere else
 _LABELS = {"mpi": "MPI", "gpus_per_rank": "GPUs per rank", "ssh_tunnel": "SSH tunnel"}
 
 
@@ -44,7 +45,7 @@ class Command:
             return "the list of clusters"
         if place == PANEL and self.subcommand in BUTTONS:
             return f'the button "{BUTTONS[self.subcommand]}"'
-        if self.subcommand == "attach":
+        if self.subcommand in _IN_NOTEBOOKS:
             return f"{NOTEBOOK} {typed} in a notebook"
         return f"`{TERMINAL} {typed}`" + (" in a terminal" if place == PANEL else "")
 

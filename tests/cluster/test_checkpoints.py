@@ -6,7 +6,6 @@ import contextlib
 import os
 import signal
 import threading
-import time
 
 import dask.array as da
 import numpy as np
@@ -237,7 +236,6 @@ def test_an_interrupted_save_leaves_the_former_version(client4, cluster4, tmp_pa
     def interrupt():
         Event(names[0], client=client4).wait(DEADLINE)
         os.kill(os.getpid(), signal.SIGINT)
-        time.sleep(0.2)
         Event(names[1], client=client4).set()
 
     thread = threading.Thread(target=interrupt)

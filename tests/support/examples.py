@@ -9,6 +9,7 @@ ROOT = Path(__file__).parents[2]
 ON_RANKS = {
     f"workbench.{name}"
     for name in (
+        "checkpoint.client",
         "cluster",
         "collective.api",
         "collective.broadcast",

@@ -123,8 +123,10 @@ def restore(
 
     Examples
     --------
+    >>> version = cluster.checkpoint("run", X=workbench.place(np.arange(8.0)), epoch=3)
     >>> saved = workbench.restore("run")
-    >>> saved.X, saved.model
+    >>> int(saved.X.sum().compute()), saved.epoch
+    (28, 3)
     """
     client, root = current_client(client), _absolute(path)
     on_first = functools.partial(run_on_ranks, client=client, ranks=[0], result="root")
