@@ -405,7 +405,7 @@ class MPICluster(EndingLoop):
         """
         return broadcast(self.get_client(), obj, timeout=timeout)
 
-    def checkpoint(self, path: str | os.PathLike[str], *, keep: int = 2, **named: Any) -> Path:
+    def checkpoint(self, path: str | os.PathLike[str], /, *, keep: int = 2, **named: Any) -> Path:
         """Save placed collections and objects in a folder; `workbench.restore` reads them.
 
         Parameters
@@ -429,6 +429,8 @@ class MPICluster(EndingLoop):
         """
         from workbench.checkpoint.client import checkpoint
 
+        if self.asynchronous:
+            raise InvalidRequest("checkpoint() needs a synchronous cluster. Use MPICluster.attach(name) in a thread.")
         return checkpoint(self.get_client(), path, named, keep, self._job.record.name)
 
     async def _change(self, operation: str, progress: str, **message: Any) -> None:

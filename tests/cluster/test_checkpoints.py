@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import threading
+from decimal import Decimal
 
 import dask.array as da
+import google_crc32c
 import numpy as np
 import pandas as pd
 import pytest
@@ -120,6 +123,57 @@ def test_all_kinds_of_data_come_back_on_other_ranks(saved, client3):
     check(restore(version.parent, client=client3), objects)
 
 
+FRAMES = [
+    pd.DataFrame(RANDOM.normal(size=(20, 3))),
+    pd.DataFrame({0.5: range(20), 1.5: range(20)}),
+    pd.Series(range(20), name=0),
+    pd.DataFrame({"a": range(20)}, index=pd.MultiIndex.from_product([range(5), list("abcd")], names=["n", None])),
+    pd.DataFrame({"a": range(20)}, index=pd.CategoricalIndex(list("ab") * 10, categories=["b", "a", "c"])),
+    pd.DataFrame({"p": pd.period_range("2020", periods=20), "z": pd.array([True, None] * 10, "boolean")}),
+]
+
+
+@pytest.mark.parametrize("frame", FRAMES, ids=range(len(FRAMES)))
+def test_labels_and_indexes_come_back(client4, cluster4, tmp_path, frame):
+    cluster4.checkpoint(tmp_path / "run", table=place(frame, client=client4))
+    found = restore(tmp_path / "run", client=client4).table.compute()
+    (pd.testing.assert_series_equal if frame.ndim == 1 else pd.testing.assert_frame_equal)(
+        found, frame, check_index_type=False
+    )
+
+
+@pytest.fixture
+def version(client4, cluster4, tmp_path):
+    """A version with an array and a dataframe."""
+    X = place(np.arange(4000.0).reshape(1000, 4), client=client4)
+    return cluster4.checkpoint(tmp_path / "run", X=X, table=place(TABLE, client=client4))
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("X", {"shape": [10**15, 4]}),
+        ("X", {"shape": [-5, 4]}),
+        ("X", {"shape": "ab"}),
+        ("X", {"height": 0}),
+        ("X", {"dtype": "O"}),
+        ("X", {"per": 3}),
+        ("X", {"device": "meta"}),
+        ("X", {"kind": "none"}),
+        ("table", {"rows": ["a"]}),
+        ("table", {"group": 0}),
+    ],
+)
+def test_a_crafted_manifest_is_refused(client4, version, name, change):
+    manifest = version / folder.MANIFEST
+    content = json.loads(manifest.read_text())
+    content["entries"][name] |= change
+    del content["crc32c"]
+    manifest.write_text(json.dumps(content | {"crc32c": google_crc32c.value(json.dumps(content).encode())}))
+    with raises(InvalidRequest, option="file", given="v000001/manifest.json"):
+        restore(version.parent, client=client4)
+
+
 def test_some_names_of_a_version_can_be_restored(saved, client4):
     version, _ = saved
     assert vars(restore(version.parent, "epoch", version=1, client=client4)) == {"epoch": 3}
@@ -139,7 +193,7 @@ def test_zarr_reads_the_arrays(saved, name):
 def test_dask_and_pandas_read_the_files(saved):
     version, _ = saved
     np.testing.assert_array_equal(da.from_zarr(version / "numbers").compute(), ARRAYS["numbers"])
-    frame = pd.concat([pd.read_parquet(each) for each in sorted((version / "table").glob("*.parquet"))])
+    frame = pd.read_parquet(version / "table")
     np.testing.assert_array_equal(frame["gaps"].to_numpy(), TABLE["gaps"].to_numpy())
 
 
@@ -185,9 +239,19 @@ def test_nothing_and_a_wrong_number_of_versions_are_refused(cluster4, tmp_path):
         cluster4.checkpoint(tmp_path / "run")
 
 
-@pytest.mark.parametrize("columns", [{"mixed": np.array([1, "a", (2,), None], object)}, {"a": range(4), 7: range(4)}])
-def test_a_dataframe_that_parquet_would_change_is_refused(client4, cluster4, tmp_path, columns):
-    table = place(pd.DataFrame(columns), client=client4)
+CHANGED = {
+    "objects": pd.DataFrame({"mixed": np.array([1, "a", (2,), None], object)}),
+    "dictionaries": pd.DataFrame({"a": [{"a": 1}, {"b": 2}, {}, {}]}),
+    "lists": pd.DataFrame({"a": [[1], [2, 3], [], [4]]}),
+    "numbers of ranks": pd.DataFrame({"a": [Decimal("1.1"), Decimal("1.1"), Decimal("2.22"), Decimal(3)]}),
+    "labels": pd.DataFrame({"a": range(4), 7: range(4)}),
+    "periods": pd.DataFrame({"a": range(4)}, index=pd.period_range("2020", periods=4)),
+}
+
+
+@pytest.mark.parametrize("table", CHANGED.values(), ids=CHANGED)
+def test_a_dataframe_that_parquet_would_change_is_refused(client4, cluster4, tmp_path, table):
+    table = place(table, client=client4)
     with raises(InvalidRequest, option="table"):
         cluster4.checkpoint(tmp_path / "run", table=table)
     assert list((tmp_path / "run").iterdir()) == []
@@ -217,7 +281,7 @@ def test_a_full_disk_leaves_the_former_version(client4, cluster4, tmp_path, X):
 def test_a_damaged_file_is_named_and_no_row_of_it_is_returned(client4, cluster4, tmp_path, X):
     table = place(TABLE, client=client4)
     version = cluster4.checkpoint(tmp_path / "run", X=X, table=table, model=[1.5])
-    for name, file in (("X", "c.2.0"), ("table", "00001.parquet"), ("table", "types.arrow"), ("model", "value.json")):
+    for name, file in (("X", "c.2.0"), ("table", "00001.parquet"), ("table", "_types.arrow"), ("model", "value.json")):
         path = version / name / file
         content = path.read_bytes()
         path.write_bytes(content[:200] + bytes([content[200 % len(content)] ^ 1]) + content[201:])

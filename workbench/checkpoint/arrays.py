@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from workbench.checkpoint import folder as versions
-from workbench.checkpoint.folder import FileInfo, as_bytes
+from workbench.checkpoint.folder import SEAL, FileInfo, as_bytes
 from workbench.gpu.tensors import on_host
 from workbench.placement.in_use import Array, empty_aligned
 
@@ -35,6 +35,8 @@ def zarr_type(dtype: np.dtype[Any]) -> tuple[Any, Any] | None:
         return dtype.name, [0, 0]
     if dtype.kind in _TIMES:
         unit, count = np.datetime_data(dtype)
+        if unit == "generic":
+            return None
         return {"name": _TIMES[dtype.kind], "configuration": {"unit": unit, "scale_factor": count}}, 0
     if dtype.kind in _TEXTS and dtype.itemsize:
         return {"name": _TEXTS[dtype.kind], "configuration": {"length_bytes": dtype.itemsize}}, ""
@@ -146,29 +148,30 @@ def _moved(comm: Any, block: Any, held: Sequence[int], wanted: Sequence[int]) ->
 
     Rank i has the rows from ``held[i]`` to ``held[i + 1]``, and writes those from ``wanted[i]`` to ``wanted[i + 1]``.
     """
-    row = on_host(block[:0])
-    # An MPI message has less than 2 GiB.
-    step = max(1, CHUNK // max(1, row.dtype.itemsize * math.prod(row.shape[1:])))
+    row, own = on_host(block[:0]), held[comm.rank]
 
-    def messages(owner: int, writer: int) -> Iterator[slice]:
-        first, last = max(held[owner], wanted[writer]), min(held[owner + 1], wanted[writer + 1])
-        length = max(1, last - first) if owner == writer else step
-        for start in range(first, last, length):
-            yield slice(start, min(start + length, last))
+    def rows_of(owner: int, writer: int) -> range:
+        return range(max(held[owner], wanted[writer]), min(held[owner + 1], wanted[writer + 1]))
 
-    others = [rank for rank in range(comm.size) if rank != comm.rank]
-    own = held[comm.rank]
+    def messages(rows: Any) -> list[Array]:
+        content = as_bytes(rows)
+        return [
+            content[start : start + CHUNK] for start in range(0, content.nbytes, CHUNK)
+        ]  # MPI takes less than 2 GiB
+
     requests: list[Any] = []
     pieces = []
-    for rank in others:
-        sent = (as_bytes(on_host(block[rows.start - own : rows.stop - own])) for rows in messages(comm.rank, rank))
-        requests.extend(comm.Isend(content, rank) for content in sent)
     for rank in range(comm.size):
-        for rows in messages(rank, comm.rank):
-            piece = block[rows.start - own : rows.stop - own] if rank == comm.rank else None
-            if piece is None:
-                piece = np.empty((rows.stop - rows.start, *row.shape[1:]), row.dtype)
-                requests.append(comm.Irecv(as_bytes(piece), rank))
+        if rank != comm.rank and (rows := rows_of(comm.rank, rank)):
+            sent = messages(on_host(block[rows.start - own : rows.stop - own]))
+            requests.extend(comm.Isend(content, rank) for content in sent)
+    for rank in range(comm.size):
+        if rows := rows_of(rank, comm.rank):
+            if rank == comm.rank:
+                piece = block[rows.start - own : rows.stop - own]
+            else:
+                piece = np.empty((len(rows), *row.shape[1:]), row.dtype)
+                requests.extend(comm.Irecv(content, rank) for content in messages(piece))
             pieces.append((rows.start, piece))
     for request in requests:
         request.Wait()
@@ -183,6 +186,27 @@ def _between(pieces: Iterable[tuple[int, Any]], start: int, stop: int) -> Iterat
 
 
 # -- read, in a task ---------------------------------------------------------------------------------------------
+
+
+def check(name: str, entry: Mapping[str, Any], files: Mapping[str, FileInfo]) -> None:
+    """Raise an error if an entry is not one that `write` returns, or its files have not the sizes of its rows."""
+    if entry["kind"] == "matrix":
+        for column, each in entry["arrays"].items():
+            check(f"{name}/{column}", {"kind": "array", **each}, files)
+        return
+    shape, height, dtype = entry["shape"], entry["height"], _dtype(entry)
+    if height < 1 or not shape or any(type(length) is not int or length < 0 for length in shape):
+        raise ValueError(f"shape {shape}")
+    nbytes = height * dtype.itemsize * math.prod(shape[1:])
+    if any(
+        files[f"{name}/{_chunk(number, len(shape))}"][0] != nbytes + SEAL for number in range(_count(shape[0], height))
+    ):
+        raise ValueError(f"files of {name}")
+
+
+def _count(rows: int, height: int) -> int:
+    """Return the number of chunks."""
+    return -(-rows // height)
 
 
 def empty(entry: Mapping[str, Any]) -> Any:
@@ -231,8 +255,11 @@ def read(folder: str, name: str, entry: Mapping[str, Any], start: int, stop: int
         _read_rows(folder, f"{name}/{column}", arrays[column], int(ends[0]), int(ends[-1]))
         for column in ("data", "indices")
     )
+    ends -= ends[0]
+    if max(ends[-1], entry["shape"][1]) <= np.iinfo(np.int32).max:  # of the whole matrix there may be more
+        ends, indices = ends.astype(np.int32), indices.astype(np.int32, copy=False)
     try:
-        matrix = _matrix_class(entry)((data, indices, ends - ends[0]), shape=(stop - start, entry["shape"][1]))
+        matrix = _matrix_class(entry)((data, indices, ends), shape=(stop - start, entry["shape"][1]))
         matrix.check_format(full_check=True)  # functions in C do not check indices
     except ValueError as error:
         raise versions.damaged(Path(folder), name) from error

@@ -29,6 +29,10 @@ if TYPE_CHECKING:
     from distributed import Client
 
 
+# The default of `device`.
+_SAVED = "as saved"
+
+
 def checkpoint(client: Client, path: str | os.PathLike[str], named: Mapping[str, Any], keep: int, cluster: str) -> Path:
     """Write a new version of a checkpoint, and return its folder; see `workbench.MPICluster.checkpoint`."""
     keep = count("keep", keep)
@@ -62,7 +66,13 @@ def checkpoint(client: Client, path: str | os.PathLike[str], named: Mapping[str,
 
 
 def _absolute(path: str | os.PathLike[str]) -> str:
-    return str(Path(path).expanduser().absolute())
+    try:
+        absolute = str(Path(path).expanduser().absolute())
+    except (RuntimeError, TypeError):
+        absolute = ""
+    if not str(path) or not absolute or "\0" in absolute:
+        raise InvalidRequest(option="path", given=path, allowed="the path of a folder whose parent exists")
+    return absolute
 
 
 def _blocks(client: Client, name: str, value: Any) -> PlacedBlocks | None:
@@ -79,14 +89,18 @@ def _blocks(client: Client, name: str, value: Any) -> PlacedBlocks | None:
     dtype = None if sources.is_frame(value) else value.dtype
     if dtype is not None and arrays.zarr_type(dtype) is None:
         raise InvalidRequest(
-            f"checkpoint: {name} has the dtype {dtype}, for which Zarr has no type. Convert {name} first, for example "
-            "with astype('float64')."
+            f"checkpoint: {name} has the dtype {dtype}, for which Zarr has no type. Convert {name} to another dtype "
+            "first."
         )
     return PlacedBlocks.of(value, client)
 
 
 def restore(
-    path: str | os.PathLike[str], *names: str, version: int | None = None, client: Client | None = None
+    path: str | os.PathLike[str],
+    *names: str,
+    version: int | None = None,
+    device: str | None = _SAVED,
+    client: Client | None = None,
 ) -> SimpleNamespace:
     """Read a checkpoint of `MPICluster.checkpoint`, on any number of ranks.
 
@@ -98,6 +112,9 @@ def restore(
         What to restore. Default: all.
     version : int, optional
         Number of the version. Default: the newest one.
+    device : str, optional
+        Device of PyTorch for the blocks that were on a device, or None for arrays. Default: the kind of device of the
+        save.
     client : distributed.Client, optional
         Default: the current client.
 
@@ -135,25 +152,29 @@ def restore(
         if name not in found.entries:
             message = f"checkpoint {root}: {found.folder.name} has no {name!r}: {did_you_mean(name, found.entries)}"
             raise InvalidRequest(message, option="name", given=name, allowed=found.entries)
+    wanted = list(names or found.entries)
+    objects = [name for name in wanted if found.entries[name]["kind"] == rank.OBJECT]
+    limit = sum(info.bytes for name in objects for info in found.files_of(name).values()) + (64 << 20)
+    parts = on_first(rank.read_parts, found, wanted, limit=limit)
     restored, blocks = {}, []
-    for name in names or found.entries:
-        if found.entries[name]["kind"] == "object":
-            limit = sum(each.bytes for each in found.files_of(name).values()) + 2**20
-            restored[name] = _decoded(found, name, on_first(rank.read_object, found, name, limit=limit))
+    for name, part in parts.items():
+        if name in objects:
+            restored[name] = _decoded(found, name, part)
         else:
-            meta = on_first(rank.read_meta, found, name)
-            restored[name], futures = _placed(client, found, name, meta)
+            restored[name], futures = _placed(client, found, name, part, device)
             blocks += futures
     # Damaged files are an error here, and not of the first use.
     client.sync(pinning.wait_computed, blocks, f"the checkpoint {root}")
     return SimpleNamespace(**restored)
 
 
-def _placed(client: Client, version: Version, name: str, meta: Any) -> tuple[Any, list[Any]]:
+def _placed(client: Client, version: Version, name: str, meta: Any, device: str | None) -> tuple[Any, list[Any]]:
     """Return a collection whose blocks the ranks read, and the futures of the blocks."""
     entry = version.entries[name]
+    if entry["device"] is not None and device != _SAVED:
+        entry = {**entry, "device": device}
     places: Sequence[Any]
-    is_frame = entry["kind"] in {"frame", "series"}
+    is_frame = entry["kind"] in rank.KINDS_OF_FRAMES
     ranks = pinning.target_workers(client, entry["per"])
     sizes = rows.split(sum(entry["rows"]) if is_frame else entry["shape"][0], len(ranks))
     if is_frame:
@@ -172,8 +193,8 @@ def _placed(client: Client, version: Version, name: str, meta: Any) -> tuple[Any
     return sources.collection(meta, collection_name, dict(zip(keys, futures, strict=True)), sizes), futures
 
 
-def _decoded(version: Version, name: str, content: tuple[bytes, bytes]) -> Any:
+def _decoded(version: Version, name: str, content: Sequence[bytes]) -> Any:
     try:
-        return values.decode(*content)
+        return values.decode(content[0], content[1])
     except Exception as error:
         raise folder.damaged(version.folder, f"{name}/{values.VALUE}") from error

@@ -39,13 +39,13 @@ from workbench.host import files
 
 MANIFEST = "manifest.json"
 _FORMAT = 1
-_VERSION, _PART = re.compile(r"v\d{6,18}"), re.compile(r"\.[0-9a-f]{32}\.part")
-# A writer that lives changes its folder all the time; the writer of an older one has died.
-_ABANDONED_S = 3600.0
+_VERSION, _PART = re.compile(r"v\d{6,9}"), re.compile(r"\.[0-9a-f]{32}\.part")
+# The writer of a folder that has not changed for so long has died: no save takes a day.
+_ABANDONED_S = 86400.0
 # Bytes of one system call, which may write less.
 _WRITE = 64 << 20
 # Bytes of the CRC32C at the end of a sealed file.
-_SEAL = 4
+SEAL = 4
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 
 
@@ -164,7 +164,7 @@ def write(path: Path, parts: Iterable[Any], *, sealed: bool = False) -> FileInfo
             file.write(part)
         info = file.info
         if sealed:
-            file.write(info.crc32c.to_bytes(_SEAL, "little"))
+            file.write(info.crc32c.to_bytes(SEAL, "little"))
     return FileInfo(file.info.bytes, info.crc32c, sealed)
 
 
@@ -225,21 +225,27 @@ def discard(part: Path) -> None:
 # -- read ----------------------------------------------------------------------------------------------------
 
 
-def versions(root: Path) -> list[Version]:
-    """Return the complete versions, the oldest first.
+def versions(root: Path) -> tuple[list[Version], list[InvalidRequest]]:
+    """Return the complete versions, the oldest first, and why others cannot be read; raise an error as `read` does."""
+    found, errors = [], []
+    for _, folder in _found(root):
+        try:
+            found.append(_read(folder))
+        except InvalidRequest as error:
+            errors.append(error)
+    return found, errors
+
+
+def read(root: Path, number: int | None = None) -> Version:
+    """Return a version, by default the newest one.
 
     Raises
     ------
     CheckpointNotFound
-        If the folder has no complete version.
+        If the folder has no complete version, or not the one of this number.
     InvalidRequest
-        If a manifest is damaged, or others than the owner of the folder can change the folder.
+        If the manifest is damaged, or others than the owner can change the folder, the version or its manifest.
     """
-    return [_read(folder) for _, folder in _found(root)]
-
-
-def read(root: Path, number: int | None = None) -> Version:
-    """Return a version, by default the newest one; raise an error as `versions` does."""
     found = dict(_found(root))
     if number is not None and number not in found:
         raise CheckpointNotFound(
@@ -249,7 +255,7 @@ def read(root: Path, number: int | None = None) -> Version:
 
 
 def _found(root: Path) -> list[tuple[int, Path]]:
-    """Return numbers and folders of the complete versions, the oldest first; raise an error as `versions` does."""
+    """Return numbers and folders of the complete versions, the oldest first; raise an error as `read` does."""
     with worded(root, "read the folder"):
         if root.is_dir():
             _check_closed(root, root.stat())
@@ -265,18 +271,22 @@ def _found(root: Path) -> list[tuple[int, Path]]:
 def _complete(root: Path) -> list[tuple[int, Path]]:
     """Return numbers and folders of the versions, the oldest first."""
     folders = root.iterdir() if root.is_dir() else ()
-    return sorted((int(folder.name[1:]), folder) for folder in folders if _VERSION.fullmatch(folder.name))
+    named = [folder for folder in folders if _VERSION.fullmatch(folder.name)]
+    # A folder of another program may have such a name.
+    return sorted((int(folder.name[1:]), folder) for folder in named if os.path.lexists(folder / MANIFEST))
 
 
 def _read(folder: Path) -> Version:
+    text = read_file(folder, MANIFEST)
     try:
-        content = json.loads(read_file(folder, MANIFEST))
+        content = json.loads(text)
         crc = content.pop("crc32c")
         whole = crc == google_crc32c.value(json.dumps(content).encode()) and content.pop("format") == _FORMAT
         content["files"] = {name: FileInfo(*info) for name, info in content["files"].items()}
         version = Version(folder, **content)
         whole = whole and all(map(is_name, version.entries)) and all(map(_is_path, version.files))
-    except (ValueError, KeyError, TypeError, AttributeError):
+        whole = whole and isinstance(version.created, float) and isinstance(version.cluster, str)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         whole = False
     if not whole:
         raise damaged(folder, MANIFEST)
@@ -306,20 +316,18 @@ def opened(folder: Path, path: str, nbytes: int | None = None) -> Iterator[int]:
     number = -1
     try:
         number = os.open(folder, _READ | os.O_DIRECTORY)
-        for inner in folders:
+        for inner, flags in (*((each, _READ | os.O_DIRECTORY) for each in folders), (name, _READ)):
             outer, number = number, -1
             try:
-                number = os.open(inner, _READ | os.O_DIRECTORY, dir_fd=outer)
+                _check_closed(folder.parent, os.fstat(outer))
+                number = os.open(inner, flags, dir_fd=outer)
             finally:
                 os.close(outer)
-        outer, number = number, -1
-        try:
-            number = os.open(name, _READ, dir_fd=outer)
-        finally:
-            os.close(outer)
         status = os.fstat(number)
         if not stat.S_ISREG(status.st_mode) or nbytes not in {None, status.st_size}:
             raise damaged(folder, path)
+        if _is_open(status):
+            raise _unusable(folder, path, "can be changed by others than its owner. Close the file with: chmod go-w")
         yield number
     except OSError as error:
         reason = f"cannot be read on {platform.node()} ({error.strerror}). Restore another version."
@@ -343,8 +351,8 @@ def read_file(folder: Path, path: str, expected: FileInfo | None = None) -> byte
 
 def read_sealed(folder: Path, path: str, target: Bytes) -> None:
     """Read a sealed file into an array of bytes; raise InvalidRequest as `opened`, or if its content has changed."""
-    seal = np.empty(_SEAL, np.uint8)
-    with opened(folder, path, target.nbytes + _SEAL) as number:
+    seal = np.empty(SEAL, np.uint8)
+    with opened(folder, path, target.nbytes + SEAL) as number:
         crc = _read_into(number, target, 0, 0)
         _read_into(number, seal, target.nbytes, 0)
     if int.from_bytes(seal.tobytes(), "little") != crc:
@@ -363,13 +371,13 @@ def damages(version: Version) -> list[InvalidRequest]:
     """Read all files of a version, and return why some of them are not as they were written."""
     found, buffer = [], np.empty(_WRITE, np.uint8)
     for path, expected in version.files.items():
-        content, crc = expected.bytes - _SEAL * expected.sealed, 0
-        seal = np.frombuffer(expected.crc32c.to_bytes(_SEAL, "little"), np.uint8)[: _SEAL * expected.sealed]
+        content, crc = expected.bytes - SEAL * expected.sealed, 0
+        seal = np.frombuffer(expected.crc32c.to_bytes(SEAL, "little"), np.uint8)[: SEAL * expected.sealed]
         try:
             with opened(version.folder, path, expected.bytes) as number:
                 for offset in range(0, content, len(buffer)):
                     crc = _read_into(number, buffer[: content - offset], offset, crc)
-                if crc != expected.crc32c or os.pread(number, _SEAL, content) != seal.tobytes():
+                if crc != expected.crc32c or os.pread(number, SEAL, content) != seal.tobytes():
                     raise damaged(version.folder, path)
         except InvalidRequest as error:
             found.append(error)
@@ -379,8 +387,13 @@ def damages(version: Version) -> list[InvalidRequest]:
 # -- errors --------------------------------------------------------------------------------------------------
 
 
+def _is_open(status: os.stat_result) -> bool:
+    """Return whether others than the owner can change a file or a folder."""
+    return bool(stat.S_IMODE(status.st_mode) & 0o022)
+
+
 def _check_closed(root: Path, status: os.stat_result) -> None:
-    if stat.S_IMODE(status.st_mode) & 0o022:
+    if _is_open(status):
         raise _invalid(
             root,
             f"others than the owner can change the folder (mode {stat.S_IMODE(status.st_mode):o}). Close the folder "

@@ -1,6 +1,6 @@
 """Dataframes and series as Parquet, one file for each rank, whose pages have checksums.
 
-``types.arrow`` has the columns and their types without rows: a column of a Parquet file may lack some categories.
+``_types.arrow`` has the columns and their types without rows: a column of a Parquet file may lack some categories.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from workbench.errors import InvalidRequest
 from workbench.placement import schema
 from workbench.placement.rows import Cut
 
-TYPES = "types.arrow"
+# Readers of a folder of Parquet files ignore names with this beginning.
+TYPES = "_types.arrow"
 _UNNAMED = "values"
 # Rows of a group, which is read whole.
 _GROUP = 1 << 18
@@ -49,7 +50,7 @@ def write(comm: Any, frame: Any, part: str, name: str) -> tuple[dict[str, Any], 
     entry["named"] = not is_series or frame.name is not None
     if is_series:
         frame = frame.to_frame(_UNNAMED if frame.name is None else frame.name)
-    table, types = _tables(name, frame)
+    table, types = _tables(comm, name, frame)
     path, written = f"{name}/{comm.rank:05}.parquet", {}
     with versions.worded(root.parent, f"write {name}"):
         if comm.rank == 0:
@@ -65,26 +66,60 @@ def write(comm: Any, frame: Any, part: str, name: str) -> tuple[dict[str, Any], 
     return {**entry, "rows": comm.allgather(len(frame))}, written
 
 
-def _tables(name: str, frame: Any) -> tuple[Any, Any]:
-    """Return a dataframe as a table of Arrow, and its types; raise InvalidRequest if these would change."""
+def _tables(comm: Any, name: str, frame: Any) -> tuple[Any, Any]:
+    """Return a dataframe as a table of Arrow, and its types; raise InvalidRequest if values or types would change."""
     import pyarrow as pa
 
-    reason = "the labels of columns are of several types"
-    if len(set(map(type, frame.columns))) == 1:
+    table, types, reason = None, None, "the labels of columns are of several types"
+    if len(set(map(type, frame.columns))) < 2:
         try:
             table = pa.Table.from_pandas(frame, preserve_index=True)
-            types = pa.RecordBatch.from_pandas(frame.iloc[:0], schema=table.schema, preserve_index=True)
-        except (pa.ArrowException, TypeError, ValueError) as error:
+            # Of the table, and not of the dataframe without rows, because these have all categories.
+            columns = [
+                column.combine_chunks() if column.num_chunks != 1 else column.chunk(0) for column in table.columns
+            ]
+            types = pa.RecordBatch.from_arrays([column.slice(0, 0) for column in columns], schema=table.schema)
+            reason = _difference(frame, types)
+        except (pa.ArrowException, AttributeError, KeyError, NotImplementedError, TypeError, ValueError) as error:
             reason = str(error)
-        else:
-            if schema.types_of(types.to_pandas()).is_same(schema.types_of(frame)):
-                return table, types
-            reason = f"the types {', '.join(map(str, frame.dtypes))} would change"
-    raise InvalidRequest(
-        f"checkpoint: Parquet does not keep the columns of {name} as they are: {reason}. Convert values or labels to "
-        "one type first, for example with astype(str).",
-        option=name,
-    )
+    reasons = comm.allgather(reason)
+    schemas = set(comm.allgather(None if table is None else table.schema.remove_metadata().serialize().to_pybytes()))
+    if not any(reasons) and len(schemas) > 1:
+        reasons = ["the types of values differ between ranks"]
+    if any(reasons):
+        raise InvalidRequest(
+            f"checkpoint: Parquet does not keep the columns or the index of {name} as they are: "
+            f"{next(filter(None, reasons))}. Convert values or labels to one type first, for example with astype(str).",
+            option=name,
+        )
+    return table, types
+
+
+def _difference(frame: Any, types: Any) -> str:
+    """Return why a dataframe would come back with other values or types; empty if it comes back as it is."""
+    import pyarrow as pa
+
+    again, index = types.to_pandas(), frame.index
+    if not schema.types_of(again).is_same(schema.types_of(frame)):
+        return f"the types {', '.join(map(str, frame.dtypes))} would change"
+    of_levels = [each.dtypes.tolist() if each.nlevels > 1 else [each.dtype] for each in (index, again.index)]
+    # A process that has not used such an index before reads other values.
+    is_extension = any(isinstance(column.type, pa.BaseExtensionType) for column in list(types.schema)[-index.nlevels :])
+    if of_levels[0] != of_levels[1] or index.names != again.index.names or is_extension:
+        return f"the index, a {type(index).__name__}, would change"
+    for column in types.schema:
+        # Rows of these would get the keys or the precision of others.
+        if pa.types.is_nested(column.type) or pa.types.is_decimal(column.type):
+            return f"column {column.name!r} has values of the type {column.type}"
+    return ""
+
+
+def check(name: str, entry: Mapping[str, Any], files: Mapping[str, FileInfo]) -> None:
+    """Raise an error if an entry is not one that `write` returns, or a file is missing."""
+    if entry["group"] < 1 or any(type(rows) is not int or rows < 0 for rows in entry["rows"]):
+        raise ValueError(f"rows {entry['rows']}")
+    for file in (TYPES, *(f"{number:05}.parquet" for number in range(len(entry["rows"])))):
+        files[f"{name}/{file}"]
 
 
 def read_types(folder: Path, name: str, entry: Mapping[str, Any], expected: FileInfo | None = None) -> Any:
@@ -125,9 +160,13 @@ def read(folder: str, name: str, entry: Mapping[str, Any], cuts: Sequence[Cut]) 
     types = read_types(Path(folder), name, entry)
     if not cuts:
         return types
-    tables = [_read_file(Path(folder), f"{name}/{cut.chunk:05}.parquet", entry["group"], cut) for cut in cuts]
-    frame = pa.concat_tables(tables).to_pandas()
-    return schema.conform(_column(frame, entry) if entry["kind"] == "series" else frame, schema.types_of(types))
+    paths = [f"{name}/{cut.chunk:05}.parquet" for cut in cuts]
+    tables = [_read_file(Path(folder), path, entry["group"], cut) for path, cut in zip(paths, cuts, strict=True)]
+    try:
+        frame = pa.concat_tables(tables).to_pandas()
+        return schema.conform(_column(frame, entry) if entry["kind"] == "series" else frame, schema.types_of(types))
+    except Exception as error:  # of any kind, where the footer of a file has changed
+        raise versions.damaged(Path(folder), paths[0]) from error
 
 
 def _read_file(folder: Path, path: str, group: int, cut: Cut) -> Any:

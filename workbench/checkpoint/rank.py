@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from workbench.checkpoint import arrays, folder, frames, values
 from workbench.checkpoint.folder import FileInfo, Version
 from workbench.gpu.tensors import is_tensor, on_device
+from workbench.placement.pinning import PER
+
+KINDS_OF_FRAMES, OBJECT = {"frame", "series"}, "object"
+_CHECKS: dict[str, Callable[..., None]] = {
+    "array": arrays.check,
+    "matrix": arrays.check,
+    "frame": frames.check,
+    "series": frames.check,
+    OBJECT: lambda *_: None,
+}
+_DEVICES = (None, "cpu", "cuda", "xpu", "mps")
 
 
 def begin(_: Any, path: str) -> str:
@@ -28,7 +39,7 @@ def commit(_: Any, part: str, keep: int, manifest: dict[str, Any], contents: dic
     """Write the objects, and complete the version; return its folder."""
     root = Path(part)
     for name, parts in contents.items():
-        manifest["entries"][name] = {"kind": "object"}
+        manifest["entries"][name] = {"kind": OBJECT}
         with folder.worded(root.parent, f"write {name}"):
             (root / name).mkdir(mode=0o700)
             for file, content in parts.items():
@@ -42,29 +53,37 @@ def discard(_: Any, part: str) -> None:
 
 
 def read_version(_: Any, path: str, number: int | None) -> Version:
-    """Return a version and its manifest."""
-    return folder.read(Path(path), number)
+    """Return a version and its manifest, whose entries are checked."""
+    version = folder.read(Path(path), number)
+    try:
+        for name, entry in version.entries.items():
+            _CHECKS[entry["kind"]](name, entry, version.files)
+            if entry["kind"] != OBJECT:
+                PER.index(entry["per"])
+                _DEVICES.index(entry["device"])
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise folder.damaged(version.folder, folder.MANIFEST) from error
+    return version
 
 
-def read_object(_: Any, version: Version, name: str) -> tuple[bytes, ...]:
-    """Return the files of an object."""
-    infos = version.files_of(name)
-    return tuple(
-        folder.read_file(version.folder, f"{name}/{file}", infos[file]) for file in (values.VALUE, values.ARRAYS)
-    )
-
-
-def read_meta(_: Any, version: Version, name: str) -> Any:
-    """Return a collection without rows."""
-    entry = version.entries[name]
-    if entry["kind"] in {"frame", "series"}:
-        return frames.read_types(version.folder, name, entry, version.files_of(name)[frames.TYPES])
-    return arrays.empty(entry)
+def read_parts(_: Any, version: Version, names: Sequence[str]) -> dict[str, Any]:
+    """Return the files of objects, and other collections without rows, by their names."""
+    found: dict[str, Any] = {}
+    for name in names:
+        entry, infos = version.entries[name], version.files_of(name)
+        if entry["kind"] == OBJECT:
+            files = (values.VALUE, values.ARRAYS)
+            found[name] = [folder.read_file(version.folder, f"{name}/{file}", infos[file]) for file in files]
+        elif entry["kind"] in KINDS_OF_FRAMES:
+            found[name] = frames.read_types(version.folder, name, entry, infos[frames.TYPES])
+        else:
+            found[name] = arrays.empty(entry)
+    return found
 
 
 def read_block(path: str, name: str, entry: Mapping[str, Any], place: Any) -> Any:
     """Return a block: the rows at a place, which is two rows of an array, or parts of the files of a dataframe."""
-    if entry["kind"] in {"frame", "series"}:
+    if entry["kind"] in KINDS_OF_FRAMES:
         return frames.read(path, name, entry, place)
     block = arrays.read(path, name, entry, *place)
     return block if entry["device"] is None else on_device(block, entry["device"])

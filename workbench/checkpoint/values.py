@@ -5,13 +5,16 @@ A value that JSON does not have is an object of JSON with one name, its kind, fo
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import importlib
 import io
 import json
 import math
+import re
 import sys
 import zipfile
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
@@ -24,7 +27,11 @@ from workbench.placement.sources import type_name
 
 VALUE, ARRAYS = "value.json", "arrays.npz"
 # Packages with estimators whose attributes are plain values and arrays.
-_PACKAGES = {"workbench", "sklearn"}
+_MODULES = re.compile(r"(workbench\.ml|sklearn)(\.(?!conftest|tests)\w+)+")
+_DEPTH = 100
+# The callback watches one fit in this notebook. `memory` is a folder of pickles, which a pipeline would load.
+_DROPPED = {"callback", "memory"}
+_SCALARS = {np.dtype(code).type for code in "?bhilqBHILQefdFDSUMm"}
 
 
 def encode(name: str, value: Any) -> dict[str, bytes]:
@@ -59,13 +66,17 @@ class _Encoder:
     def encode(self, value: Any, path: str) -> Any:
         """Return a value as JSON; `path` is its place in the object."""
         kind = type(value)
-        if value is None or kind in {bool, int, str} or (kind is float and math.isfinite(value)):
+        if value is None or kind in {bool, str} or (kind is float and math.isfinite(value)):
             return value
+        if kind is int:
+            return value if abs(value) < 2**63 else {"int": hex(value)}
+        if path.count("[") > _DEPTH:
+            raise InvalidRequest(f"checkpoint: {path[:80]}... has more than {_DEPTH} levels, or contains itself.")
         if kind is list:
             return self._items(value, path)
         if kind in {tuple, set, frozenset}:
             return {kind.__name__: self._items(value, path)}
-        if isinstance(value, dict):
+        if kind in {dict, OrderedDict}:
             values = [self.encode(each, f"{path}[{key!r}]") for key, each in value.items()]
             return {"dict": [self._items(value, f"the keys of {path}"), values]}
         return self._of_numpy(value) or self._of_library(value, path)
@@ -79,21 +90,21 @@ class _Encoder:
         elif kind is bytes:
             found = {"bytes": self._array(np.frombuffer(value, np.uint8))}
         elif kind is slice:
-            found = {"slice": [value.start, value.stop, value.step]}
+            found = {"slice": self._items([value.start, value.stop, value.step], "slice")}
         elif kind is np.ndarray and not value.dtype.hasobject:
             found = {"array": self._array(value)}
         elif isinstance(value, np.generic) and not value.dtype.hasobject:
             found = {"scalar": self._array(np.asarray(value))}
-        elif isinstance(value, np.dtype) and not value.hasobject:
+        elif isinstance(value, np.dtype) and not value.hasobject and np.dtype(value.str) == value:
             found = {"dtype": value.str}
-        elif isinstance(value, type) and issubclass(value, np.generic):
+        elif isinstance(value, type) and value in _SCALARS:
             found = {"type": np.dtype(value).str}
         return found
 
     def _of_library(self, value: Any, path: str) -> Any:
         """Return an object of a library; raise InvalidRequest for other values."""
         kind = type(value)
-        if kind is np.ndarray:
+        if kind is np.ndarray and value.dtype.kind == "O":
             return {"objects": [list(value.shape), self._items(value.ravel().tolist(), path)]}
         if kind is np.random.RandomState:
             return {"RandomState": self.encode(value.get_state(legacy=False), path)}
@@ -102,11 +113,11 @@ class _Encoder:
             parts = [self._array(part) for part in (rows.data, rows.indices, rows.indptr)]
             return {"csr": [kind.__name__.endswith("array"), list(value.shape), parts]}
         if tensors.is_tensor(value):
-            dtype, shape, content = tensors.to_bytes(value)
-            return {"tensor": [dtype, shape, self._array(content)]}
+            with contextlib.suppress(RuntimeError, NotImplementedError):  # of a sparse tensor, for example
+                dtype, shape, content = tensors.to_bytes(value)
+                return {"tensor": [dtype, shape, self._array(content)]}
         if _is_known(kind):
-            # The callback watches one fit in this notebook.
-            state = {key: None if key == "callback" else part for key, part in value.__getstate__().items()}
+            state = {key: None if key in _DROPPED else part for key, part in value.__getstate__().items()}
             items = [[key, self.encode(part, f"{path}.{key}")] for key, part in state.items()]
             return {"object": [kind.__module__, kind.__qualname__, items]}
         raise InvalidRequest(
@@ -126,7 +137,7 @@ class _Encoder:
 def _is_known(kind: Any) -> bool:
     """Return whether a type is that of an estimator, or of a part of one, that can be made from its attributes."""
     base = sys.modules.get("sklearn.base")  # without it no estimator exists
-    if base is None or not isinstance(kind, type) or kind.__module__.partition(".")[0] not in _PACKAGES:
+    if base is None or not isinstance(kind, type) or not _MODULES.fullmatch(kind.__module__):
         return False
     return issubclass(kind, base.BaseEstimator) or (dataclasses.is_dataclass(kind) and not hasattr(kind, "__slots__"))
 
@@ -187,14 +198,15 @@ def _random_state(state: dict[str, Any]) -> np.random.RandomState:
 def _object(content: Any) -> Any:
     """Return an estimator or a part of one; no class outside of the two packages is imported."""
     module, name, state = content
-    if module.partition(".")[0] not in _PACKAGES:
+    if not _MODULES.fullmatch(module):
         raise ValueError(f"an object of {module}")
     kind = getattr(importlib.import_module(module), name)
     if not _is_known(kind):
         raise ValueError(f"{module}.{name} is no estimator")
     made = kind.__new__(kind)
+    state = {key: None if key in _DROPPED else part for key, part in state}
     if hasattr(kind, "__setstate__"):
-        made.__setstate__(dict(state))
+        made.__setstate__(state)
     else:
         vars(made).update(state)
     return made
@@ -207,6 +219,7 @@ _OF_ARRAYS: dict[str, Callable[[Any, list[Any]], Any]] = {
 }
 _OF_VALUES: dict[str, Callable[[Any], Any]] = {
     "float": float,
+    "int": lambda text: int(text, 16),
     "tuple": tuple,
     "set": set,
     "frozenset": frozenset,

@@ -12,7 +12,7 @@ from workbench.deploy.display import table
 from workbench.errors import InvalidRequest, did_you_mean
 from workbench.hints import NOTEBOOK
 from workbench.launch.options import count
-from workbench.text import clock, table_lines
+from workbench.text import clock, printable, table_lines
 
 if TYPE_CHECKING:
     from workbench.checkpoint.folder import Version
@@ -32,15 +32,15 @@ def _checkpoint(at: Place, path: str, names: str, keep: str | None) -> Answer:
     return Answer(f"saved {', '.join(named)} in {version}", {"version": str(version)})
 
 
-def _checkpoints(_: Place, path: str, *, verify: bool) -> tuple[list[Version], list[InvalidRequest] | None]:
+def _checkpoints(_: Place, path: str, *, verify: bool) -> tuple[list[Version], list[InvalidRequest], bool]:
     from workbench.checkpoint import folder
 
-    found = folder.versions(Path(path).expanduser())
-    return found, [damage for version in found for damage in folder.damages(version)] if verify else None
+    found, errors = folder.versions(Path(path).expanduser())
+    return found, errors + [each for version in found if verify for each in folder.damages(version)], verify
 
 
-def _versions(result: tuple[Sequence[Version], Sequence[InvalidRequest] | None], _: str) -> Answer:
-    versions, damages = result
+def _versions(result: tuple[Sequence[Version], Sequence[InvalidRequest], bool], _: str) -> Answer:
+    versions, errors, verified = result
     rows = [_row(version) for version in versions]
     text = "\n".join(table_lines([_TITLES, *rows], lambda cell, width: cell.ljust(width)))
     value: dict[str, Any] = {
@@ -56,11 +56,15 @@ def _versions(result: tuple[Sequence[Version], Sequence[InvalidRequest] | None],
             for version in versions
         ]
     }
-    if damages is None:
-        return Answer(text, value, table(_TITLES, rows))
-    words = [damage.args[0] for damage in damages]
-    text = "\n".join([text, "", *(words or ["all files are as they were written"])])
-    return Answer(text, value | {"damages": words}, failure="" if damages else None)
+    words = [error.args[0] for error in errors]
+    notes = words or (["all files are as they were written"] if verified else [])
+    html = None if notes else table(_TITLES, rows)
+    return Answer(
+        "\n".join([text, *([""] if notes else []), *notes]),
+        value | {"damages": words},
+        html,
+        failure="" if words else None,
+    )
 
 
 def _row(version: Version) -> tuple[str, ...]:
@@ -68,7 +72,8 @@ def _row(version: Version) -> tuple[str, ...]:
 
     names = ", ".join(version.entries)
     size = format_bytes(version.nbytes)
-    return str(version.number), clock(version.created), version.cluster, str(version.ranks), size, names
+    cluster = printable(version.cluster)  # any account may have written it
+    return str(version.number), clock(version.created), cluster, str(version.ranks), size, names
 
 
 CHECKPOINT = Subcommand(

@@ -38,7 +38,7 @@ def test_the_newest_versions_are_kept(tmp_path):
     for number in range(1, 5):
         assert save(root, bytes([number])).name == f"v00000{number}"
 
-    assert [version.number for version in folder.versions(root)] == [3, 4]
+    assert [version.number for version in folder.versions(root)[0]] == [3, 4]
     assert folder.read(root).number == 4
     assert folder.read_file(folder.read(root, 3).folder, "X/plain") == bytes([3])
     assert sorted(each.name for each in root.iterdir()) == ["v000003", "v000004"]
@@ -53,6 +53,31 @@ def test_a_version_that_another_writer_has_completed_meanwhile_is_not_replaced(t
 
     assert version.name == "v000002"
     assert folder.read_file(tmp_path / "v000001", "X/plain") == b"other"
+
+
+def test_folders_of_other_programs_are_neither_versions_nor_removed(tmp_path):
+    others = [tmp_path / name for name in ("v000007", "v20240101", "v999999999", "v9999999999", "notes")]
+    for other in others:
+        other.mkdir()
+        (other / "thesis.txt").write_text("mine")
+    (tmp_path / "v000009").write_text("a file")
+
+    save(tmp_path, keep=1)
+    version = save(tmp_path, keep=1)
+
+    assert version.name == "v000002"
+    assert folder.read(tmp_path).folder == version
+    assert all((other / "thesis.txt").read_text() == "mine" for other in others)
+
+
+def test_a_version_that_cannot_be_read_does_not_hide_the_others(tmp_path):
+    save(tmp_path)
+    (save(tmp_path) / folder.MANIFEST).write_text("{")
+
+    found, (error,) = folder.versions(tmp_path)
+
+    assert [version.number for version in found] == [1]
+    assert error.given == "v000002/manifest.json"
 
 
 def test_only_a_folder_whose_writer_has_died_is_removed(tmp_path):
@@ -152,6 +177,8 @@ def test_sealed_files_that_changed_places_are_found(tmp_path):
         ("entries", {".": {"kind": "object"}}),
         ("format", 2),
         ("ranks", None),
+        ("created", "x"),
+        ("cluster", 7),
     ],
 )
 def test_a_manifest_that_names_anything_else_is_refused(tmp_path, field, value):
@@ -191,6 +218,15 @@ def open_folder():
     with tempfile.TemporaryDirectory() as path:
         Path(path).chmod(0o755)
         yield Path(path)
+
+
+@pytest.mark.parametrize("name", ["", "X", "X/plain", "manifest.json"])
+def test_what_others_can_change_in_a_version_is_not_read(tmp_path, name):
+    path = save(tmp_path) / name
+    path.chmod(path.stat().st_mode | 0o020)
+
+    with pytest.raises(InvalidRequest, match="chmod go-w"):
+        folder.read_file(folder.read(tmp_path).folder, "X/plain")
 
 
 def test_another_user_reads_only_what_the_owner_has_opened(open_folder):

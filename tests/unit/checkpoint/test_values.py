@@ -6,6 +6,7 @@ import io
 import json
 import math
 import zipfile
+from collections import defaultdict
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from scipy import sparse
 from sklearn.compose import ColumnTransformer
 from sklearn.ensemble import RandomForestClassifier
 from sklearn.linear_model import LogisticRegression as SklearnRegression
+from sklearn.pipeline import Pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from support.raised import raises
 
@@ -27,6 +29,7 @@ VALUES = [
     None,
     True,
     2**70,
+    -(10**1000),
     1.5,
     -math.inf,
     "sieben \N{SNOWMAN} \ud800".encode("utf-8", "replace").decode(),
@@ -38,6 +41,7 @@ VALUES = [
     [1, [2, (3, {4}, frozenset("a"))]],
     {"a": {1: None, (2, "x"): [0.5]}, None: 1},
     slice(1, None, 2),
+    slice("a", (1, 2), np.int64(3)),
     np.float32(0.1),
     np.bool_(True),
     np.datetime64("2026-01-01", "s"),
@@ -63,7 +67,7 @@ def again(value):
     return values.decode(files[values.VALUE], files[values.ARRAYS])
 
 
-@pytest.mark.parametrize("value", VALUES, ids=repr)
+@pytest.mark.parametrize("value", VALUES, ids=lambda value: str(type(value).__name__))
 def test_plain_values_come_back_as_they_were(value):
     found = again(value)
     assert found == value
@@ -134,6 +138,32 @@ def test_a_fitted_estimator_gives_the_same_results(model):
     assert repr(found) == repr(model)
 
 
+def nested(levels):
+    """Return lists in lists."""
+    value = []
+    for _ in range(levels):
+        value = [value]
+    return value
+
+
+def test_what_can_be_saved_can_be_restored_however_deep_the_object_is():
+    assert again(nested(90)) == nested(90)
+    cycle = []
+    cycle.append(cycle)
+    for value in (nested(150), nested(5000), cycle):
+        with pytest.raises(InvalidRequest, match="levels"):
+            values.encode("value", value)
+
+
+def test_a_pipeline_has_no_folder_from_which_it_would_load_pickles():
+    pipeline = Pipeline([("scale", StandardScaler())], memory="/tmp/cache").fit(X)  # noqa: S108
+    assert again(pipeline).memory is None
+    files = values.encode("value", Pipeline([("scale", StandardScaler())]).fit(X))
+    crafted = files[values.VALUE].replace(b'["memory", null]', b'["memory", "/tmp/cache"]')
+    assert crafted != files[values.VALUE]
+    assert values.decode(crafted, files[values.ARRAYS]).memory is None
+
+
 def test_the_callback_of_an_estimator_stays_in_its_notebook():
     assert again(ml.KMeans(3, callback=print).fit(X)).callback is None
 
@@ -147,6 +177,11 @@ def test_the_callback_of_an_estimator_stays_in_its_notebook():
         (RandomForestClassifier(2).fit(X, Y), "value.estimators_[0].tree_"),
         (torch.nn.Linear(1, 1), "value"),
         (np.array([print], object), "value[0]"),
+        (defaultdict(int), "value"),
+        (np.dtype([("a", "<i4")]), "value"),
+        (np.floating, "value"),
+        (np.array(["a"], np.dtypes.StringDType()), "value"),
+        (torch.eye(2).to_sparse(), "value"),
     ],
 )
 def test_what_cannot_be_saved_is_named_by_its_place(value, place):
@@ -183,6 +218,7 @@ INDICES = npz(**{"0": np.ones(2), "1": np.array([0, 9]), "2": np.array([0, 1, 2]
         ({"object": ["subprocess", "Popen", []]}, npz()),
         ({"object": ["sklearn.utils", "Bunch", []]}, npz()),
         ({"object": ["workbench.cluster", "MPICluster", []]}, npz()),
+        ({"object": ["sklearn.conftest", "X", []]}, npz()),
         ({"array": 0}, npz(allow_pickle=True, **{"0": np.array([Runs()], object)})),
         ({"array": 0}, npz(zipfile.ZIP_DEFLATED, **{"0": np.zeros(10**6)})),
         ({"other": 0}, npz()),
