@@ -112,9 +112,8 @@ def restore(
         What to restore. Default: all.
     version : int, optional
         Number of the version. Default: the newest one.
-    device : str, optional
-        Device of PyTorch for the blocks that were on a device, or None for arrays. Default: the kind of device of the
-        save.
+    device : str or None, default="as saved"
+        Device of PyTorch for the blocks that were on a device; None: NumPy arrays.
     client : distributed.Client, optional
         Default: the current client.
 
