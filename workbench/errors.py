@@ -35,7 +35,7 @@ from typing import Any, ClassVar, TypeVar
 from workbench import hints
 from workbench.hints import NOTEBOOK, Hint
 
-_FIELDS = ("option", "given", "allowed", "hint", "log")
+_FIELDS = ("option", "given", "allowed", "hint", "log", "ranks")
 
 Error = TypeVar("Error", bound="WorkbenchError")
 
@@ -59,6 +59,8 @@ class WorkbenchError(Exception):
         What to do: a sentence, or the parts of a sentence, of which commands and options are worded for each place.
     log : str, default=""
         The end of the log that has the reason.
+    ranks : iterable of int, default=()
+        The ranks of a world that the error is about, for example those that were lost.
     """
 
     docs: ClassVar[str] = "troubleshooting#messages"
@@ -73,8 +75,9 @@ class WorkbenchError(Exception):
         allowed: str | Iterable[str] = (),
         hint: Hint = (),
         log: str = "",
+        ranks: Iterable[int] = (),
     ) -> None:
-        self.option, self.log = option, log
+        self.option, self.log, self.ranks = option, log, tuple(ranks)
         self.given = given if isinstance(given, str | int | None) else repr(given)
         self.allowed = allowed if isinstance(allowed, str) else tuple(allowed)
         self.hint = hints.parts(hint)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 
-def raises(kind, **fields):
+def raises(kind, /, **fields):
     """Require an error of a class, with these attributes, e.g. ``option="ranks", given=3``; like `pytest.raises`."""
 
     def has_fields(error):

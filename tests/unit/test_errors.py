@@ -78,6 +78,7 @@ FIELDS = {
     "allowed": "a whole number",
     "hint": ("Stop it: ", Command("stop", "a"), "."),
     "log": "world-0.log:\n    no disk",
+    "ranks": (1, 3),
 }
 
 

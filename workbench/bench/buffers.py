@@ -46,7 +46,8 @@ def check(kind: str) -> None:
     if kind == "cuda" and not torch.cuda.is_available():
         raise InvalidRequest(
             "--buffers cuda: PyTorch finds no GPU here. Run this on a host with one, or pass --buffers torch, which "
-            "measures tensors in the memory of the host."
+            "measures tensors in the memory of the host.",
+            option="buffers",
         )
 
 

@@ -417,7 +417,7 @@ class _Cell:
         transfer = self._request["names"][name]
         if "blocks" in transfer:
             if error := self._wrong_place(name, rank):
-                raise PlacementError(error)
+                raise PlacementError(error, ranks=(rank,))
             address = self._members.ranks[rank]
             return {"key": transfer["blocks"][address], "holders": [address]}
         if "key" in transfer:
@@ -461,6 +461,7 @@ def _check_ranks(world: MPIWorld, asked: Sequence[int] | None) -> list[int]:
         raise RankLost(
             f"{'rank' if len(missing) == 1 else 'ranks'} {ranges(missing)} of world {world.index} "
             f"{'was' if len(missing) == 1 else 'were'} lost.",
+            ranks=missing,
             hint=(f"{others}tart the ranks again: ", Command("restart")),
         )
     return ranks

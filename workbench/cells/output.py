@@ -65,14 +65,15 @@ class CellResult:
     def _value(self, rank: int) -> Any:
         outcome = self.done[rank]
         if outcome.status != "ok":
-            raise CollectiveFailed(f"rank {rank} returned no value: {outcome.summary}")
+            raise CollectiveFailed(f"rank {rank} returned no value: {outcome.summary}", ranks=(rank,))
         if outcome.refusal:
-            raise CollectiveFailed(f"the value on rank {rank} was not sent: {outcome.refusal}")
+            raise CollectiveFailed(f"the value on rank {rank} was not sent: {outcome.refusal}", ranks=(rank,))
         try:
             return None if outcome.value is None else loads(outcome.value)
         except Exception as error:
             raise CollectiveFailed(
-                f"the value of rank {rank} cannot be unpickled in this process: {type(error).__name__}: {error}"
+                f"the value of rank {rank} cannot be unpickled in this process: {type(error).__name__}: {error}",
+                ranks=(rank,),
             ) from error
 
     def check(self) -> None:
@@ -91,7 +92,8 @@ class CellResult:
             noun, were = ("rank", "was") if len(self.lost) == 1 else ("ranks", "were")
             causes = [f"rank {rank}{cause}" for rank, cause in self.lost.items() if cause][:_CAUSES]
             cause = next(iter(self.lost.values())) if len(self.lost) == 1 else f": {', '.join(causes)}" * bool(causes)
-            raise RankLost(f"{noun} {ranges(self.lost)} of world {self.world} {were} lost in this cell{cause}.")
+            words = f"{noun} {ranges(self.lost)} of world {self.world} {were} lost in this cell{cause}."
+            raise RankLost(words, ranks=self.lost)
         if self.disconnected:
             raise CollectiveFailed(
                 f"the controller of the cells of world {self.world} ended during this cell, and the cell was ended. "
@@ -102,11 +104,13 @@ class CellResult:
             raise CollectiveFailed(
                 f"{'rank' if len(self.silent) == 1 else 'ranks'} {ranges(self.silent)} of world {self.world} did not "
                 "end this cell: C code, and code that catches KeyboardInterrupt, cannot be interrupted.",
+                ranks=self.silent,
                 hint=("Wait for the end, or start the ranks again: ", Command("restart")),
             )
         if self.failed:
             rank = self.failed[0]
-            raise CollectiveFailed(f"the cell failed on rank {rank} of world {self.world}: {self.done[rank].summary}")
+            words = f"the cell failed on rank {rank} of world {self.world}: {self.done[rank].summary}"
+            raise CollectiveFailed(words, ranks=(rank,))
         ended = [rank for rank in self.ranks if self.done[rank].status in {"ended", "interrupted"}]
         if self.timed_out:
             raise CollectiveTimeout(
@@ -114,7 +118,8 @@ class CellResult:
             )
         if ended and not self.interrupted:
             noun = "rank" if len(ended) == 1 else "ranks"
-            raise CollectiveFailed(f"the cell was ended on {noun} {ranges(ended)}: {self.done[ended[0]].summary}")
+            words = f"the cell was ended on {noun} {ranges(ended)}: {self.done[ended[0]].summary}"
+            raise CollectiveFailed(words, ranks=ended)
 
 
 @dataclass(frozen=True)

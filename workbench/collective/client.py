@@ -61,9 +61,9 @@ def _value(request: Request, rank: int, contents: bytes) -> Any:
     try:
         return serialize.loads(contents)
     except Exception as error:
-        raise CollectiveFailed(
-            f"the result of {request.name} on its rank {rank} cannot be unpickled here: {type(error).__name__}: {error}"
-        ) from error
+        cause = f"{type(error).__name__}: {error}"
+        words = f"the result of {request.name} on its rank {rank} cannot be unpickled here: {cause}"
+        raise CollectiveFailed(words, ranks=(rank,)) from error
 
 
 # Seconds between two checks that the client is open.

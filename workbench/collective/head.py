@@ -32,7 +32,7 @@ from workbench.collective.operation import (
     root_cause,
     send_limit,
 )
-from workbench.errors import CollectiveFailed, CollectiveTimeout, InvalidRequest, RankLost
+from workbench.errors import CollectiveFailed, CollectiveTimeout, InvalidRequest, RankLost, WorkbenchError
 from workbench.mpi.counters import KEYS
 from workbench.placement.head import drop_copies
 from workbench.positions import ranges
@@ -226,7 +226,8 @@ class CollectiveCall:
         answered = {rank: future.result() for rank, future in futures.items() if not future.exception()}
         failed = {rank: answer["error"] for rank, answer in answered.items() if "error" in answer}
         if refused and (not failed or isinstance(refused, RankLost)):
-            raise type(refused)(f"{str(refused).rstrip('.')}.{self._stragglers}") from refused
+            ranks = {"ranks": refused.ranks} if isinstance(refused, WorkbenchError) else {}
+            raise type(refused)(f"{str(refused).rstrip('.')}.{self._stragglers}", **ranks) from refused
         if not failed:
             if self._stop.done():
                 raise CollectiveFailed(self.was_cancelled())

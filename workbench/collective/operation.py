@@ -198,12 +198,13 @@ class RankRPC:
             if limit.expired():
                 raise CollectiveFailed(
                     f"{who} did not answer within {timeout:g} s during {self._purpose}.",
+                    ranks=(rank,),
                     hint=("See its log: ", Command("logs", f"--rank {rank}")),
                 ) from error
             if await leaves(self._scheduler, self.ranks[rank]):
                 raise self.lost(rank) from error
             raise CollectiveFailed(
-                f"{who} could not be reached for {self._purpose} ({error}). {NOT_LOST}", hint=WHERE_HINT
+                f"{who} could not be reached for {self._purpose} ({error}). {NOT_LOST}", hint=WHERE_HINT, ranks=(rank,)
             ) from error
         if "raised" not in answer:
             return answer["answer"]
@@ -211,14 +212,16 @@ class RankRPC:
         raised = errors.from_fields(fields)
         if raised.kind == fields["kind"]:
             # The class of the error stays, and the message gets the name of the rank.
-            raise raised.converted(type(raised), f"{who}: {raised.message}")
-        raise CollectiveFailed(f"{who} cannot take part in {self._purpose}: {fields['kind']}: {fields['message']}")
+            raise raised.converted(type(raised), f"{who}: {raised.message}", ranks=(rank,))
+        words = f"{who} cannot take part in {self._purpose}: {fields['kind']}: {fields['message']}"
+        raise CollectiveFailed(words, ranks=(rank,))
 
     def lost(self, rank: int) -> RankLost:
         """Return the error of a rank that has ended."""
         causes: Mapping[str, str] = getattr(self._scheduler, "causes", {})
         cause = causes.get(self.ranks[rank], "")
-        return RankLost(f"rank {rank} of world {self._world} was lost during {self._purpose}{cause}.", hint=AGAIN)
+        words = f"rank {rank} of world {self._world} was lost during {self._purpose}{cause}."
+        return RankLost(words, hint=AGAIN, ranks=(rank,))
 
     def tell(self, operation: str, **message: Any) -> None:
         """Send a message to all ranks by the stream, which does not wait for an answer: a rank may be stuck."""
@@ -486,7 +489,9 @@ class Turn:
                 async with asyncio.timeout_at(self._deadline):
                     request = await self._lock.acquire(self._ranks)
             except TimeoutError:
-                raise CollectiveTimeout(self._busy or _busy(self._world, self._ranks)) from None
+                raise CollectiveTimeout(
+                    self._busy or _busy(self._world, self._ranks), ranks=self._ranks or ()
+                ) from None
             try:
                 yield
             finally:
@@ -521,9 +526,10 @@ def require_complete(world: MPIWorld, ranks: Collection[int] | None = None) -> N
     if missing := missing_ranks(world, ranks):
         them = f"rank {missing[0]}" if len(missing) == 1 else f"ranks {', '.join(map(str, missing[:16]))}"
         was = "was" if len(missing) == 1 else "were"
-        raise RankLost(f"{them} of world {world.index} {was} lost, and the SPMD call needs all its ranks.", hint=AGAIN)
-    if reason := next((reason for rank, reason in world.broken.items() if ranks is None or rank in ranks), None):
-        raise CollectiveFailed(f"{reason}. {BLOCKED}", hint=AGAIN)
+        words = f"{them} of world {world.index} {was} lost, and the SPMD call needs all its ranks."
+        raise RankLost(words, hint=AGAIN, ranks=missing)
+    if broken := [rank for rank in world.broken if ranks is None or rank in ranks]:
+        raise CollectiveFailed(f"{world.broken[broken[0]]}. {BLOCKED}", hint=AGAIN, ranks=broken)
 
 
 def transition(world: MPIWorld) -> str | None:

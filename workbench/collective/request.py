@@ -196,7 +196,8 @@ def _look_inside(argument: Any) -> None:
     if isinstance(argument, inside.CONTAINERS) and (found := inside.first(argument)) is not None:
         raise InvalidRequest(
             f"{sources.type_name(found)} is inside a {type(argument).__name__}. Pass placed arrays and futures as "
-            "separate arguments."
+            "separate arguments.",
+            given=sources.type_name(found),
         )
 
 

@@ -233,6 +233,7 @@ class HeadConnection(HeadClient):
         name = self._job.record.name
         return HeadUnreachable(
             f"this object is no longer connected to cluster {name!r}.",
+            given=name,
             hint=f"MPICluster.attach({name!r}) connects again if the cluster still runs.",
         )
 

@@ -370,15 +370,17 @@ def await_record(name: str, identity: str | None = None) -> Record:
             return _read_with_id(name, identity)
         except ClusterNotFound as error:
             if time.monotonic() > deadline:
-                raise ClusterNotFound(
+                message = (
                     f"{error} {socket.gethostname()} has waited {timeout:.0f} s for "
                     f"{clusters_folder() / name / RECORD} (the setting workbench.record-timeout)."
-                ) from None
+                )
+                raise error.converted(ClusterNotFound, message, hint=()) from None
         time.sleep(0.05)
 
 
 def _read_with_id(name: str, identity: str | None) -> Record:
     record = read(name)
     if not record.id.startswith(identity or ""):
-        raise ClusterNotFound(f"the name {name!r} now belongs to another cluster, with the id {record.id}.")
+        message = f"the name {name!r} now belongs to another cluster, with the id {record.id}."
+        raise ClusterNotFound(message, given=identity)
     return record

@@ -476,6 +476,7 @@ class Worlds:
             ranks = ", ".join(map(str, sorted(degraded[0].lost)[:16]))
             raise StartError(
                 f"world {degraded[0].index} has started again, and then lost ranks ({ranks}).",
+                ranks=sorted(degraded[0].lost),
                 hint=f"See {degraded[0].log}, and restart again.",
             )
 

@@ -130,8 +130,9 @@ def disown(scheduler: Scheduler, address: str) -> None:
 
 def fail_processing(scheduler: Scheduler, worker: WorkerState, message: str, hint: Hint) -> None:
     """Make the tasks that a lost worker has run, or would have run next, fail with `RankLost`."""
+    ranks = (worker.extra["workbench"]["rank"],)
     for task in list(worker.processing):
-        _fail(scheduler, task, RankLost(f"{task.key!r}: {message}", hint=hint))
+        _fail(scheduler, task, RankLost(f"{task.key!r}: {message}", hint=hint, ranks=ranks))
 
 
 def fail_unrunnable(scheduler: Scheduler) -> None:

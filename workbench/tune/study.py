@@ -234,7 +234,7 @@ class _Tuning:
                 if group.items() <= present.items():
                     self._free.append(group)
                 else:  # the world has started again meanwhile
-                    self._lost = RankLost(f"ranks {ranges(group)} were lost while trials ran.")
+                    self._lost = RankLost(f"ranks {ranges(group)} were lost while trials ran.", ranks=group)
             self._busy.remove(group)
 
         call = self._call("a check of the ranks", group)(_nothing).submit()

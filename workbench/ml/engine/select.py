@@ -74,5 +74,6 @@ def _refuse_on_workers() -> None:
             place = "on a rank"
     raise InvalidRequest(
         f"a fit on the ranks that begins {place} would wait for itself. Fit in the notebook, or pass arrays with "
-        'engine="auto", which are fitted in this process.'
+        'engine="auto", which are fitted in this process.',
+        option="engine",
     )

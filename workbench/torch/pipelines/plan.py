@@ -234,7 +234,7 @@ class Plan:
             )
         except InvalidRequest as error:
             shared = "; ".join(f"{name} is a weight of {costs[a].name} and {costs[b].name}" for name, a, b in together)
-            raise InvalidRequest(f"{error} ({shared})" if shared else str(error)) from None
+            raise InvalidRequest(f"{error} ({shared})" if shared else str(error), option="stages") from None
         return cls(layout, tuple(rows.shape), rows.dtype, tuple(costs), tuple(firsts))
 
     def layers(self, stage: int) -> tuple[int, int]:
