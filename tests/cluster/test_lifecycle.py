@@ -57,7 +57,7 @@ def test_close_leaves_no_process_no_record_and_no_socket_but_the_logs() -> None:
     assert folders_of(record) == []
     assert end_of(record) == (ended.STOPPED, "the user has closed it")
     assert "rank 1 of 2" in (ClusterFolder.of(record).logs / "rank-1.log").read_text()
-    with pytest.raises(ClusterNotFound, match=r"has ended, and its script was removed\. Its logs are in"):
+    with pytest.raises(ClusterNotFound):
         cluster.script()
 
 
@@ -83,7 +83,7 @@ def test_an_attach_leaves_no_thread_and_no_file(cluster4: MPICluster) -> None:
         attach()
     until("the threads have ended", lambda: used() <= before)
     for request in (closed.refresh, closed.get_client, partial(closed.broadcast, [1]), closed.get_logs):
-        with pytest.raises(HeadUnreachable, match="this object is no longer connected"):
+        with raises(HeadUnreachable, given=closed.name):
             request()
     closed.close()
 
@@ -248,7 +248,7 @@ def test_restart_gives_new_ranks_in_the_same_job_for_cluster_and_client_and_clie
 def test_a_later_world_that_does_not_start_again_is_told_by_restart(growing: MPICluster, broken: Path) -> None:
     growing.scale(2)
     broken.touch()
-    with pytest.raises(StartError, match=r"world (\d) did not start again, and was abandoned\. See .*world-\1\.log"):
+    with raises(StartError, kind="StartError", ranks=()):
         growing.restart()
     broken.unlink()
     assert [world.state for world in growing.refresh().worlds] == ["ready"]

@@ -262,7 +262,7 @@ def test_the_head_stops_and_its_metrics_are_told_to_be_out_of_reach():
         cluster.metrics()
     kill(head.pid)
     until("the head is gone", lambda: head.alive() is False)
-    with pytest.raises(HeadUnreachable, match="has ended"):
+    with pytest.raises(HeadUnreachable):
         cluster.metrics()
     cluster.close()
 

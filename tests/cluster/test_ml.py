@@ -132,9 +132,7 @@ def test_newton_finds_the_same_on_all_ranks_far_from_zero(client4, engine):
 @BOTH
 def test_fewer_distinct_rows_than_clusters_are_told_of(client4, engine):
     same = np.repeat([[1.0, 2.0], [3.0, 4.0]], 200, axis=0)
-    with pytest.warns(
-        ConvergenceWarning, match=r"Number of distinct clusters \(2\) found smaller than n_clusters \(3\)"
-    ):
+    with pytest.warns(ConvergenceWarning):
         model = KMeans(3, random_state=0, engine=engine).fit(*as_dask(same))
     assert model.inertia_ == 0
 
@@ -267,8 +265,7 @@ def spoilt(number, value):
 @BOTH
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_what_is_no_number_is_told_as_by_scikit_learn(client4, engine, value):
-    words = "Input X contains NaN" if np.isnan(value) else "Input X contains infinity"
-    with pytest.raises(ValueError, match=words):
+    with refused.not_finite("NaN" if np.isnan(value) else "infinity"):
         KMeans(4, engine=engine).fit(place(spoilt(700, value)))
     assert works(client4)
 
@@ -317,9 +314,9 @@ def test_a_fit_on_a_rank_that_would_wait_for_itself_is_refused(client4, engine):
     def fit(comm=None):
         return KMeans(4, init=X[:4], engine=engine).fit(as_dask(X)[0])
 
-    with pytest.raises(InvalidRequest, match=r"begins in a task, on .* would wait for itself"):
+    with raises(InvalidRequest, option="engine"):
         client4.submit(fit, pure=False).result(DEADLINE)
-    with pytest.raises(InvalidRequest, match="begins in a cell or in an SPMD call"):
+    with raises(InvalidRequest, option="engine"):
         run_on_ranks(fit, client=client4, timeout=DEADLINE)
     assert works(client4)
 

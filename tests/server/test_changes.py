@@ -16,14 +16,14 @@ async def test_a_cluster_that_is_being_scaled_can_be_stopped_and_nothing_else(cl
 
     its.begin(record, "scale", ["4"])
     for subcommand in ("scale", "restart"):
-        with pytest.raises(AlreadyPending, match="is already scaling"):
+        with pytest.raises(AlreadyPending):
             its.begin(record, subcommand)
 
     its.dismiss(record.id)
     assert its.describe()[record.id]["busy"] == "scaling", "only what is over is dismissed"
     its.begin(record, "stop")
     assert its.describe()[record.id]["busy"] == "stopping"
-    with pytest.raises(AlreadyPending, match="is already stopping"):
+    with pytest.raises(AlreadyPending):
         its.begin(record, "stop")
     while its.describe()[record.id]["busy"]:
         await news.get()

@@ -130,5 +130,5 @@ def test_the_logs_of_each_cluster_of_a_name_are_there(cluster):
 
 @pytest.mark.parametrize("key", ["0" * 32, "", "../../..", "*"])
 def test_a_cluster_that_has_no_logs_has_none(logs, key):
-    with pytest.raises(ClusterNotFound, match=r"cluster 'a' with the id .* has no logs"):
+    with raises(ClusterNotFound, option=""):
         listing("a", key)

@@ -197,7 +197,7 @@ def test_where_no_file_can_be_opened_for_the_log_that_is_told(monkeypatch):
 
     monkeypatch.setattr(os, "dup", dup)
 
-    with pytest.raises(LaunchError, match=r"cannot run .*Too many open files"):
+    with pytest.raises(LaunchError):
         Process(python(""), environment={"WORKBENCH_LOG": "debug"})
 
 

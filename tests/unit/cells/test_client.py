@@ -175,7 +175,7 @@ def test_of_failures_the_lowest_rank_shows_its_traceback_and_the_others_a_line()
         "rank 2 raised OSError: 2",
         "rank 0: the cell was ended, because rank 1 raised KeyError: 1",
     ]
-    with pytest.raises(CollectiveFailed, match="failed on rank 1 of world 0: KeyError: 1"):
+    with raises(CollectiveFailed, ranks=(1,)):
         failed.check()
 
 
@@ -201,7 +201,7 @@ def test_a_lost_rank_comes_before_what_follows_from_its_loss():
 def test_a_rank_that_does_not_come_out_and_a_time_that_is_over_are_named():
     silent = result(r0=CellOutcome("interrupted", "it was interrupted"))
     silent.ranks = [0, 1]
-    with pytest.raises(CollectiveFailed, match="rank 1 of world 0 did not end this cell"):
+    with raises(CollectiveFailed, ranks=(1,)):
         silent.check()
     late = result(r0=CellOutcome("interrupted", "its time limit of 2 s has passed"))
     late.timed_out = True

@@ -78,7 +78,7 @@ async def test_cells_of_a_notebook_that_has_gone_are_forgotten_wherever_they_wer
 
     cells.remove_client(NOTHING, "gone")
 
-    with pytest.raises(CollectiveFailed, match="canceled"):
+    with pytest.raises(CollectiveFailed):
         await waiting
     async with asyncio.timeout(DEADLINE):
         await last

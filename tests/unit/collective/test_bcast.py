@@ -48,5 +48,5 @@ async def test_a_rank_that_ends_after_an_upload_is_lost():
         update_data=lambda data: {"nbytes": dict.fromkeys(data, 8)},
     )
 
-    with pytest.raises(RankLost, match="No rank has the object"):
+    with pytest.raises(RankLost):
         await upload(worker, "key", 1)

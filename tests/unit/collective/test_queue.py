@@ -84,7 +84,7 @@ async def test_who_waits_for_some_ranks_too_long_is_told_which():
     running = asyncio.ensure_future(run(queue, world, "me", call, deadline(), [1, 2]))
     await call.begun.wait()
 
-    with pytest.raises(CollectiveTimeout, match=r"world 0 is still busy with another call on ranks 0-1, which"):
+    with raises(CollectiveTimeout, ranks=(0, 1)):
         await run(queue, world, "you", Call(), deadline(0.01), [0, 1])
 
     call.end.set()
@@ -117,7 +117,7 @@ async def test_a_client_that_goes_frees_the_queue_wherever_its_call_is():
 
     assert await calls[2] == "done"
     for call in calls[:2]:
-        with pytest.raises(CollectiveFailed, match="has disconnected"):
+        with raises(CollectiveFailed, ranks=()):
             await call
     assert not waiting.begun.is_set()
 
@@ -198,8 +198,11 @@ async def test_a_world_makes_no_calls_until_all_ranks_are_back_in_whatever_way()
     back, lost, given_up = (asyncio.get_running_loop().create_future() for _ in range(3))
 
     queue.block_until_back(world, dict(enumerate((back, lost, given_up))), "ranks 0-2 are in a sum")
-    for future, end in ((back, lambda: back.set_result(None)), (lost, lambda: lost.set_exception(OSError()))):
-        with pytest.raises(CollectiveFailed, match=r"^ranks 0-2 are in a sum"):
+    for future, end, away in (
+        (back, lambda: back.set_result(None), (0, 1, 2)),
+        (lost, lambda: lost.set_exception(OSError()), (1, 2)),
+    ):
+        with raises(CollectiveFailed, ranks=away):
             await run(queue, world, "me", call, deadline())
         end()
         await asyncio.sleep(0)
@@ -217,7 +220,7 @@ async def test_a_rank_that_does_not_come_back_holds_up_no_call_on_others():
     queue.block_until_back(world, {1: stuck}, "rank 1 is in a sum")
 
     assert await run(queue, world, "me", call, deadline(), [0]) == "done"
-    with pytest.raises(CollectiveFailed, match=r"^rank 1 is in a sum"):
+    with raises(CollectiveFailed, ranks=(1,)):
         await run(queue, world, "me", call, deadline(), [0, 1])
     stuck.set_result(None)
 

@@ -107,7 +107,7 @@ def test_a_thread_that_receives_when_its_call_returns_is_ended_and_the_communica
         call.watch.enter(operation)  # in a thread of the function
     call.watch.end_left_threads(complete=True)
 
-    with pytest.raises(CallCancelled, match="has returned") if operation else contextlib.nullcontext():
+    with pytest.raises(CallCancelled) if operation else contextlib.nullcontext():
         call.watch.check()
     for use in (call.watch.check, lambda: call.watch.enter("Recv")):
         with pytest.raises(CallCancelled):

@@ -184,7 +184,7 @@ def test_a_name_is_asked_for_when_several_clusters_run():
 
 
 def test_without_any_cluster_it_is_told_how_to_start_one():
-    with pytest.raises(ClusterNotFound, match=r"^no cluster runs\. Start a cluster with %mpicluster start\.$"):
+    with raises(ClusterNotFound, option="", given=None):
         actions.choose(None)
 
 
@@ -193,7 +193,7 @@ def test_a_cluster_in_use_is_not_taken_for_a_later_one_of_its_name():
     ClusterFolder.of(used).remove()
     later = running("a")
 
-    with pytest.raises(ClusterNotFound, match=r"'a' in use has ended, and another cluster now has its name"):
+    with raises(ClusterNotFound, option="", given=None):
         actions.choose(None, used)
     assert actions.choose("a", used) == later
 

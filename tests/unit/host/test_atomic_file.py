@@ -65,7 +65,7 @@ def test_a_file_is_refused_in_a_folder_where_none_can_be_made_beside_it(tmp_path
     monkeypatch.setattr("os.access", lambda path, _: Path(path) != tmp_path / "kept")
 
     for file in ("kept/file", "kept/new", "link"):
-        with pytest.raises(InvalidRequest, match="no permission to write there"):
+        with raises(InvalidRequest, option="out", given=str(tmp_path / file)):
             files.validate("--out", str(tmp_path / file))
     assert files.validate("--out", str(tmp_path / "new")) == tmp_path / "new"
 
@@ -73,7 +73,7 @@ def test_a_file_is_refused_in_a_folder_where_none_can_be_made_beside_it(tmp_path
 @pytest.mark.parametrize("file", ["a" * 300, "a\0b", "\ud800"])
 def test_a_name_that_no_file_can_have_is_refused(file, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(InvalidRequest, match=r"--out .*: the name is not valid .*\. Name another file"):
+    with raises(InvalidRequest, option="out", given=repr(file)):
         files.validate("--out", file)
 
 

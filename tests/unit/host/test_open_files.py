@@ -7,7 +7,6 @@ import subprocess
 import sys
 from types import SimpleNamespace
 
-import pytest
 from support.raised import raises
 
 from workbench.deploy.record import Record
@@ -51,7 +50,7 @@ def test_more_ranks_than_the_head_can_have_connections_to_are_refused_in_words(m
     monkeypatch.setattr(resource, "getrlimit", lambda _: (1024, 1024))
 
     processes.check_open_files(448)
-    with pytest.raises(InvalidRequest, match=r"449 ranks.*1024 files.*448 ranks.*limits\.conf"):
+    with raises(InvalidRequest, option="ranks", given=449, allowed="up to 448"):
         processes.check_open_files(449)
 
 

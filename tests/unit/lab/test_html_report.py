@@ -65,9 +65,7 @@ def test_a_file_that_may_not_be_written_is_refused(tmp_path, monkeypatch):
 
 
 def test_of_a_cluster_that_has_ended_it_is_said_when_reports_are_made(tmp_path):
-    with pytest.raises(
-        ClusterNotFound, match=r"cluster 'gone' does not exist.*A report can only be written while its cluster runs"
-    ):
+    with raises(ClusterNotFound, option="name", given="gone"):
         report(str(tmp_path / "report.html"), "gone")
 
     assert names(tmp_path) == []
@@ -117,7 +115,7 @@ def test_a_report_that_finds_no_room_leaves_the_file_as_it_was(record, tmp_path,
 def test_a_report_that_cannot_be_drawn_says_why_in_its_log(record, tmp_path, monkeypatch):
     monkeypatch.setattr(html_report, "_MODULE", "workbench.nothing")
 
-    with pytest.raises(StartError, match=r"'mine' was not drawn .exit code 1.\. .* shows the error\.") as raised:
+    with pytest.raises(StartError) as raised:
         report(str(tmp_path / "report.html"), "mine")
     assert "No module named workbench.nothing" in raised.value.log
 

@@ -226,7 +226,7 @@ async def test_a_head_of_another_version_whose_answer_cannot_be_unpacked_is_unre
 
     head.connection = Connected(workbench_metrics=workbench_metrics)
 
-    with pytest.raises(HeadUnreachable, match="another version of workbench"):
+    with pytest.raises(HeadUnreachable):
         await head.ask(0)
 
 

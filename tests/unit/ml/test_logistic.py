@@ -237,7 +237,7 @@ def test_a_warm_start_goes_on_where_the_last_fit_ended():
 @pytest.mark.parametrize("solver", ["lbfgs", "newton-cg"])
 def test_a_fit_that_does_not_converge_warns(solver):
     X, y, _ = data(2)
-    with pytest.warns(ConvergenceWarning, match="did not converge in 2 iterations"):
+    with pytest.warns(ConvergenceWarning):
         model = LogisticRegression(max_iter=2, tol=1e-12, solver=solver).fit(X, y)
     assert model.n_iter_[0] == 2
 
@@ -350,6 +350,8 @@ def test_codes_of_labels_take_what_the_docstring_says(classes, nbytes):
             "'class_weight' parameter .* must be weights of at least 0. Got {0: -1.0} instead",
         ),
         ({"class_weight": "heavy"}, "'class_weight' parameter .* Got 'heavy' instead"),
+        ({"penalty": "l1"}, "The 'penalty' parameter of LogisticRegression"),
+        ({"solver": "liblinear"}, "The 'solver' parameter of LogisticRegression"),
     ],
 )
 def test_what_cannot_be_is_said_before_anything_is_computed(options, sentence):
@@ -370,10 +372,3 @@ def test_no_penalty_is_an_infinite_c():
     unpenalized = LogisticRegression(penalty=None, tol=1e-8).fit(X, y)
 
     np.testing.assert_array_equal(unpenalized.coef_, LogisticRegression(C=np.inf, tol=1e-8).fit(X, y).coef_)
-
-
-@pytest.mark.parametrize("options", [{"penalty": "l1"}, {"solver": "liblinear"}], ids=str)
-def test_a_value_that_no_solver_has_is_refused(options):
-    X, y, _ = data(2)
-    with pytest.raises(ValueError, match=f"The '{next(iter(options))}' parameter of LogisticRegression"):
-        LogisticRegression(**options).fit(X, y)

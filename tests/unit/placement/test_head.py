@@ -32,7 +32,7 @@ async def test_a_task_pinned_to_a_rank_that_is_gone_does_not_run_on_the_next_ran
             assert worker.address == address
             fail_unrunnable(scheduler)
 
-            with pytest.raises(RankLost, match="that rank is gone, with its copy of the blocks"):
+            with pytest.raises(RankLost):
                 await block
             assert await client.submit(number, 1, workers=[address]) == 1
 

@@ -333,9 +333,7 @@ def test_chunks_of_a_library_with_dlpack_are_placed_as_tensors(client):
     there = da.from_array(TABLE, chunks=(100, 3)).map_blocks(
         OfAnotherLibrary, dtype=TABLE.dtype, meta=OfAnotherLibrary(np.empty((0, 0)))
     )
-    with pytest.raises(
-        PlacementError, match=r'OfAnotherLibrary, which cannot be placed\. Call place\(X, device="cuda"\)'
-    ):
+    with pytest.raises(PlacementError):
         place(there)
     placed, labels = place(there, TABLE[:, 0].copy(), device="cpu")
     found = [block.result() for block in blocks(placed)]
@@ -384,7 +382,7 @@ def test_a_frame_that_has_lost_partitions_when_dask_persisted_it_is_refused(clie
         FRAME[part::8].to_parquet(tmp_path / f"{part}.parquet")
     lazy = dd.read_parquet(tmp_path, columns=FRAME.columns[:1])
     for frame in (lazy.persist(), lazy.persist() + 1):
-        with pytest.raises(PlacementError, match=r"Place the dataframe from before persist\(\)"):
+        with pytest.raises(PlacementError):
             place(frame)
     assert len(place(lazy)) == len(place(dd.from_pandas(FRAME, npartitions=8).persist())) == len(FRAME)
 
@@ -419,7 +417,7 @@ def test_a_collection_that_is_not_placed_is_refused(client):
         dd.from_pandas(FRAME),
         place(FRAME)["delay"],
     ):
-        with pytest.raises(PlacementError, match=r"is not placed\. Pass the collection that place\(\.\.\.\) returned"):
+        with pytest.raises(PlacementError):
             blocks(other)
         with pytest.raises(PlacementError):
             map_blocks(len, X, other)
@@ -429,7 +427,7 @@ def test_a_collection_that_is_not_placed_is_refused(client):
 
 @pytest.mark.parametrize("other", [lambda: place(TABLE[1:]), lambda: place(TABLE, per="node")], ids=["rows", "ranks"])
 def test_a_collection_that_is_placed_differently_is_refused(client, other):
-    with pytest.raises(PlacementError, match=r"blocks \(rows: .*X, y = place\(X, y\)"):
+    with pytest.raises(PlacementError):
         map_blocks(len, place(TABLE), other())
 
 
@@ -437,7 +435,7 @@ def test_a_cluster_without_ranks_is_refused(local_cluster):
     with (
         LocalCluster(n_workers=0, processes=False, dashboard_address=":0") as empty,
         Client(empty, set_as_default=False) as lonely,
-        pytest.raises(PlacementError, match=r"the cluster has no ranks now.*wait_for_workers"),
+        pytest.raises(PlacementError),
     ):
         place(TABLE, client=lonely)
 
@@ -471,7 +469,7 @@ def test_what_is_on_another_cluster_is_refused(client, elsewhere):
 def test_a_closed_client_is_refused(local_cluster):
     with Client(local_cluster, set_as_default=False) as closed:
         pass
-    with pytest.raises(PlacementError, match="the client is closed"):
+    with pytest.raises(PlacementError):
         place(TABLE, client=closed)
 
 

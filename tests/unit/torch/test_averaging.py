@@ -34,5 +34,5 @@ def test_short_numbers_of_other_libraries_are_to_be_converted(monkeypatch):
 
 def test_masked_elements_do_not_count_as_numbers(monkeypatch):
     monkeypatch.setitem(sys.modules, "mpi4py", None)
-    with pytest.raises(InvalidRequest, match=r"takes no masked arrays.*Pass array\.filled\(0\)"):
+    with pytest.raises(InvalidRequest):
         average(None, {"field": np.ma.masked_equal([1.0, 1e20], 1e20)})
