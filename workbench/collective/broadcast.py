@@ -160,7 +160,8 @@ def _check(results: Sequence[BaseException | protocol.Answer]) -> None:
         if not isinstance(answer, BaseException) and "error" in answer:
             raise CollectiveFailed(
                 f"rank {answer['rank']} of world {answer['world']} cannot take part in a broadcast: "
-                f"{answer['error']['words']}. {answer['others']}".rstrip()
+                f"{answer['error']['words']}. {answer['others']}".rstrip(),
+                ranks=(answer["rank"],),
             )
 
 
