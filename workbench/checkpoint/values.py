@@ -71,7 +71,8 @@ class _Encoder:
         if kind is int:
             return value if abs(value) < 2**63 else {"int": hex(value)}
         if path.count("[") > _DEPTH:
-            raise InvalidRequest(f"checkpoint: {path[:80]}... has more than {_DEPTH} levels, or contains itself.")
+            message = f"checkpoint: {path[:80]}... has more than {_DEPTH} levels, or contains itself."
+            raise InvalidRequest(message, option=path.partition("[")[0])
         if kind is list:
             return self._items(value, path)
         if kind in {tuple, set, frozenset}:
