@@ -155,9 +155,8 @@ def _moved(comm: Any, block: Any, held: Sequence[int], wanted: Sequence[int]) ->
 
     def messages(rows: Any) -> list[Array]:
         content = as_bytes(rows)
-        return [
-            content[start : start + CHUNK] for start in range(0, content.nbytes, CHUNK)
-        ]  # MPI takes less than 2 GiB
+        # A message of MPI has less than 2 GiB.
+        return [content[start : start + CHUNK] for start in range(0, content.nbytes, CHUNK)]
 
     requests: list[Any] = []
     pieces = []

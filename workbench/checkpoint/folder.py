@@ -4,12 +4,12 @@
 
     PATH/v000007/manifest.json                      what the version has; bytes and CRC32C of each file
                  X/zarr.json, X/c.3.0               an array, which any reader of Zarr v3 reads
-                 table/00003.parquet                rows of a dataframe or series
+                 table/_types.arrow, 00003.parquet  a dataframe or series
                  model/value.json, model/arrays.npz an object
     PATH/.HEX.part/                                 a version that is being written
 
 A version is written into a folder with another name, and the rename of this folder is the commit. No file of a version
-is a pickle, no link below PATH is followed, and a file is read only if its size and CRC32C are those of the manifest.
+is a pickle, no link below PATH is followed, and what is read has the checksum with which it was written.
 """
 
 from __future__ import annotations
@@ -327,7 +327,8 @@ def opened(folder: Path, path: str, nbytes: int | None = None) -> Iterator[int]:
         if not stat.S_ISREG(status.st_mode) or nbytes not in {None, status.st_size}:
             raise damaged(folder, path)
         if _is_open(status):
-            raise _unusable(folder, path, "can be changed by others than its owner. Close the file with: chmod go-w")
+            remedy = f"Close the file with: chmod go-w '{folder / path}'"
+            raise _unusable(folder, path, f"can be changed by others than its owner. {remedy}")
         yield number
     except OSError as error:
         reason = f"cannot be read on {platform.node()} ({error.strerror}). Restore another version."
