@@ -431,7 +431,7 @@ class MPICluster(EndingLoop):
 
         if self.asynchronous:
             raise InvalidRequest("checkpoint() needs a synchronous cluster. Use MPICluster.attach(name) in a thread.")
-        return checkpoint(self.get_client(), path, named, keep, self._job.record.name)
+        return checkpoint(self, path, named, keep)
 
     async def _change(self, operation: str, progress: str, **message: Any) -> None:
         from distributed.objects import SchedulerInfo

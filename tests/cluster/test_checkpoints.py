@@ -232,6 +232,12 @@ def test_what_cannot_be_saved_is_refused_before_a_file_is_written(cluster4, tmp_
     assert not (tmp_path / "run").exists()
 
 
+def test_a_save_leaves_no_client_behind(cluster4, tmp_path):
+    cluster4.checkpoint(tmp_path / "run", epoch=3)
+    with pytest.raises(PlacementError):
+        restore(tmp_path / "run")
+
+
 def test_nothing_and_a_wrong_number_of_versions_are_refused(cluster4, tmp_path):
     with raises(InvalidRequest, option="keep", given=0):
         cluster4.checkpoint(tmp_path / "run", keep=0, X=1)

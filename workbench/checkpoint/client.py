@@ -27,42 +27,53 @@ from workbench.session.current import current_client
 
 if TYPE_CHECKING:
     from distributed import Client
+    from distributed.deploy.cluster import Cluster
 
 
 # The default of `device`.
 _SAVED = "as saved"
 
 
-def checkpoint(client: Client, path: str | os.PathLike[str], named: Mapping[str, Any], keep: int, cluster: str) -> Path:
+def checkpoint(cluster: Cluster, path: str | os.PathLike[str], named: Mapping[str, Any], keep: int) -> Path:
     """Write a new version of a checkpoint, and return its folder; see `workbench.MPICluster.checkpoint`."""
+    from distributed import Client
+
     keep = count("keep", keep)
     if not named:
         raise InvalidRequest("checkpoint: nothing is named. Pass what to save by its name: X=X, model=model.")
-    placed, contents = {}, {}
-    for name, value in named.items():
-        if not folder.is_name(name):
-            raise InvalidRequest(option="name", given=name, allowed="a name of a variable")
-        if (blocks := _blocks(client, name, value)) is not None:
-            placed[name] = blocks
-        else:
-            contents[name] = values.encode(name, value)
-    on_first = functools.partial(run_on_ranks, client=client, ranks=[0], result="root")
-    part = on_first(rank.begin, _absolute(path))
-    try:
-        entries: dict[str, dict[str, Any]] = {}
-        files: dict[str, FileInfo] = {}
-        for name, blocks in placed.items():
-            results = run_on_ranks(rank.write, blocks.collection, part, name, client=client)
-            entries[name] = results[0][0] | {"per": blocks.per.partition("_")[0]}
-            for _, written in results:
-                files |= written
-        manifest = {"cluster": cluster, "ranks": len(client.has_what()), "entries": entries, "files": files}
-        return Path(on_first(rank.commit, part, keep, manifest, contents))
-    except BaseException:
-        # The error says more than one of the removal, and a later save removes the folder too.
-        with contextlib.suppress(WorkbenchError):
-            on_first(rank.discard, part, timeout="1 minute")
-        raise
+    # A client that stays would be the current one of the notebook, and keep the cluster from its idle end.
+    with Client(cluster, set_as_default=False) as client:
+        placed, contents = {}, {}
+        for name, value in named.items():
+            if not folder.is_name(name):
+                raise InvalidRequest(option="name", given=name, allowed="a name of a variable")
+            if (blocks := _blocks(client, name, value)) is not None:
+                placed[name] = blocks
+            else:
+                contents[name] = values.encode(name, value)
+        on_first = functools.partial(run_on_ranks, client=client, ranks=[0], result="root")
+        part = on_first(rank.begin, _absolute(path))
+        try:
+            entries, files = _write(client, part, placed)
+            about = {"cluster": cluster.name, "ranks": len(client.has_what())}
+            return Path(on_first(rank.commit, part, keep, about | {"entries": entries, "files": files}, contents))
+        except BaseException:
+            # The error says more than one of the removal, and a later save removes the folder too.
+            with contextlib.suppress(WorkbenchError):
+                on_first(rank.discard, part, timeout="1 minute")
+            raise
+
+
+def _write(client: Client, part: str, placed: Mapping[str, PlacedBlocks]) -> tuple[dict[str, Any], dict[str, FileInfo]]:
+    """Write placed collections, and return the entries of the manifest and the files."""
+    entries: dict[str, Any] = {}
+    files: dict[str, FileInfo] = {}
+    for name, blocks in placed.items():
+        results = run_on_ranks(rank.write, blocks.collection, part, name, client=client)
+        entries[name] = results[0][0] | {"per": blocks.per.partition("_")[0]}
+        for _, written in results:
+            files |= written
+    return entries, files
 
 
 def _absolute(path: str | os.PathLike[str]) -> str:

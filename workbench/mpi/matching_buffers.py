@@ -92,7 +92,7 @@ def compare_each_use(
     of_ranks = np.empty((size, len(found)), found.dtype)
     wait(MPI.Comm.Iallgather(comm, found, of_ranks), check, buffers=(found, of_ranks))
     if (of_ranks[:, 0] >= 0).any():
-        raise InvalidRequest(_words(of_ranks.tolist()))
+        raise InvalidRequest(_words(of_ranks.tolist()), given=name)
 
 
 def _reduced(comm: MPI.Intracomm, name: str, given: Mapping[str, Any]) -> tuple[list[_Block], list[_Block]]:
