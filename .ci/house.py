@@ -23,14 +23,14 @@ PACKAGE = ROOT / "workbench"
 WINGS = {"lab", "ml", "tune", "torch", "bench"}
 # Measure: limit and target. A walk varies by a few files: a thread may begin its work before or after the request.
 LIMITS = {
-    "lines of the core": (41964, 31000),
-    "lines in all": (69617, 54000),
+    "lines of the core": (41943, 31000),
+    "lines in all": (69564, 54000),
     "modules of the core": (196, 165),
     "modules in all": (364, 330),
     "doors above four, in all packages": (43, 0),
-    "names that wings take from the core": (141, 40),
+    "names that wings take from the core": (140, 40),
     "private attributes that tests read": (60, 60),
-    "sentences that tests match": (200, 200),
+    "sentences that tests match": (198, 200),
     "files of a start": (100, 70),
     "files of a call": (45, 32),
     "files of a cell": (47, 32),

@@ -35,7 +35,7 @@ def compare_engines(estimator: Estimator, X: Any, y: Any = None, sample_weight: 
         Index: the engines. Columns: ``seconds``; ``iterations`` of iterative estimators; for each fitted array or
         number the largest difference between the engines, relative to the largest value.
     """
-    arguments = dict(zip(("X", "y", "sample_weight"), placed((X, y, sample_weight), "mpi"), strict=True))
+    arguments = dict(zip(("X", "y", "sample_weight"), placed((X, y, sample_weight)), strict=True))
     arguments = {name: value for name, value in arguments.items() if value is not None}
     # Both fits need the same random numbers.
     same = {"random_state": 0} if estimator.get_params().get("random_state", 0) is None else {}

@@ -59,7 +59,7 @@ class Simulated:
         history: float = 180.0,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        places = tuple(RankPlace(0, rank, rank * nodes // ranks) for rank in range(ranks))
+        places = tuple(RankPlace(rank, rank * nodes // ranks) for rank in range(ranks))
         names = tuple(f"node{node + 1:03}" for node in range(nodes))
         shared = shared_cores([place.node for place in places], [range(cores)] * ranks)
         self.layout = Layout(1, places, names, (cores,) * nodes, shared)

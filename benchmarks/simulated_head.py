@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 async def main(folder: Path, ranks: int, nodes: int) -> None:
     """Serve until the end of the standard input."""
     logging.getLogger("distributed").setLevel(logging.WARNING)
-    metrics = Metrics(dict, lambda: {0})
+    metrics = Metrics(dict)
     for rank in range(ranks):
         facts = {"size": ranks, "host": host(rank * nodes // ranks), "cores": 16, "cpus": range(16), "start": ""}
         metrics.store.joined(0, rank, facts)

@@ -6,6 +6,7 @@ import asyncio
 import os
 from collections.abc import Awaitable, Sequence
 from functools import partial
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, NoReturn, Self
 
@@ -25,7 +26,9 @@ from workbench.host import debug_log
 from workbench.launch.options import ClusterOptions, rank_count
 from workbench.launch.options import options as cluster_options
 from workbench.metrics.tables import frame, openmetrics
-from workbench.session.current import dashboard_path, notebook_id
+from workbench.placement.pinning import forget_pins
+from workbench.placement.place import place_again
+from workbench.session.current import dashboard_path, notebook_id, notebook_names
 
 
 class MPICluster(EndingLoop):
@@ -248,8 +251,6 @@ class MPICluster(EndingLoop):
 
         return start().__await__()
 
-    # -- start -------------------------------------------------------------------------------------------------
-
     async def _start(self) -> None:
         note = ""
         if self._start_of is not None:
@@ -261,8 +262,6 @@ class MPICluster(EndingLoop):
         await super()._start()
         dask_raises_exceptions_only()
         self._watch_end()
-
-    # -- use ---------------------------------------------------------------------------------------------------
 
     @property
     def record(self) -> Record:
@@ -281,17 +280,17 @@ class MPICluster(EndingLoop):
 
     @property
     def ranks(self) -> list[dict[str, Any]]:
-        """World, rank, pid, host and worker address of each running rank, in rank order."""
+        """Rank, pid, host and worker address of each running rank, in rank order."""
         workers = self.scheduler_info["workers"].items()
         ranks = [
             {**info["workbench"], "name": info["name"], "address": address}
             for address, info in workers
-            if "workbench" in info
+            if "workbench" in info and isinstance(info["name"], int)  # other names: of ranks that a move starts or ends
         ]
-        return sorted(ranks, key=lambda rank: (rank["world"], rank["rank"]))
+        return sorted(ranks, key=itemgetter("rank"))
 
     @property
-    def workers(self) -> dict[int | str, dict[str, Any]]:
+    def workers(self) -> dict[int, dict[str, Any]]:
         """The running ranks, as in `ranks`, by the names of their workers."""
         return {rank["name"]: rank for rank in self.ranks}
 
@@ -351,12 +350,14 @@ class MPICluster(EndingLoop):
         return self.sync(fetch)
 
     def scale(self, n: int) -> Any:
-        """Scale to `n` ranks by adding a world or removing the most recent ones; return when this is done.
+        """Start a world of `n` ranks, send all results of the present ranks there, and end the present ranks.
+
+        Placed collections that have a name in the notebook are placed again, with one block for each new rank.
 
         Parameters
         ----------
         n : int
-            Ranks of all worlds together. Workers of world 1 are named ``w1.0``, ``w1.1``, ...
+            Number of ranks; the present number replaces lost ranks.
 
         Returns
         -------
@@ -366,12 +367,15 @@ class MPICluster(EndingLoop):
         Raises
         ------
         InvalidRequest
-            If no number of whole worlds has `n` ranks; the message names the valid numbers.
+            If another change is in progress, or the host has no room for `n` ranks.
         StartError
-            If the new world did not start.
+            If the new world did not start, or did not get the results. The present ranks continue.
         """
         ranks = rank_count(n, here=not self._job.record.spread)
-        return self.sync(self._change, "workbench_scale", f"scaling to {ranks}", n=ranks)
+        done = self.sync(self._change, "workbench_scale", f"scaling to {ranks}", n=ranks)
+        if not self.asynchronous:
+            display.placed_again(*place_again(notebook_names(), str(self.scheduler_info["id"])), ranks)
+        return done
 
     def restart(self) -> Any:
         """Restart all ranks in the same job; results in their memory are lost.
@@ -384,7 +388,7 @@ class MPICluster(EndingLoop):
         Raises
         ------
         StartError
-            If a world did not start.
+            If the ranks did not start.
         HeadUnreachable
             If the head does not answer.
         """
@@ -437,18 +441,15 @@ class MPICluster(EndingLoop):
         from distributed.objects import SchedulerInfo
 
         await self._connection.change(operation, progress, quiet=self.quiet, **message)
+        if operation == "workbench_scale":
+            forget_pins()
         self.scheduler_info = SchedulerInfo(await self._connection.head.identity())
 
-    def ipyparallel(self, world: int = 0) -> Any:
+    def ipyparallel(self) -> Any:
         """Return an `ipyparallel.Client` of the ranks, in the processes and namespaces of ``%%mpi`` cells.
 
         Its ``become_dask`` returns the Dask client of this cluster. Its ``shutdown`` and ``send_signal`` raise an
-        error, since an engine lives as long as its rank.
-
-        Parameters
-        ----------
-        world : int, default=0
-            Index of the world. Engine ``i`` of the client is rank ``i`` of this world.
+        error, since an engine lives as long as its rank. Engine ``i`` of the client is rank ``i``.
 
         Returns
         -------
@@ -458,9 +459,9 @@ class MPICluster(EndingLoop):
         Raises
         ------
         InvalidRequest
-            If the cluster has no such world, or this object is asynchronous.
+            If this object is asynchronous.
         RankLost
-            If ranks of the world were lost.
+            If ranks were lost.
         CollectiveFailed
             If the engines do not start.
         HeadUnreachable
@@ -477,8 +478,8 @@ class MPICluster(EndingLoop):
 
         if self.asynchronous:
             raise InvalidRequest("ipyparallel() needs a synchronous cluster. Use MPICluster.attach(name) in a thread.")
-        reach = self.sync(self._connection.call, REACH, ENGINES_S, world=world)
-        connection = forwarded(reach["connection"], partial(self.forward, f"engines of world {world}"))
+        reach = self.sync(self._connection.call, REACH, ENGINES_S)
+        connection = forwarded(reach["connection"], partial(self.forward, "engines"))
         return rank_client(connection, len(reach["idents"]), self.get_client, notebook_id())
 
     def forward(self, purpose: str, addresses: list[str]) -> Any:
@@ -513,16 +514,16 @@ class MPICluster(EndingLoop):
         """
         raise NotImplementedError(
             "The size of an MPI world is fixed, so this cluster cannot adapt to its load. "
-            "Use scale(n), which adds or removes a whole world."
+            "Use scale(n), which moves the results to n new ranks."
         )
 
-    def logs(self, rank: int | str | None = None) -> str:
+    def logs(self, rank: int | None = None) -> str:
         """Return the log of one rank, or all logs of the cluster.
 
         Parameters
         ----------
-        rank : int or str, optional
-            A rank of world 0, or for example ``"w1.0"`` for rank 0 of world 1. Default: all logs.
+        rank : int, optional
+            The rank. Default: all logs.
 
         Returns
         -------

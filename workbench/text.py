@@ -71,20 +71,9 @@ def table_lines(rows: Iterable[Sequence[str]], align: Callable[[str, int], str])
     return ["  ".join(map(align, line, widths)).rstrip() for line in lines]
 
 
-def rank_name(world: int, rank: int) -> str:
-    """Return the name of a rank, unique in all worlds; its worker has the same name.
-
-    Examples
-    --------
-    >>> rank_name(0, 3), rank_name(1, 3)
-    ('3', 'w1.3')
-    """
-    return f"w{world}.{rank}" if world else str(rank)
-
-
 def rank_and_process(facts: Mapping[str, Any]) -> str:
     """Return the text of a rank with its process, from the facts with which the rank has registered."""
-    return f"rank {facts['rank']} of world {facts['world']} (pid {facts.get('pid')} on {facts.get('host')})"
+    return f"rank {facts['rank']} (pid {facts.get('pid')} on {facts.get('host')})"
 
 
 def exit_description(code: int) -> str:

@@ -47,12 +47,12 @@ export class Api {
     await this.request('DELETE', ['starts', start]);
   }
 
-  /** Scale a cluster to this number of ranks in total. */
+  /** Scale a cluster to this number of ranks. */
   async scale({ name, id }: ClusterKey, ranks: number): Promise<void> {
     await this.request('POST', ['clusters', name, 'scale'], { ranks }, { id });
   }
 
-  /** Restart the MPI worlds of a cluster. */
+  /** Restart the MPI world of a cluster. */
   async restart({ name, id }: ClusterKey): Promise<void> {
     await this.request('POST', ['clusters', name, 'restart'], {}, { id });
   }

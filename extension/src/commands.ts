@@ -77,7 +77,7 @@ async function confirmScale(
   const { name } = cluster;
   const { button, value } = await InputDialog.getNumber({
     title: trans.__('Scale %1', name),
-    label: trans.__('Ranks in total; whole MPI worlds are added or removed'),
+    label: trans.__('Ranks; a new MPI world starts, and all results move to it'),
     value: cluster.ranks,
     okLabel: trans.__('Scale')
   });

@@ -154,7 +154,7 @@ export interface ICheck {
 
 /** A log file. */
 export interface ILogFile {
-  /** As `head`, `job`, `world-0`, `rank-3` or `rank-w1.3`. */
+  /** As `head`, `job`, `world-0` or `rank-3`. */
   name: string;
   /** In bytes. */
   size: number;

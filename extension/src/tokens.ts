@@ -30,7 +30,7 @@ export const CommandIDs = {
   dashboard: 'mpi-workbench:dashboard',
   /** Insert code that connects to a cluster into the current notebook. */
   insertCode: 'mpi-workbench:insert-code',
-  /** Add MPI worlds to a cluster, or remove worlds. */
+  /** Change the number of ranks of a cluster. */
   scale: 'mpi-workbench:scale',
   /** Restart the ranks of a cluster. */
   restart: 'mpi-workbench:restart',

@@ -296,8 +296,8 @@ def end_clusters(*names: str) -> None:
 
 def make(name: str, log: str = "", process: ProcessId | None = None, ends: float | None = None) -> Record:
     """Make the record of a cluster, whose head is this process where no other is named, and whose walltime ends so."""
-    worlds = (World(0, ranks=2, state="ready", up=2),)
-    record = Record(name, ranks=2, state="ready", worlds=worlds, process=process or ProcessId.here(), ends=ends)
+    world = World(0, ranks=2, state="ready", up=2)
+    record = Record(name, ranks=2, state="ready", world=world, process=process or ProcessId.here(), ends=ends)
     registry.create(record)
     (ClusterFolder.of(record).logs / "head.log").write_text(f"{log}\n")
     return record

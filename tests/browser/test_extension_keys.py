@@ -99,11 +99,11 @@ def test_ranks_are_restarted_once_that_is_confirmed(worker, cluster, panel):
         worker.page.keyboard.press("Enter")
         worker.dialog().get_by_text("start over").wait_for()
         focused(worker.dialog().get_by_role("button", name="Restart")).wait_for()
-        assert registry.read(cluster).worlds[0].starts == 1
+        assert registry.read(cluster).world.starts == 1
         worker.page.keyboard.press(answer)
         worker.dialog().wait_for(state="detached")
 
-    until("the world is another one", lambda: registry.read(cluster).worlds[0].starts == 2)
+    until("the world is another one", lambda: registry.read(cluster).world.starts == 2)
     until("its ranks are back", lambda: registry.read(cluster).state == "ready")
     worker.card(cluster).get_by_text("ready", exact=True).wait_for()
     worker.card(cluster).get_by_text("2 ranks", exact=True).wait_for()

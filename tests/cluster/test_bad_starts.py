@@ -85,7 +85,7 @@ def test_a_rank_that_fails_while_starting_shows_its_traceback() -> None:
     ):
         _start()
     said = str(caught.value)
-    assert f"cluster '{NAME}' did not start: world 0 ended while starting" in said
+    assert f"cluster '{NAME}' did not start: the world ended while starting" in said
     assert "0 of 2 ranks had registered" in said
     assert "failed while starting" in said
     assert "ModuleNotFoundError: No module named 'no_such_module'" in said
@@ -116,7 +116,7 @@ def preload(tmp_path: Path) -> Callable[[str], dask.config.set]:
 def test_a_rank_that_is_killed_while_starting_takes_the_world_down(
     preload: Callable[[str], dask.config.set],
 ) -> None:
-    with preload("os.kill(os.getpid(), signal.SIGKILL)"), pytest.raises(StartError, match="did not start: world 0"):
+    with preload("os.kill(os.getpid(), signal.SIGKILL)"), pytest.raises(StartError, match="did not start: the world"):
         _start()
 
 
@@ -127,7 +127,7 @@ def test_a_world_that_hangs_while_starting_meets_its_deadline(preload: Callable[
         with preload("time.sleep(600)"), pytest.raises(StartTimeout) as caught:
             _start(timeout=seconds)
         said, seconds = str(caught.value), 2 * seconds
-    assert "world 0 was not ready after" in said
+    assert "the world was not ready after" in said
     assert "1 of 2 ranks had registered, missing: 1" in said
     assert "workbench.start-timeout" in said
 

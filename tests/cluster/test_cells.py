@@ -159,7 +159,7 @@ if rank == 1:
 """
     result = cells_client.run(code, client=client4)
     assert "cannot read caf" in failures(result)[0]
-    with pytest.raises(CollectiveFailed, match=r"on rank 1 of world 0: ValueError: cannot read caf\\udce9$"):
+    with pytest.raises(CollectiveFailed, match=r"on rank 1: ValueError: cannot read caf\\udce9$"):
         result.check()
 
     def reads(comm):
@@ -372,11 +372,9 @@ def test_a_rank_without_a_block_is_named_and_those_that_have_one(client4):
     assert cells_client.run("X.size", {"X": X}, ranks=[0], client=client4, values=True).values() == [8]
 
 
-def test_ranks_and_worlds_that_are_not_there_are_refused(client4):
-    with raises(InvalidRequest, option="ranks", given="2,9", allowed="ranks 0-3: world 0 has no rank 9"):
+def test_ranks_that_are_not_there_are_refused(client4):
+    with raises(InvalidRequest, option="ranks", given="2,9", allowed="ranks 0-3: the cluster has no rank 9"):
         cells_client.run("1", ranks=[2, 9], client=client4)
-    with raises(InvalidRequest, option="world", given=5, allowed=("0",)):
-        cells_client.run("1", world=5, client=client4)
 
 
 def test_views_of_ipyparallel_run_on_the_same_ranks_and_in_the_namespace_of_cells(cluster4, client4):
@@ -403,8 +401,6 @@ def test_views_of_ipyparallel_run_on_the_same_ranks_and_in_the_namespace_of_cell
         assert engines.become_distributed() is cluster4.get_client()
         engines.stop_dask()
     assert cells_client.evaluate("mine + theirs", client=client4) == [5, 15, 25, 35]
-    with pytest.raises(InvalidRequest):
-        cluster4.ipyparallel(world=5)
 
 
 def test_an_engine_that_has_ended_starts_again_with_the_next_cell(cluster4, client4):
@@ -650,7 +646,7 @@ def refused(monitor):
 
 def test_no_key_is_on_a_command_line_or_in_a_file(cluster4, client4):
     assert is_usable(client4)
-    connection, _ = next(iter(cells_client._links[client4].values()))
+    connection, _ = cells_client._links[client4]
     secrets = [connection["key"], connection["curve_serverkey"]]
     process = controller(cluster4)
     folder = process.cmdline()[process.cmdline().index("--folder") + 1]
@@ -664,16 +660,15 @@ def test_no_key_is_on_a_command_line_or_in_a_file(cluster4, client4):
     assert not [secret for secret in secrets if secret in told]
 
 
-def test_a_cell_runs_on_the_world_that_holds_an_array_and_no_controller_outlives_its_head():
-    with MPICluster(1, name="worlds-of-cells", quiet=True) as cluster, Client(cluster) as client:
+def test_a_cell_runs_on_the_ranks_after_a_move_and_no_controller_outlives_its_head():
+    with MPICluster(1, name="moves-of-cells", quiet=True) as cluster, Client(cluster) as client:
         here = place(da.arange(4, chunks=4), client=client)
+        assert cells_client.evaluate("comm.allreduce(1)", client=client) == [1]
         cluster.scale(2)
-        with raises(PlacementError, ranks=(0,)):
-            cells_client.run("X", {"X": here}, world=1, client=client)
-        assert cells_client.evaluate("comm.allreduce(1)", world=1, client=client) == [1]
-        everywhere = place(da.arange(6, chunks=3), client=client)
-        with pytest.raises(PlacementError, match=r"'X' has blocks on worlds 0-1, but a cell runs on one world"):
-            cells_client.run("X", {"X": everywhere}, client=client)
+        assert cells_client.evaluate("comm.allreduce(1)", client=client) == [2, 2]
+        with raises(PlacementError, ranks=(1,)):
+            cells_client.run("X", {"X": here}, client=client)
+        assert cells_client.run("X.sum()", {"X": here}, ranks=[0], client=client, values=True).values() == [6]
 
         process = controller(cluster)
         kill(cluster.record.process.pid)

@@ -133,7 +133,7 @@ def test_a_start_that_fails_shows_the_end_of_the_log_and_leaves_nothing():
     error = json.loads(out)["error"]
     assert (error["kind"], error["option"]) == ("StartError", "")
     assert "no-such-option" in error["log"]
-    assert err.startswith("cluster 'broken' did not start: world 0 ended while starting (mpiexec ended with exit code")
+    assert err.startswith("cluster 'broken' did not start: the world ended while starting (mpiexec ended with exit")
     assert "no-such-option" in err
     assert "Traceback" not in err
     assert "broken" not in registry.names()

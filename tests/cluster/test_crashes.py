@@ -29,7 +29,7 @@ def cluster() -> Iterator[MPICluster]:
 def client(cluster: MPICluster) -> Iterator[Client]:
     """A client; the ranks are started again after each test."""
     with Client(cluster) as client:
-        starts = cluster.refresh().worlds[0].starts
+        starts = cluster.refresh().world.starts
         yield client
         # Without ULFM the world starts again by itself.
         until("the loss is seen", lambda: not _is_as(cluster, starts))
@@ -40,7 +40,7 @@ def client(cluster: MPICluster) -> Iterator[Client]:
 
 def _is_as(cluster: MPICluster, starts: int) -> bool:
     record = cluster.refresh()
-    return record.state == "ready" and record.worlds[0].starts == starts
+    return record.state == "ready" and record.world.starts == starts
 
 
 def crash(*_: object) -> None:

@@ -63,7 +63,7 @@ def test_the_metrics_have_load_and_memory_of_the_gpus_of_each_rank(cluster):
     until("both ranks have been sampled", measured)
 
 
-def test_ranks_of_a_second_world_would_share_the_gpus_and_are_refused(cluster):
+def test_more_ranks_would_share_the_gpus_and_are_refused(cluster):
     with raises(InvalidRequest, option="gpus_per_rank", given=1, allowed=()):
         cluster.scale(3)
     assert len(cluster.ranks) == 2

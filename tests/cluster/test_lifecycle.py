@@ -1,4 +1,4 @@
-"""From start to end: other processes, other clients, more worlds, and nothing left behind."""
+"""From start to end: other processes, other clients, other numbers of ranks, and nothing left behind."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import dask
+import numpy as np
 import psutil
 import pytest
 from distributed import Client
@@ -27,7 +28,7 @@ from support.patience import FACTOR
 from support.processes import DEADLINE, GONE_WITHIN, gone, processes_of, until
 from support.raised import raises
 
-from workbench import MPICluster, run_on_ranks
+from workbench import MPICluster, broadcast, map_blocks, place, run_on_ranks
 from workbench.deploy import ended, registry
 from workbench.deploy.folder import ClusterFolder, clusters_folder
 from workbench.deploy.record import Record
@@ -173,13 +174,13 @@ def test_a_detached_cluster_goes_on_and_an_attached_one_can_end_it() -> None:
 
 @pytest.fixture(scope="module")
 def broken(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """While this file exists, later worlds of `growing` do not start."""
+    """While this file exists, `growing` gets no more ranks."""
     return tmp_path_factory.mktemp("broken") / "broken"
 
 
 @pytest.fixture(scope="module")
 def growing(broken: Path) -> Iterator[MPICluster]:
-    """A cluster of 1 rank that gets more worlds: each test removes those that it has added."""
+    """A cluster of 1 rank that is scaled: each test scales to 1 again."""
     preload = broken.with_name("preload.py")
     preload.write_text(
         "import os\n\ndef dask_setup(worker):\n"
@@ -192,33 +193,97 @@ def growing(broken: Path) -> Iterator[MPICluster]:
         yield cluster
 
 
-def test_scale_adds_and_removes_whole_worlds_and_keeps_results(growing: MPICluster) -> None:
-    cluster = growing
+def test_scale_moves_results_to_any_number_of_ranks_which_all_take_part_in_calls(growing: MPICluster) -> None:
+    cluster, table = growing, np.arange(60.0).reshape(20, 3)
     with Client(cluster) as client:
-        cluster.scale(3)
-        index = cluster.ranks[1]["world"]
-        assert [rank["name"] for rank in cluster.ranks] == [0, f"w{index}.0", f"w{index}.1"]
-
-        def place() -> tuple[int, int, int]:
-            import workbench.rank
-
-            context = workbench.rank.current()
-            return context.world, context.rank, context.size
-
-        assert sorted(client.run(place).values()) == [(0, 0, 1), (index, 0, 2), (index, 1, 2)]
-        kept = client.submit(lambda: 7, workers=[f"w{index}.1"], allow_other_workers=True, pure=False)
-        kept.result(DEADLINE)
-        with raises(InvalidRequest, option="ranks", given=2, allowed="1, 3 or more"):
-            cluster.scale(2)
+        X = place(table, client=client)
+        sums, future = X.sum(axis=0), client.submit(lambda: 7, workers=[0], pure=False)
+        (scattered,), sent = client.scatter([[1, 2]]), broadcast(client, "to all")
+        (first,) = (psutil.Process(rank["pid"]) for rank in cluster.ranks)
+        for ranks in (3, 2, 4, 1):
+            cluster.scale(ranks)
+            assert [rank["name"] for rank in cluster.ranks] == list(range(ranks))
+            assert sorted(run_on_ranks(lambda comm: (comm.rank, comm.size), client=client)) == [
+                (rank, ranks) for rank in range(ranks)
+            ]
+            assert np.array_equal(X.compute(), table)
+            assert np.array_equal(sums.compute(), table.sum(axis=0)), "lazy collections stay valid"
+            assert (future.result(DEADLINE), scattered.result(DEADLINE)) == (7, [1, 2])
+            assert len(client.who_has([sent])[sent.key]) == ranks, "what was sent to all ranks is on all"
+            X = place(X, client=client)
+            rows = run_on_ranks(lambda _, X: len(X), X, client=client)
+            assert (len(rows), sum(rows)) == (ranks, 20)
+        cluster.scale(2)
+        X = place(table, client=client)
+        for ranks in (5, 2):
+            cluster.scale(ranks)
+        assert run_on_ranks(lambda _, X: len(X), X, client=client) == [10, 10], "the blocks are where they were"
         cluster.scale(1)
-        assert [rank["name"] for rank in cluster.ranks] == [0]
-        assert kept.result(DEADLINE) == 7
         assert cluster.refresh().state == "ready"
+        until("the first rank is gone", lambda: not first.is_running())
         for bad in (0, -1, "two"):
             with raises(InvalidRequest, option="ranks", given=bad):
                 cluster.scale(bad)  # type: ignore[arg-type]
         with pytest.raises(NotImplementedError):
             cluster.adapt(minimum=1, maximum=2)
+
+
+def test_a_move_waits_for_tasks_that_run_and_takes_those_that_wait_to_the_new_ranks(
+    growing: MPICluster, tmp_path: Path
+) -> None:
+    def wait(_: Any, begun: str, path: str) -> int:
+        Path(begun).touch()
+        while not Path(path).exists():
+            time.sleep(0.01)
+        return os.getpid()
+
+    with Client(growing) as client, ThreadPoolExecutor(1) as threads:
+        X = place(np.arange(4.0), client=client)
+        (before,) = {rank["pid"] for rank in growing.ranks}
+        begun, end = str(tmp_path / "begun"), str(tmp_path / "end")
+        running = map_blocks(wait, X, begun, end)
+        until("the first runs", Path(begun).exists)
+        waiting = map_blocks(lambda _: os.getpid(), X)
+        scaling = threads.submit(growing.scale, 2)
+        until("new ranks", lambda: "wait for the end of running" in growing.refresh().message)
+        Path(end).touch()
+        scaling.result(DEADLINE)
+        assert running[0].result(DEADLINE) == before
+        assert waiting[0].result(DEADLINE) == growing.ranks[0]["pid"]
+    growing.scale(1)
+
+
+def test_new_ranks_that_do_not_start_leave_the_present_ones_as_they_are(growing: MPICluster, broken: Path) -> None:
+    with Client(growing) as client:
+        future = client.submit(os.getpid, pure=False)
+        future.result(DEADLINE)
+        broken.touch()
+        with raises(StartError):
+            growing.scale(2)
+        broken.unlink()
+        record = growing.refresh()
+        assert (record.state, record.total, record.next) == ("ready", 1, None)
+        assert client.submit(os.getpid, pure=False).result(DEADLINE) == future.result(DEADLINE)
+
+
+async def test_a_move_that_its_client_gives_up_leaves_the_ranks_as_they_are() -> None:
+    """For example at Ctrl-C, because a rank does not return."""
+    async with MPICluster(1, quiet=True, asynchronous=True) as cluster, Client(cluster, asynchronous=True) as client:
+        (pid,) = (await client.run(os.getpid)).values()
+        future = client.submit(lambda: 7)
+        await future
+        os.kill(pid, signal.SIGSTOP)
+        other = await MPICluster.attach(cluster.name, asynchronous=True)
+        scaling = asyncio.ensure_future(other.scale(2))
+        while "wait for the end of running" not in (await cluster.refresh()).message:  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+        scaling.cancel()
+        await other.close()
+        while (await cluster.refresh()).next is not None:  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+        os.kill(pid, signal.SIGCONT)
+        assert await client.submit(os.getpid, pure=False) == pid
+        assert await future == 7
 
 
 def test_restart_gives_new_ranks_in_the_same_job_for_cluster_and_client_and_client_shutdown_ends_it() -> None:
@@ -243,15 +308,6 @@ def test_restart_gives_new_ranks_in_the_same_job_for_cluster_and_client_and_clie
     assert end_of(cluster.record)[0] == ended.STOPPED, "by the client, whether or not it asks the head by the cluster"
     cluster.close()
     assert not ClusterFolder.of(cluster.record).path.exists()
-
-
-def test_a_later_world_that_does_not_start_again_is_told_by_restart(growing: MPICluster, broken: Path) -> None:
-    growing.scale(2)
-    broken.touch()
-    with raises(StartError, kind="StartError", ranks=()):
-        growing.restart()
-    broken.unlink()
-    assert [world.state for world in growing.refresh().worlds] == ["ready"]
 
 
 def test_an_idle_cluster_ends_itself_but_neither_while_it_starts_nor_under_a_client(tmp_path: Path) -> None:
@@ -398,9 +454,13 @@ def test_a_record_that_belongs_to_another_cluster_ends_this_one() -> None:
     shutil.rmtree(ClusterFolder.of(record).path)
 
 
-def test_two_clients_that_ask_for_one_size_at_once_get_one_world(growing: MPICluster) -> None:
+def test_two_clients_that_ask_for_one_size_at_once_get_new_ranks_once(growing: MPICluster) -> None:
+    before = growing.refresh().world
+    assert before is not None
     with MPICluster.attach(growing.name, quiet=True) as other, ThreadPoolExecutor(2) as threads:
         for asked in [threads.submit(growing.scale, 2), threads.submit(other.scale, 2)]:
             asked.result(DEADLINE)
-        assert [world.ranks for world in growing.refresh().worlds] == [1, 1]
+        world = growing.refresh().world
+        assert world is not None
+        assert (world.ranks, world.index - before.index) == (2, 1)
     growing.scale(1)

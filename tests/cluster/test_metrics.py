@@ -252,7 +252,7 @@ def test_a_rank_that_dies_is_told_as_lost_and_a_new_world_begins_anew():
         mpi = cluster.metrics("traffic").query("kind == 'mpi'")
         assert mpi["bytes"].sum() == 0
         cluster.scale(3)
-        until("three ranks", lambda: [place.name for place in update(cluster).layout.ranks] == ["0", "1", "w1.0"])
+        until("three ranks", lambda: [place.rank for place in update(cluster).layout.ranks] == [0, 1, 2])
 
 
 def test_the_head_stops_and_its_metrics_are_told_to_be_out_of_reach():

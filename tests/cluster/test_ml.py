@@ -155,7 +155,7 @@ def test_engines_draw_the_same_first_centers(client4):
     np.testing.assert_allclose(found[0], KMeans(4, random_state=5).fit(X).cluster_centers_, rtol=1e-12)
 
 
-def test_auto_is_mpi_where_one_world_holds_all_blocks(client4):
+def test_auto_is_mpi_on_an_mpi_cluster_and_local_for_arrays(client4):
     placed = place(X)
     # The last two have few passes over the rows.
     for model in (KMeans(4, init=X[:4]), PCA(2), StandardScaler()):
@@ -387,12 +387,6 @@ def test_a_restart_before_a_fit_has_its_parts_is_raised_as_the_loss_of_ranks():
             with pytest.raises(RankLost):
                 fit.result(DEADLINE)
         held.release()
-
-
-def test_an_engine_is_chosen_while_ranks_leave(client4, monkeypatch):
-    placed, present = place(X, client=client4), fitting.pinning.target_workers
-    monkeypatch.setattr(fitting.pinning, "target_workers", lambda *target: present(*target)[1:])
-    assert StandardScaler().fit(placed).engine_ == "mpi"
 
 
 def test_all_rows_may_weigh_the_same_number(client4):

@@ -208,7 +208,7 @@ def test_the_spmd_notebook_shows_the_error_of_one_rank_and_goes_on(executed_spmd
     (error,) = outputs(executed_spmd[0], "error")
     assert error.ename == "ValueError"
     assert "zero-size array to reduction operation maximum" in error.evalue
-    assert "rank 2 of world 0" in "\n".join(error.traceback)
+    assert "rank 2" in "\n".join(error.traceback)
     assert "the worst flight in a bitter frost came 8.1 hours late" in printed_spmd
 
 
@@ -331,7 +331,7 @@ def test_the_deep_learning_notebook_reads_digits_and_goes_on_after_a_lost_rank()
         losses = [float(loss) for loss in re.findall(r"^epoch \d: loss (\S+),", printed, re.MULTILINE)]
         assert len(losses) == 6
         assert losses[-1] < losses[0] / 4
-        assert "rank 3 of world 0 was lost during the call" in printed
+        assert "rank 3 was lost during the call" in printed
         epochs, difference = re.search(r"(\d) epochs; the losses differ by at most (\S+) from those", printed).groups()
         assert epochs == "6"
         assert float(difference) < 1e-5

@@ -369,27 +369,20 @@ def test_a_call_within_a_cell_is_refused(client4):
         cells_client.run(cell, client=client4).check()
 
 
-def test_each_world_runs_calls_of_its_own():
+def test_calls_run_in_the_world_that_replaces_the_first_with_the_blocks_of_before():
     with MPICluster(2, quiet=True) as cluster, Client(cluster) as client:
+        X, made = place(TABLE), run_on_ranks(lambda comm: np.full(2, comm.rank), result="blocks", client=client)
         cluster.scale(3)
-        one, other = place(TABLE, world=0), place(TABLE, world=1)
-        assert run_on_ranks(lambda comm, X: (comm.size, len(X)), one) == [(2, 10_001)] * 2
-        assert run_on_ranks(lambda comm, X: (comm.size, len(X)), other) == [(1, 20_002)]
-        assert run_on_ranks(place_of, client=client, world=1) == [(0, 1, 0)]
-        assert run_on_ranks(place_of, client=client) == [(0, 2, 0), (1, 2, 1)]
-        made = run_on_ranks(lambda _: np.ones(2), world=1, result="blocks", client=client)
-        assert run_on_ranks(total, made) == [2]
-        with raises(InvalidRequest, option="world", given=None):
-            run_on_ranks(total, place(TABLE))
+        assert run_on_ranks(place_of, client=client) == [(rank, 3, rank) for rank in range(3)]
+        assert run_on_ranks(total, X) == [TABLE.sum()] * 2
+        assert run_on_ranks(lambda comm, block: (comm.size, block.tolist()), made) == [(2, [0, 0]), (2, [1, 1])]
+        assert run_on_ranks(lambda comm, X: (comm.size, len(X)), place(X)) == [(3, 6668), (3, 6667), (3, 6667)]
+        with raises(InvalidRequest, option="ranks", given="[3]", allowed="ranks 0-2: the cluster has no rank 3"):
+            run_on_ranks(total, client=client, ranks=[3])
+        cluster.scale(1)
         with pytest.raises(PlacementError):
-            run_on_ranks(total, one, other)
-        assert run_on_ranks(total, other, world=1) == [TABLE.sum()]
-        with raises(InvalidRequest, option="world", given=0, allowed=()):
-            run_on_ranks(total, other, world=0)
-        assert run_on_ranks(total, place(TABLE, world=0), world=0) == [TABLE.sum()] * 2
-        with pytest.raises(InvalidRequest):
-            run_on_ranks(total, client=client, world=2)
-        assert run_on_ranks(total, one) == [TABLE.sum()] * 2
+            run_on_ranks(total, X)
+        assert run_on_ranks(total, place(X)) == [TABLE.sum()]
 
 
 @pytest.mark.parametrize(

@@ -83,7 +83,7 @@ def test_a_rank_that_fails_in_the_middle_ends_the_call_on_all_50_times_of_50(cli
     slowest = 0.0
     for cycle in range(max(CYCLES, len(ways))):
         which, way = cycle % 4, ways[cycle % len(ways)]
-        with raises(ValueError, __notes__=[f"raised on rank {which} of world 0, in fail"]) as caught:
+        with raises(ValueError, __notes__=[f"raised on rank {which}, in fail"]) as caught:
             run_on_ranks(fail, way, which, client=client)
         slowest = max(slowest, time.time() - caught.value.args[1])
         assert "spmd.py" in "".join(traceback.format_tb(caught.value.__traceback__)[-1:])
@@ -180,7 +180,7 @@ def test_the_time_of_a_call_can_be_limited(client4, way):
         with pytest.raises(CollectiveTimeout) as caught:
             run_on_ranks(*call, client=client4, timeout=seconds)
         told, seconds = str(caught.value), 2 * seconds
-    assert re.search(r"did not end in time on the ranks of world 0, and was ended.*timeout=", told)
+    assert re.search(r"did not end in time on the ranks, and was ended.*timeout=", told)
     assert works(client4)
 
 
@@ -190,7 +190,7 @@ def test_c_code_that_cannot_be_ended_is_named_and_waited_for(client4, tmp_path):
     with raises(ValueError, args=("while another is in C",)) as caught:
         run_on_ranks(in_c, 2, tmp_path, client=client4)
     first, note = caught.value.__notes__
-    assert first == "raised on rank 3 of world 0, in in_c"
+    assert first == "raised on rank 3, in in_c"
     assert "But rank 2 is in user code at spmd.py:" in note
     assert "cannot be interrupted. No other SPMD call can begin on a rank that has not returned." in note
     with raises(CollectiveFailed, ranks=(2,)):
@@ -211,7 +211,7 @@ def test_mpi_in_c_code_is_ended_where_the_mpi_can_do_that():
 
 
 def test_the_traceback_is_that_of_the_rank_and_ends_in_its_code(client4):
-    with raises(ValueError, __notes__=["raised on rank 2 of world 0, in divide"]) as caught:
+    with raises(ValueError, __notes__=["raised on rank 2, in divide"]) as caught:
         run_on_ranks(functions.divide, 0, client=client4)
     shown = "".join(traceback.format_exception(caught.value))
     assert "in divide" in shown
@@ -231,7 +231,7 @@ def test_an_error_of_several_ranks_names_the_others(client4):
         run_on_ranks(raise_all, client=client4)
     which = caught.value.args[0].removeprefix("rank ")
     first, *others = caught.value.__notes__
-    assert first == f"raised on rank {which} of world 0, in raise_all"
+    assert first == f"raised on rank {which}, in raise_all"
     one = r"rank \d failed with KeyError: 'rank \d'"
     assert all(re.fullmatch(rf"{one}(; {one})*\.", note) for note in others)
     assert works(client4)
@@ -245,10 +245,10 @@ def test_an_error_that_pickle_alone_could_not_make_again_arrives_as_itself(clien
 @pytest.mark.parametrize(
     ("function", "words"),
     [
-        (functions.raise_locked, r"^Locked: seven locks, raised on rank \d of world 0, in raise_locked"),
+        (functions.raise_locked, r"^Locked: seven locks, raised on rank \d, in raise_locked"),
         (
             functions.raise_unknown,
-            r"^Error: of a class that is not there, raised on rank \d of world 0, in raise_unknown",
+            r"^Error: of a class that is not there, raised on rank \d, in raise_unknown",
         ),
     ],
 )
@@ -263,7 +263,7 @@ def test_an_error_that_cannot_travel_is_told_in_words(client4, function, words):
 @pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt(), GeneratorExit()], ids=repr)
 def test_what_ends_other_programs_ends_the_call_only(cluster4, client4, error):
     pids = [rank["pid"] for rank in cluster4.ranks]
-    words = f"{type(error).__name__}{': 3' * bool(error.args)}, raised on rank 1 of world 0, in raise_on"
+    words = f"{type(error).__name__}{': 3' * bool(error.args)}, raised on rank 1, in raise_on"
     with pytest.raises(CollectiveFailed, match=f"^{words}"):
         run_on_ranks(raise_on, 1, error, client=client4)
     assert works(client4)
@@ -291,7 +291,7 @@ def test_abort_ends_the_call_and_not_the_world(client4):
 def test_a_call_within_a_call_is_refused(client4):
     with pytest.raises(InvalidRequest) as caught:
         run_on_ranks(functions.nested, client=client4)
-    assert "of world 0, in nested" in caught.value.__notes__[0]
+    assert ", in nested" in caught.value.__notes__[0]
     assert works(client4)
 
 
@@ -337,10 +337,6 @@ def test_what_cannot_be_asked_for_says_what_can(client4):
         run_on_ranks(total, client=client4)
     with raises(InvalidRequest, option="fn", given=7):
         run_on_ranks(7, client=client4)
-    with raises(InvalidRequest, option="world", given=3, allowed=("0",)):
-        run_on_ranks(total, client=client4, world=3)
-    with raises(PlacementError, option="world", given="one"):
-        run_on_ranks(total, client=client4, world="one")
     for unplaced in (lazy, lazy[lazy[:, 0] > 7], lazy.sum(), X + 1):
         with pytest.raises(PlacementError):
             run_on_ranks(total, unplaced)
@@ -357,7 +353,7 @@ def test_objects_come_in_and_do_not_become_blocks(client4):
     assert run_on_ranks(lambda _, X: X.tolist(), X) == [["one"], [None], [2], [3.0]]
     with pytest.raises(PlacementError) as caught:
         run_on_ranks(lambda _, X: X, X, result="blocks")
-    assert "of world 0" in caught.value.__notes__[0]
+    assert "raised on rank" in caught.value.__notes__[0]
     assert works(client4)
 
 
@@ -418,7 +414,7 @@ def test_a_rank_that_dies_in_a_call_is_named_and_a_restart_helps():
             cluster.restart()
         else:  # the others died with it, and all are started again
             again = "the ranks to be there again"
-            until(again, lambda: cluster.refresh().state == "ready" and cluster.record.worlds[0].starts == 2)
+            until(again, lambda: cluster.refresh().state == "ready" and cluster.record.world.starts == 2)
         with pytest.raises(RankLost):
             run_on_ranks(total, X)
         assert run_on_ranks(total, client=client) == [3] * 3

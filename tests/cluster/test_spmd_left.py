@@ -104,7 +104,7 @@ def test_the_last_call_holds_nothing_once_it_is_over(client4):
 
 
 def test_an_order_to_cancel_that_is_faster_than_the_call_counts(client4):
-    asked = request(functions.ranks, [], {}, client=client4, result="ranks", world=0, limit=None, timeout=None)
+    asked = request(functions.ranks, [], {}, client=client4, result="ranks", limit=None, timeout=None)
     PendingCall(asked)._cancel()
     until("the order is heard", lambda: client4.run_on_scheduler(heard, asked.call))
     with raises(CollectiveFailed, ranks=()):
@@ -244,9 +244,7 @@ def test_who_waits_for_the_turn_is_told_for_whom(cluster4, client4, tmp_path, ca
     with Client(cluster4) as other, dask.config.set({"workbench.spmd.watchdog": "0.1 s"}):
         first = spmd(client=other)(functions.wait_for).submit(tmp_path / "end")
         until("it runs", lambda: any(client4.run(functions.running).values()))
-        second = PendingCall(
-            request(functions.ranks, [], {}, client=client4, result="ranks", world=0, limit=None, timeout=None)
-        )
+        second = PendingCall(request(functions.ranks, [], {}, client=client4, result="ranks", limit=None, timeout=None))
         waiting, printed = Doing(second.result), []
         until("the note", lambda: printed.append(capsys.readouterr().out) or "".join(printed).endswith("\n"))
         assert "".join(printed) == "ranks waits for the end of wait_for\n"

@@ -1,4 +1,4 @@
-"""Calls on some ranks of a world: those that share no rank run in parallel, and do not disturb each other."""
+"""Calls on some ranks: those that share no rank run in parallel, and do not disturb each other."""
 
 from __future__ import annotations
 
@@ -136,8 +136,7 @@ def test_a_rank_that_cannot_be_ended_holds_up_calls_on_it_alone(client4, tmp_pat
 
 
 def broken(dask_scheduler):
-    (world,) = dask_scheduler.handlers["workbench_status"].__self__.worlds
-    return world.broken
+    return dask_scheduler.handlers["workbench_status"].__self__.current.world.broken
 
 
 def test_blocks_stay_on_the_ranks_that_made_them(client4):
@@ -167,7 +166,7 @@ def test_what_is_no_list_of_ranks_is_refused(client4, ranks):
 
 
 def test_ranks_that_do_not_exist_or_hold_no_blocks_are_refused(client4):
-    with raises(InvalidRequest, option="ranks", given="[3, 4]", allowed="ranks 0-3: world 0 has no rank 4"):
+    with raises(InvalidRequest, option="ranks", given="[3, 4]", allowed="ranks 0-3: the cluster has no rank 4"):
         run_on_ranks(total, client=client4, ranks=range(3, 5))
     X = place(np.arange(8.0)[:, None], client=client4)
     with pytest.raises(InvalidRequest):

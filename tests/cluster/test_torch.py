@@ -230,7 +230,7 @@ def test_a_rank_that_raises_in_backward_ends_the_training_and_the_next_trains_50
             run_on_ranks(torched.train_until, "raises", which, step, client=client4, timeout=DEADLINE)
         assert caught.value.args[0] == "a bad gradient"
         slowest = max(slowest, time.time() - caught.value.args[1])
-        assert f"raised on rank {which} of world 0" in caught.value.__notes__[0]
+        assert f"raised on rank {which}" in caught.value.__notes__[0]
         assert trains(client4)
     record_property("slowest", slowest)
     assert slowest < BACK_WITHIN

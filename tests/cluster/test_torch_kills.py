@@ -34,7 +34,7 @@ def mortal() -> Iterator[MPICluster]:
 
 @pytest.fixture
 def client(mortal: MPICluster) -> Iterator[Client]:
-    starts = mortal.record.worlds[0].starts
+    starts = mortal.record.world.starts
     with Client(mortal) as client:
         client.run_on_scheduler(be_patient)
         yield client
@@ -46,7 +46,7 @@ def client(mortal: MPICluster) -> Iterator[Client]:
 
 def is_ready(cluster: MPICluster, starts: int) -> bool:
     record = cluster.refresh()
-    return record.state == "ready" and record.worlds[0].starts == starts
+    return record.state == "ready" and record.world.starts == starts
 
 
 def dies(client: Client, function: Callable[..., Any], *args: Any) -> None:

@@ -226,7 +226,7 @@ def test_an_error_that_is_not_to_be_caught_ends_all_trials(client4, tmp_path):
     with raises(ZeroDivisionError, args=("not to be caught",)) as caught:
         tune(objective, its, 9, tmp_path, client=client4, catch=(ValueError, OSError))
 
-    assert caught.value.__notes__ == ["raised on rank 1 of world 0, in trial 1"]
+    assert caught.value.__notes__ == ["raised on rank 1, in trial 1"]
     assert states(its) == [FAIL] * 4
     until("all trials to end", lambda: not running(client4))
     assert run_on_ranks(total, client=client4) == [6] * 4
@@ -278,9 +278,7 @@ def test_large_and_broadcast_arguments_are_sent_once_and_placed_ones_are_refused
     assert set(states(its)) == {FAIL}
 
 
-@pytest.mark.parametrize(
-    ("option", "given"), [("ranks", 5), ("ranks", 0), ("trials", "1.5"), ("study", None), ("world", 3)]
-)
+@pytest.mark.parametrize(("option", "given"), [("ranks", 5), ("ranks", 0), ("trials", "1.5"), ("study", None)])
 def test_what_cannot_be_tuned_is_refused(client4, option, given):
     options = {"study": study(), "trials": 1, option: given}
     with raises(InvalidRequest, option=option, given=given):

@@ -111,7 +111,7 @@ def test_all_files_of_a_cluster_are_the_users_alone(cluster4: MPICluster) -> Non
         "head.sock",
         "template.sock",
         "template.lock",
-        *(f"rank-{rank}.sock" for rank in range(4)),
+        *(f"rank-0.{rank}.sock" for rank in range(4)),
     }
     for path in (
         *sockets.iterdir(),
@@ -122,7 +122,7 @@ def test_all_files_of_a_cluster_are_the_users_alone(cluster4: MPICluster) -> Non
 
 
 def test_http_is_answered_on_unix_sockets(cluster4: MPICluster) -> None:
-    for name in ("head", "rank-2"):
+    for name in ("head", "rank-0.2"):
         with socket.socket(socket.AF_UNIX) as connection:
             connection.settimeout(DEADLINE)
             connection.connect(str(node_dirs.sockets(cluster4.record.id) / f"{name}.sock"))

@@ -91,7 +91,7 @@ def test_a_cluster_whose_job_is_suspended_is_not_shown_as_ready(cluster, asked, 
 
 def test_a_head_that_was_killed_is_reported_until_its_record_is_removed(cluster, asked):
     gone = dataclasses.replace(ProcessId.here(), started=0.0)
-    cluster("killed", process=gone, worlds=(World(0, 2, "ready", 2),))
+    cluster("killed", process=gone, world=World(0, 2, "ready", 2))
     cluster("closing", process=gone, state="closing", message="the user has stopped it")
 
     seen = RegistryScanner(asked).scan().clusters
@@ -152,7 +152,7 @@ def test_while_a_scheduler_says_nothing_a_cluster_is_submitted(cluster, asked):
 def test_a_head_that_can_be_seen_has_not_ended_although_its_scheduler_has_forgotten_the_job(
     cluster, asked, monkeypatch
 ):
-    cluster("here", scheduler="slurm", job="4711", state="ready", worlds=(World(0, 2, "ready", 2),))
+    cluster("here", scheduler="slurm", job="4711", state="ready", world=World(0, 2, "ready", 2))
     asked.status = JobStatus(JobState.UNKNOWN, unknown_to_scheduler=True)
     monkeypatch.setattr(survey_module, "_READ", -1.0)
     monkeypatch.setattr(registry, "clean", lambda: pytest.fail("a record is removed"))

@@ -14,17 +14,20 @@ from contextlib import ExitStack
 import dask.array as da
 import nbformat
 import numpy as np
+import psutil
 import pytest
 from distributed import Client
 from nbclient import NotebookClient
 from sklearn.linear_model import LogisticRegression
+from support.batch import no_room
 from support.daemons import running
 from support.nodes import numbers, places, remains, two_on_each
-from support.processes import DEADLINE, until
+from support.processes import DEADLINE, gone, until
 from support.slurm import NAMES
+from support.spmd import place_of, total
 from support.training import place, weights_by_ranks
 
-from workbench import MPICluster, cli
+from workbench import MPICluster, cli, run_on_ranks
 from workbench import place as spread_out
 from workbench.deploy import registry
 
@@ -70,29 +73,115 @@ def test_a_cluster_lives_on_four_nodes_from_start_to_stop(slurm, capsys):
         batch = slurm.run("scontrol", "write", "batch_script", *numbers(cluster.record), "-")
         assert batch.rstrip("\n") == cluster.script().rstrip("\n")
 
-        cluster.scale(6)
-        assert [rank["name"] for rank in cluster.ranks][4:] == ["w1.0", "w1.1"]
-        jobs = numbers(cluster.record)
-        assert len(jobs) == 2
-        assert jobs <= set(slurm.jobs())
-        (lost,) = jobs - {cluster.record.job}
-        slurm.run("scancel", lost)
-        until("the world runs in a new job", lambda: numbers(cluster.refresh()) - jobs and len(cluster.ranks) == 6)
-        # A job that has ended is not shown any more.
-        (new,) = numbers(cluster.record) - {cluster.record.job}
-        assert new != lost
-        jobs.add(new)
-        kept = client.submit(place, workers=["w1.1"], allow_other_workers=True, pure=False)
-        assert kept.result(DEADLINE)[:3] == (1, 1, 2)
-        cluster.scale(4)
-        assert kept.result(DEADLINE)[:3] == (1, 1, 2)
-        assert len(jobs & set(slurm.jobs())) == 1
-
         # Dask's own client would try to come back.
         client.close()
         assert cli.main(["stop", cluster.name]) == 0
         assert cluster.name in capsys.readouterr().out
-        assert remains(slurm, cluster.record, jobs) == []
+        assert remains(slurm, cluster.record, {cluster.record.job}) == []
+
+
+def test_results_move_to_the_ranks_of_another_job_and_back(slurm):
+    with MPICluster(4, nodes=2, scheduler="slurm", quiet=True) as cluster, Client(cluster) as client:
+        data = np.arange(4000.0).reshape(1000, 4)
+        blocks = spread_out(data)
+        lazy = blocks.sum(axis=0)
+        future = client.submit(place, workers=[3], pure=False)
+        placed_on = future.result(DEADLINE)
+
+        def assert_valid():
+            np.testing.assert_array_equal(blocks.compute(), data)
+            np.testing.assert_array_equal(lazy.compute(), data.sum(axis=0))
+            assert future.result(DEADLINE) == client.submit(tuple, future).result(DEADLINE) == placed_on
+
+        assert_valid()
+        first, former = cluster.record.job, [psutil.Process(rank["pid"]) for rank in cluster.ranks]
+        assert (cluster.record.world.job, cluster.record.next) == (None, None)
+        cluster.scale(6)
+        (second,) = numbers(cluster.record) - {first}
+        assert set(slurm.jobs()) >= {first, second}
+        assert (cluster.record.world.job, cluster.record.next) == (second, None)
+        assert [rank["name"] for rank in cluster.ranks] == list(range(6))
+        until("the former ranks to have ended", lambda: all(map(gone, former)))
+        assert run_on_ranks(place_of) == [(rank, 6, rank) for rank in range(6)]
+        assert run_on_ranks(total, spread_out(blocks)) == [data.sum()] * 6
+        assert_valid()
+
+        new = [psutil.Process(rank["pid"]) for rank in cluster.ranks]
+        cluster.scale(4)
+        assert (cluster.record.world.job, cluster.record.next) == (None, None)
+        until("the other job to have ended", lambda: second not in slurm.jobs())
+        until("it to be known", lambda: numbers(cluster.refresh()) == {first})
+        until("the former ranks to have ended", lambda: all(map(gone, new)))
+        assert places(cluster, client) == two_on_each(4)
+        assert run_on_ranks(place_of) == [(rank, 4, rank) for rank in range(4)]
+        assert run_on_ranks(total, spread_out(blocks)) == [data.sum()] * 4
+        assert_valid()
+    assert remains(slurm, cluster.record, {first, second}) == []
+
+
+def test_a_world_whose_job_is_cancelled_starts_again_in_a_new_job_and_moves_into_another_one(slurm):
+    with MPICluster(2, nodes=1, scheduler="slurm", quiet=True) as cluster, Client(cluster) as client:
+        cluster.scale(3)
+        first, lost = cluster.record.job, cluster.record.world.job
+        slurm.run("scancel", lost)
+        until("it to start again", lambda: cluster.refresh().world.starts == 2)
+        until("it to be ready", lambda: cluster.refresh().state == "ready")
+        # A job that has ended is not shown any more.
+        assert numbers(cluster.record) == {first, cluster.record.world.job}
+        assert cluster.record.world.job != lost
+        assert [rank["name"] for rank in cluster.ranks] == [0, 1, 2]
+        kept = client.submit(place, workers=[2], pure=False)
+        assert kept.result(DEADLINE)[:3] == (2, 2, 3)
+        again = cluster.record.world.job
+        cluster.scale(4)
+        until("the former job to have ended", lambda: again not in slurm.jobs())
+        jobs = numbers(cluster.refresh())
+        assert jobs == {first, cluster.record.world.job}
+        assert run_on_ranks(place_of) == [(rank, 4, rank) for rank in range(4)]
+        cluster.scale(2)
+        assert kept.result(DEADLINE)[:3] == (2, 2, 3)
+    until("all of it to be gone", lambda: remains(slurm, cluster.record, jobs) == [])
+
+
+@pytest.mark.parametrize("end", ["scale", "Ctrl-C", "scancel"])
+def test_while_more_ranks_wait_in_the_queue_the_present_ones_work_until_they_are_withdrawn(slurm, end):
+    with MPICluster(2, nodes=1, scheduler="slurm", name="waiting", quiet=True) as cluster, Client(cluster) as client:
+        first, ranks = cluster.record.job, cluster.ranks
+        future = client.submit(place, workers=[1], pure=False)
+        with no_room(slurm):
+            command = [*CLI, "scale", "3", cluster.name]
+            scaling = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+            until(
+                "the other job to wait", lambda: (following := cluster.refresh().next) and following.state == "queued"
+            )
+            (second,) = numbers(cluster.record) - {first}
+            assert slurm.state(second) == "PENDING"
+            following, world = cluster.record.next, cluster.record.world
+            assert (following.ranks, following.up, following.job) == (3, 0, second)
+            assert (world.ranks, world.up, world.job, cluster.record.state) == (2, 2, None, "ready")
+            assert run_on_ranks(place_of) == [(0, 2, 0), (1, 2, 1)]
+            assert future.result(DEADLINE)[:3] == (1, 1, 2)
+
+            if end == "scale":
+                cluster.scale(2)
+            elif end == "Ctrl-C":
+                scaling.send_signal(signal.SIGINT)
+            else:
+                slurm.run("scancel", second)
+            _, errors = scaling.communicate(timeout=DEADLINE)
+            assert scaling.returncode == (130 if end == "Ctrl-C" else 1)
+            assert {
+                "scale": "scale(3) was withdrawn, because scale(2) was requested",
+                "Ctrl-C": "interrupted",
+                "scancel": f"its job {second} has ended: CANCELLED",
+            }[end] in errors
+            until("the other job to have ended", lambda: second not in slurm.jobs())
+            until("it to be known", lambda: numbers(cluster.refresh()) == {first})
+        assert cluster.record.next is None
+        assert cluster.ranks == ranks
+        assert run_on_ranks(place_of) == [(0, 2, 0), (1, 2, 1)]
+        assert client.submit(tuple, future).result(DEADLINE)[:3] == (1, 1, 2)
+    assert remains(slurm, cluster.record, {first, second}) == []
 
 
 def visible_gpus():
@@ -116,7 +205,7 @@ def test_a_cluster_of_pbs_jobs_starts_grows_and_ends(slurm):
     with MPICluster(4, nodes=2, scheduler="pbs", quiet=True) as cluster, Client(cluster) as client:
         assert places(cluster, client) == two_on_each(4)
         cluster.scale(6)
-        assert len(cluster.ranks) == 6
+        assert [rank["name"] for rank in cluster.ranks] == list(range(6))
         jobs = numbers(cluster.record)
         assert len(jobs) == 2
     until("all of it to be gone", lambda: remains(slurm, cluster.record, jobs) == [])
@@ -175,7 +264,7 @@ def test_a_start_waits_in_the_queue_and_a_lost_world_is_started_again_in_the_sam
         job = cluster.record.job
         assert places(cluster, client) == two_on_each(4)
         os.kill(cluster.ranks[3]["pid"], signal.SIGKILL)
-        until("the world is lost", lambda: cluster.refresh().worlds[0].starts == 2)
+        until("the world is lost", lambda: cluster.refresh().world.starts == 2)
         until("the world is there again", lambda: cluster.refresh().state == "ready")
         assert places(cluster, client) == two_on_each(4)
         assert numbers(cluster.record) == {job}

@@ -113,7 +113,7 @@ def test_a_node_that_dies_or_is_cut_off_ends_its_cluster_in_words_and_leaves_not
         if noticed != "by Slurm":  # which takes three times as long as its parts wait for each other
             slurm.run("scontrol", "update", "NodeName=n2,n4", "State=DOWN", "Reason=test")
         # Whichever comes first: srun waits for Slurm to find the node dead, mpiexec finds its own daemon dead.
-        lost = r"rank 1 of world 0 \(pid \d+ on n2\) was lost; its world ends|world 0 was lost"
+        lost = r"rank 1 \(pid \d+ on n2\) was lost; its world ends|the world was lost"
         until("the loss is told", lambda: re.search(lost, clusters[0].logs()))
         for cluster in clusters:
             until(

@@ -12,7 +12,7 @@ import time
 from contextlib import closing
 
 import pytest
-from support.batch import Doing, command, nothing_is_left, one_job, processes_of
+from support.batch import Doing, command, no_room, nothing_is_left, one_job, processes_of
 from support.processes import DEADLINE, kill, until
 from support.raised import raises
 from support.slurm import Slurm
@@ -139,7 +139,7 @@ def test_the_record_of_a_job_that_the_scheduler_has_forgotten_is_cleaned(slurm):
 
 @pytest.mark.parametrize("end", ["scancel", "SIGKILL"])
 def test_a_world_with_a_job_of_its_own_does_not_outlive_the_head(slurm, end):
-    cluster = MPICluster(2, name="worlds", scheduler="slurm", nodes=1, quiet=True)
+    cluster = MPICluster(2, name="moving", scheduler="slurm", nodes=1, quiet=True)
     cluster.scale(4)
     jobs = set(slurm.jobs())
     assert len(jobs) == 2
@@ -151,23 +151,18 @@ def test_a_world_with_a_job_of_its_own_does_not_outlive_the_head(slurm, end):
     until("its jobs to end", lambda: not slurm.jobs())
     cluster.close()
     actions.listing()
-    nothing_is_left(slurm, "worlds")
+    nothing_is_left(slurm, "moving")
 
 
 def test_a_world_that_still_waits_in_its_queue_does_not_outlive_the_head(slurm):
-    cluster = MPICluster(2, name="worlds", scheduler="slurm", nodes=1, quiet=True)
-    for node in slurm.nodes:
-        slurm.drain(node)
-    try:
+    cluster = MPICluster(2, name="moving", scheduler="slurm", nodes=1, quiet=True)
+    with no_room(slurm):
         scaling = Doing(lambda: cluster.scale(4))
         until("the second job", lambda: len(slurm.jobs()) == 2)
         kill(cluster.record.process.pid)
         until("the first job to end", lambda: len(slurm.jobs()) == 1)
-        assert actions.listing().cleaned == ["worlds"]
-        nothing_is_left(slurm, "worlds")
-    finally:
-        for node in slurm.nodes:
-            slurm.resume(node)
+        assert actions.listing().cleaned == ["moving"]
+        nothing_is_left(slurm, "moving")
     with pytest.raises(OSError):  # noqa: PT011  (the connection is lost, in many words)
         scaling.result()
     cluster.close()

@@ -10,7 +10,7 @@ from contextlib import closing
 import dask
 import numpy as np
 import pytest
-from distributed import Client
+from distributed import Client, wait
 from support.daemons import running
 from support.folders import folders_of
 from support.launchers import assert_closed_to_strangers
@@ -100,13 +100,18 @@ def test_blocks_go_from_node_to_node_by_mpi(cluster, client):
     assert client.run(received_by_mpi, 0, workers=[last])[last] - before >= MEGABYTES * 1_000_000
 
 
-def test_more_ranks_come_and_go_with_a_second_job(pbs, cluster, client):
+def test_results_move_to_more_ranks_in_a_second_job_and_back(pbs, cluster, client):
+    block = client.submit(np.arange, 1000, workers=[3])
+    wait(block)
     cluster.scale(6)
-    assert [rank["name"] for rank in cluster.ranks][4:] == ["w1.0", "w1.1"]
-    assert {rank["host"] for rank in cluster.ranks[4:]} <= {"n3", "n4"}
+    assert [rank["name"] for rank in cluster.ranks] == list(range(6))
+    assert {rank["host"] for rank in cluster.ranks} == {"n3", "n4", "n5"}
+    assert client.submit(np.sum, block).result(DEADLINE) == 499_500
     assert sorted(pbs.jobs()) == ["1", "2"]
     cluster.scale(4)
     until("its job is over", lambda: pbs.jobs() == ["1"])
+    assert [rank["host"] for rank in cluster.ranks] == ["n1", "n1", "n2", "n2"]
+    assert client.submit(np.sum, block, workers=[0], pure=False).result(DEADLINE) == 499_500
 
 
 @pytest.mark.mpi_flavor

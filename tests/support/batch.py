@@ -75,6 +75,18 @@ def nothing_is_left(slurm: Slurm, *names: str) -> None:
 
 
 @contextlib.contextmanager
+def no_room(slurm: Slurm) -> Iterator[None]:
+    """Let new jobs wait in the queue meanwhile."""
+    for node in slurm.nodes:
+        slurm.drain(node)
+    try:
+        yield
+    finally:
+        for node in slurm.nodes:
+            slurm.resume(node)
+
+
+@contextlib.contextmanager
 def command(folder: Path, name: str, text: str) -> Iterator[None]:
     """Have a shell script run where a command of the scheduler is called; ``$REAL`` is that command."""
     path = folder / name

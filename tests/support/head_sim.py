@@ -1,4 +1,4 @@
-"""The worlds of a head with a scheduler that is slow, silent, late and wrong, in virtual time and from a seed."""
+"""The world of a head with a scheduler that is slow, silent, late and wrong, in virtual time and from a seed."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ import random
 from collections import Counter
 from types import SimpleNamespace
 
+from workbench.collective.operation import CallQueue
 from workbench.deploy import job as job_module
 from workbench.deploy.folder import ClusterFolder
 from workbench.deploy.job import ClusterJob
 from workbench.deploy.record import Record
 from workbench.deploy.world import MPIWorld
 from workbench.errors import JobRejected, LaunchError, SchedulerTimeout, StartError, WorkbenchError
-from workbench.head import job_world, worlds
+from workbench.head import cluster_world, job_world
 from workbench.launch.interface import UNKNOWN, JobState, JobStatus
 from workbench.launch.mpi_library import MPI
 
@@ -140,13 +141,10 @@ class Scheduler:
         return text.strip() or None
 
 
-class FirstWorld(MPIWorld):
-    """World 0, whose processes are children of the head; one start in five after the first fails."""
+class HomeWorld(MPIWorld):
+    """A world whose processes are children of the head; one start in five after the first fails."""
 
-    sim = None
-
-    def __init__(self, record, mpi, index, ranks, before=0):
-        super().__init__(record, mpi, index, ranks)
+    sim = end = None
 
     def send_address(self, address):
         pass
@@ -163,33 +161,41 @@ class FirstWorld(MPIWorld):
 
     def register(self, start, rank):
         if start == self.starts and not self.end.done():
-            self.sim.register(0, start, rank)
+            self.sim.register(self.index, start, rank)
 
     def over(self, how):
         if not self.end.done():
             self.end.set_result(how)
-            self.sim.unregister(0, self.starts)
+            self.sim.unregister(self.index, self.starts)
 
     async def exited(self):
         return await asyncio.shield(self.end)
 
     async def stop(self, request_end):
         self.stopping, end = True, self.end
+        if end is None:
+            return
         await asyncio.sleep(self.sim.draw.uniform(0, 3))
         if end is self.end:
             self.over("stopped")
 
 
 class DaskScheduler:
-    """What the worlds need of Dask's scheduler."""
+    """What the world needs of Dask's scheduler."""
 
     address = "tls://127.0.0.1:1"
 
     def __init__(self, sim):
         self.sim, self.workers = sim, {}
 
-    async def retire_workers(self, **_):
-        await asyncio.sleep(self.sim.draw.uniform(0, 2))
+    async def drain_workers(self, addresses):
+        await asyncio.sleep(self.sim.draw.choice((0.0, 0.0, self.sim.draw.uniform(0, 60))))  # tasks run
+
+    async def resume_workers(self, addresses):
+        await asyncio.sleep(self.sim.draw.uniform(0, 1))
+
+    def take_over(self, world, former, ranks):
+        pass
 
     async def remove_worker(self, address, **_):
         self.sim.remove(address)
@@ -223,12 +229,17 @@ class Simulation:
         ClusterFolder.of(self.record).path.mkdir(parents=True)
         (ClusterFolder.of(self.record).path / "record.json").write_text("{}")
         self.scheduler, self.dask, self.ending, self.tasks = Scheduler(self, self.draw), DaskScheduler(self), False, []
-        self.first = FirstWorld(self.record, OPENMPI, 0, 2)
-        self.first.sim = self
-        self.worlds = worlds.Worlds(
-            self.record, self.first, self.dask, report=lambda *_, **__: None, changed=lambda: None, run=self.run,
-            is_ending=lambda: self.ending,
+        self.first, queue = HomeWorld(self.record, OPENMPI, 0, 2), CallQueue()
+        self.current = cluster_world.ClusterWorld(
+            self.record, self.first, self.dask, queues=lambda: (queue,), report=lambda *_, **__: None,
+            changed=lambda: None, replaced=lambda: None, run=self.run, is_ending=lambda: self.ending,
         )  # fmt: skip
+
+    async def moved(self, *_):
+        await asyncio.sleep(self.draw.uniform(0, 5))
+        if self.draw.random() < 0.1:
+            raise StartError("1 result could not be sent.")
+        return ""
 
     def later(self, seconds, function):
         self.loop.call_later(seconds, function)
@@ -273,7 +284,7 @@ class Simulation:
         address = f"mpi:{index}:{start}:{rank}"
         facts = {"world": index, "rank": rank, "threads": "multiple"}
         self.dask.workers[address] = SimpleNamespace(extra={"workbench": facts})
-        self.worlds.joined(index, rank, facts)
+        self.current.joined(index, rank, facts)
 
     def facts(self):
         return [worker.extra["workbench"] for worker in self.dask.workers.values()]
@@ -281,7 +292,7 @@ class Simulation:
     def remove(self, address):
         if worker := self.dask.workers.pop(address, None):
             facts = worker.extra["workbench"]
-            self.worlds.left(facts["world"], facts["rank"])
+            self.current.left(facts["world"], facts["rank"])
 
     def unregister(self, index, start):
         for address in [each for each in self.dask.workers if each.startswith(f"mpi:{index}:{start}:")]:
@@ -295,7 +306,7 @@ class Simulation:
     # -- promises ----------------------------------------------------------------------------------------------
 
     def check_cancel(self, job):
-        world = self.worlds.get(job.world)
+        world = next((each for each in self.current if each.index == job.world), None)
         if not self.ending and world is not None and job.start == world.starts and not world.stopping:
             self.faults.append(f"job {job.id} of start {job.start} of world {job.world} is wanted, and was canceled")
 
@@ -322,24 +333,29 @@ class Simulation:
     async def live(self):
         draw = self.draw
         await self.first.start(0, "")
-        keeper = self.run(self.worlds.keep_first(60.0))
+        self.current.keep_first(60.0)
         requests = []
         for _ in range(draw.randint(2, 8)):
             await asyncio.sleep(draw.choice((0.0, draw.uniform(0, 2), draw.expovariate(1 / 30), 60.0)))
-            if keeper.done():
+            if self.failed():
                 break
             self.act(draw.choice(("grow", "grow", "shrink", "restart", "restart", "ctrl-c", "kill")), requests)
             self.check_known()
         if requests and draw.random() < 0.7:
             await self.rest(requests)
-        if keeper.done():
+        if error := self.failed():
             self.counts["clusters without restarts left"] += 1
-            assert isinstance(keeper.exception(), StartError)
+            assert isinstance(error, StartError), repr(error)
         await self.stop()
+
+    def failed(self):
+        """Return the error of a background task of the head, which ends the cluster."""
+        ended = [task for task in self.tasks if task.done() and not task.cancelled()]
+        return next((task.exception() for task in ended if task.exception()), None)
 
     def act(self, what, requests):
         """Do what a user, or a person at the scheduler, may do."""
-        client, ranks = Client(), [world.ranks for world in self.worlds]
+        client, ranks = Client(), self.current.world.ranks
         if what == "ctrl-c":
             self.counts["Ctrl-C"] += 1
             for _, each in requests:
@@ -350,21 +366,21 @@ class Simulation:
                 self.end(job, 1.0, JobState.FAILED)
         else:
             change = {
-                "grow": lambda: self.worlds.scale(sum(ranks) + self.draw.randint(1, 3), client),
-                "shrink": lambda: self.worlds.scale(sum(ranks[: self.draw.randint(1, len(ranks))]), client),
-                "restart": lambda: self.worlds.restart(client),
+                "grow": lambda: self.current.move(ranks + self.draw.randint(1, 3), client),
+                "shrink": lambda: self.current.move(self.draw.randint(1, ranks), client),
+                "restart": lambda: self.current.restart(client),
             }[what]()
             requests.append((asyncio.ensure_future(self.request(change.__name__, change, client)), client))
 
     async def rest(self, requests):
-        """Wait for all requests, and then for the jobs of worlds that were removed."""
+        """Wait for all requests, and then for the jobs of worlds that were replaced."""
         done, late = await asyncio.wait([task for task, _ in requests], timeout=LONG)
         for task in done:
             task.result()  # raises unexpected errors
         self.faults += [f"{len(late)} requests have no deadline"] if late else []
         await asyncio.sleep(300)
         # Not those of earlier starts that the scheduler has taken after it answered that they do not exist.
-        wanted = {world.index for world in self.worlds}
+        wanted = {world.index for world in self.current}
         for job in self.scheduler.jobs.values():
             if not job.state.ended and job.world not in wanted:
                 self.faults.append(f"job {job.id} of start {job.start} of world {job.world} is not wanted")
@@ -377,7 +393,7 @@ class Simulation:
         for task in self.tasks:
             task.cancel()
         async with asyncio.timeout(LONG):
-            await self.worlds.stop()
+            await self.current.stop()
         await asyncio.sleep(20)
         self.scheduler.healthy = True
         self.check_known()
@@ -393,10 +409,12 @@ def simulate(seed, folder, monkeypatch):
     monkeypatch.setenv("JUPYTER_DATA_DIR", str(folder))
     sim = Simulation(seed, loop, folder)
     clock = SimpleNamespace(monotonic=loop.time, time=loop.time)
-    for module in (worlds, job_world, job_module):
+    for module in (cluster_world, job_world, job_module):
         monkeypatch.setattr(module, "time", clock)
         monkeypatch.setattr(module, "launcher", lambda _: sim.scheduler)
-    monkeypatch.setattr(worlds, "WorldProcess", FirstWorld)
+    monkeypatch.setattr(HomeWorld, "sim", sim)
+    monkeypatch.setattr(cluster_world, "WorldProcess", HomeWorld)
+    monkeypatch.setattr(cluster_world, "moved", sim.moved)
     monkeypatch.setattr(asyncio, "to_thread", sim.to_thread)
     asyncio.set_event_loop(loop)
     try:

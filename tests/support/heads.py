@@ -49,8 +49,8 @@ class RunningHead:
 async def running_head(record, end=None):
     """Run a head until the end of the block. `end` is that of `Head`."""
 
-    async def keep_first(_):
-        await asyncio.Event().wait()
+    def keep_first(_):
+        pass
 
     async def stop():
         pass
@@ -59,7 +59,7 @@ async def running_head(record, end=None):
         its.signals[number] = partial(function, *arguments)
 
     its, loop = RunningHead(record, end), asyncio.get_running_loop()
-    its.head.worlds.keep_first, its.head.worlds.stop = keep_first, stop
+    its.head.current.keep_first, its.head.current.stop = keep_first, stop
     loop.add_signal_handler = add_signal_handler
     its.code = asyncio.ensure_future(its.head.run())
     await asyncio.sleep(0)  # the head starts its scheduler

@@ -18,12 +18,12 @@ def left_in(cluster: MPICluster) -> dict[str, Any]:
 
 def _what_is_left(dask_scheduler: Any) -> dict[str, Any]:
     head = dask_scheduler.handlers["workbench_status"].__self__
-    worlds = list(head.worlds)
+    world = head.current.world
     found = {
         "tasks": [str(key) for key in dask_scheduler.tasks],
-        "worlds": [world.index for world in worlds if world.index],
-        "ranks that are gone": worlds[0].missing(),
-        "ranks that do not come back": worlds[0].broken,
+        "other ranks than at the start": world.index,
+        "ranks that are gone": world.missing(),
+        "ranks that do not come back": world.broken,
         "calls on all ranks": [*head.spmd.operations],
         "cells": [cell.id for cell in head.cells.known.values() if not cell.task.done()],
     }

@@ -135,7 +135,7 @@ def failing_call(notebook: Notebook, chance: random.Random) -> tuple[Any, Any]:
         found: Any = run_on_ranks(fail)
     except ValueError as error:
         found = error.args, error.__notes__
-    return found, ((word,), [f"raised on rank {guilty} of world 0, in fail"])
+    return found, ((word,), [f"raised on rank {guilty}, in fail"])
 
 
 class Color(enum.Enum):
@@ -316,8 +316,8 @@ def questions(notebook: Notebook, chance: random.Random) -> tuple[Any, Any]:
     # A completion is left out where the answer comes late.
     completed = set(cells.complete("all", notebook.client)) <= {"all"}
     metrics = notebook.cluster.metrics(chance.choice(["ranks", "traffic", "calls"]))
-    found = {world: sorted(ranks) for world, ranks in places.items()}, completed, type(metrics).__name__
-    return found, ({0: [*range(notebook.size)]}, True, "DataFrame")
+    found = sorted(places), completed, type(metrics).__name__
+    return found, ([*range(notebook.size)], True, "DataFrame")
 
 
 # -- the mix ---------------------------------------------------------------------------------------------------
@@ -365,8 +365,8 @@ def restarted(notebook: Notebook) -> bool:
     deadline = time.monotonic() + DEADLINE
     while time.monotonic() < deadline:
         record: Any = notebook.cluster.refresh()
-        if record.state == "ready" and record.worlds[0].starts > notebook.starts:
-            notebook.starts = record.worlds[0].starts
+        if record.state == "ready" and record.world.starts > notebook.starts:
+            notebook.starts = record.world.starts
             return True
         time.sleep(0.05)
     return False

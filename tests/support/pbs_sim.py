@@ -1,4 +1,4 @@
-"""A PBS of four nodes that are separate hosts, whose programs really run jobs; no daemon of a real one takes part.
+"""A PBS of five nodes that are separate hosts, whose programs really run jobs; no daemon of a real one takes part.
 
 What matters to a world is as it is with OpenPBS: a job and each task that ``pbs_tmrsh`` starts on another node begin in
 the home folder with a few variables alone, and the list of nodes is on the first node only.
@@ -23,7 +23,7 @@ from support import pbs_programs
 from support.daemons import DEADLINE, Daemon, Trouble
 from support.netns import Network
 
-NAMES = ("n1", "n2", "n3", "n4")
+NAMES = ("n1", "n2", "n3", "n4", "n5")
 PROGRAMS = ("qsub", "qstat", "qselect", "qdel", "pbs_tmrsh", "mom")
 
 

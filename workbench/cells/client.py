@@ -1,4 +1,4 @@
-"""Cells of code on all ranks of a world, in IPython engines inside the ranks: the functions behind ``%%mpi``.
+"""Cells of code on all ranks, in IPython engines inside the ranks: the functions behind ``%%mpi``.
 
 `run` runs a cell and returns its result. `evaluate` returns the value of an expression on each rank.
 """
@@ -50,8 +50,8 @@ _BROADCAST = 2.0
 # The subject of errors of the head.
 _PURPOSE = "a cell"
 
-# By client and world: the connection as the head sent it, and the client of the engines.
-_links: weakref.WeakKeyDictionary[Client, dict[int, tuple[dict[str, Any], EngineClient]]] = weakref.WeakKeyDictionary()
+# By client: the connection as the head sent it, and the client of the engines.
+_links: weakref.WeakKeyDictionary[Client, tuple[dict[str, Any], EngineClient]] = weakref.WeakKeyDictionary()
 
 
 def run(
@@ -59,7 +59,6 @@ def run(
     names: Mapping[str, Any] | None = None,
     *,
     ranks: Sequence[int] | None = None,
-    world: int = 0,
     client: Client | None = None,
     timeout: float | str | None = None,
     values: bool = False,
@@ -67,7 +66,7 @@ def run(
     shared: bool = False,
     show: Callable[[int, CellOutput], None] | None = None,
 ) -> CellResult:
-    """Run a cell of code on all ranks of a world at the same time, and return the result.
+    """Run a cell of code on all ranks at the same time, and return the result.
 
     Parameters
     ----------
@@ -79,8 +78,6 @@ def run(
         future, and any other object is copied.
     ranks
         Ranks that run the cell. Default: all.
-    world
-        Index of the world.
     client
         Default: the current client.
     timeout
@@ -120,9 +117,9 @@ def run(
     transfers = {name: transfer(client, name, value, sent) for name, value in (names or {}).items()}
     cell = uuid.uuid4().hex
     try:
-        granted = _granted(client, cell, _begin(client, cell, world, ranks, transfers, check=check), patience)
-        link = _link(client, world, granted)
-        result = CellResult(world, list(granted["ranks"]))
+        granted = _granted(client, cell, _begin(client, cell, ranks, transfers, check=check), patience)
+        link = _link(client, granted)
+        result = CellResult(list(granted["ranks"]))
         namespace = namespaces.SHARED if shared else current.notebook_id()
         message = RunCell(cell, code, config.size("spmd.result-limit") if values else None, namespace)
         CellRun(client, link, result, granted["idents"], message).follow(seconds, StallDetector(patience), show)
@@ -136,7 +133,6 @@ def evaluate(
     expression: str,
     *,
     ranks: Sequence[int] | None = None,
-    world: int = 0,
     client: Client | None = None,
     shared: bool = False,
 ) -> list[Any]:
@@ -147,18 +143,18 @@ def evaluate(
     WorkbenchError
         As of `run` and `CellResult.check`.
     """
-    result = run(expression, ranks=ranks, world=world, client=client, values=True, shared=shared)
+    result = run(expression, ranks=ranks, client=client, values=True, shared=shared)
     if result.interrupted:
         raise KeyboardInterrupt
     return result.values()
 
 
-def complete(text: str, client: Client | None = None, world: int = 0, *, shared: bool = False) -> list[str]:
+def complete(text: str, client: Client | None = None, *, shared: bool = False) -> list[str]:
     """Return the names on rank 0 that begin with `text`; an empty list if rank 0 does not answer within 0.5 s."""
     namespace = namespaces.SHARED if shared else current.notebook_id()
     try:
         head = ClientHead(current_client(client), "a completion")
-        return list(head.wait(protocol.COMPLETE, 0.5, world=world, text=text, namespace=namespace) or [])
+        return list(head.wait(protocol.COMPLETE, 0.5, text=text, namespace=namespace) or [])
     except WorkbenchError:
         return []
 
@@ -270,7 +266,6 @@ def _delay(client: Client, cell: str) -> str:
 async def _begin(
     client: Client,
     cell: str,
-    world: int,
     ranks: Sequence[int] | None,
     names: dict[str, protocol.Transfer],
     *,
@@ -283,7 +278,6 @@ async def _begin(
         "client": client.id,
         "notebook": current.notebook_id(),
         "origin": current.cell_number(),
-        "world": world,
         "ranks": None if ranks is None else list(ranks),
         "names": names,
         "allowed": {
@@ -296,35 +290,34 @@ async def _begin(
     return granted
 
 
-def _link(client: Client, world: int, granted: protocol.Granted) -> EngineClient:
-    """Return the client of the engines of a world; the first cell of a start of the world connects it."""
+def _link(client: Client, granted: protocol.Granted) -> EngineClient:
+    """Return the client of the engines; the first cell of a start of the world connects it."""
     _close_unused()
-    links, connection = _links.setdefault(client, {}), granted["connection"]
-    if world in links and links[world][0] != connection:
-        links.pop(world)[1].close()  # of an earlier start of the world
-    if world not in links:
-        link = EngineClient(_from_here(client, world, connection))
-        links[world] = connection, link
+    connection = granted["connection"]
+    if client in _links and _links[client][0] != connection:
+        _links.pop(client)[1].close()  # of an earlier start of the world
+    if client not in _links:
+        link = EngineClient(_from_here(client, connection))
+        _links[client] = connection, link
         # At the exit of the process no connection needs an end.
         weakref.finalize(client, link.close).atexit = False
-    link = links[world][1]
+    link = _links[client][1]
     link.wait_until_reachable({int(rank): ident for rank, ident in granted["idents"].items()})
     return link
 
 
-def _from_here(client: Client, world: int, connection: dict[str, Any]) -> dict[str, Any]:
+def _from_here(client: Client, connection: dict[str, Any]) -> dict[str, Any]:
     """Return a connection with addresses that this process reaches."""
     forward = getattr(client.cluster, "forward", None)
     if forward is None:
         return connection
-    return forwarded(connection, functools.partial(client.sync, forward, f"cells of world {world}"))
+    return forwarded(connection, functools.partial(client.sync, forward, "cells"))
 
 
 def _close_unused() -> None:
     """Close the links of clients that are closed: each would continue to receive the output of the cells of others."""
     for client in [client for client in _links if client.status == "closed"]:
-        for _, link in _links.pop(client).values():
-            link.close()
+        _links.pop(client)[1].close()
 
 
 def _cancel(client: Client, cell: str, reason: str) -> None:
@@ -384,10 +377,9 @@ class CellRun:
     def _where(self) -> dict[int, dict[str, Any]]:
         """Return the positions of the ranks in the cell; an empty dict if the head does not answer."""
         try:
-            worlds: dict[int, dict[int, Any]] = self._head.wait(WHERE, _ASK, world=self._result.world)
+            places: dict[int, Any] = self._head.wait(WHERE, _ASK)
         except HeadUnreachable:
             return {}
-        places = worlds.get(self._result.world, {})
         own = {rank: place for rank, place in places.items() if place and rank in self._result.ranks}
         return {rank: place for rank, place in own.items() if place.get("cell") == self._cell or place.get("silent")}
 

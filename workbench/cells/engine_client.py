@@ -1,4 +1,4 @@
-"""The connection of a notebook to the engines of a world, through ipyparallel's controller."""
+"""The connection of a notebook to the engines, through ipyparallel's controller."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def rank_client(connection: dict[str, Any], ranks: int, dask: Callable[[], Any],
 
 
 class EngineClient:
-    """A connection to the controller of a world.
+    """A connection to the controller of the engines.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Cells of notebooks on the ranks of a world: one at a time, in the order of the requests.
+"""Cells of notebooks on the ranks: one at a time, in the order of the requests.
 
 Code and output do not pass the head. The head starts a cell when all ranks of the cell are prepared, and ends the cell
 when one rank fails, when the notebook asks for the end, or when the notebook disconnects.
@@ -40,9 +40,9 @@ if TYPE_CHECKING:
     from distributed import Scheduler
 
     from workbench.deploy.record import Record
-    from workbench.deploy.world import MPIWorld, Worlds
+    from workbench.deploy.world import CurrentWorld, MPIWorld
 
-# Seconds for which a cell waits for the cells of other notebooks in the same world.
+# Seconds for which a cell waits for the cells of other notebooks.
 _QUEUE = 600.0
 # Seconds for which the ranks keep the names of a notebook that has disconnected.
 _KEEP_NAMES = 600.0
@@ -66,12 +66,12 @@ class Cells(SchedulerPlugin):
     def __init__(
         self,
         scheduler: Scheduler,
-        worlds: Worlds,
+        current: CurrentWorld,
         record: Record,
         run: Callable[[Coroutine[Any, Any, None]], object],
         began: Callable[[str, int | None], None],
     ) -> None:
-        self.scheduler, self.worlds, self._record = scheduler, worlds, record
+        self.scheduler, self.current, self._record = scheduler, current, record
         self._run, self._began = run, began
         self.queue = CallQueue()
         self._engines: dict[tuple[int, int], Engines] = {}
@@ -94,19 +94,17 @@ class Cells(SchedulerPlugin):
 
     async def begin(self, **request: Unpack[protocol.Begin]) -> protocol.Granted:
         """Prepare all ranks of a cell when its turn comes; return how the client reaches the engines."""
-        id, index = request["cell"], request["world"]  # noqa: A001
+        id = request["cell"]  # noqa: A001
         if id in self._cancelled:
             raise CollectiveFailed(_CANCELLED)
         self._began(id, request["origin"])
-        world = self._world(index)
         self._joined(request["notebook"], request["client"])
-        cell = self.known[id] = _Cell(self, world, request)
+        cell = self.known[id] = _Cell(self, request)
         cell.turn = self.queue.turn(
-            world,
             request["client"],
             asyncio.get_running_loop().time() + _QUEUE,
-            busy=f"world {index} is still busy with another cell after {_QUEUE:.0f} s. Run the cell "
-            "later, or interrupt the other cell in its notebook.",
+            busy=f"the ranks are still busy with another cell after {_QUEUE:.0f} s. Run the cell later, or interrupt "
+            "the other cell in its notebook.",
             gone=lambda: cell.stop("its notebook has disconnected"),
         )
         cell.task = asyncio.ensure_future(self._take_turn(cell))
@@ -123,22 +121,18 @@ class Cells(SchedulerPlugin):
             return ""
         if waiting.turn_at is not None:
             return waiting.step
-        running = (each for each in self.known.values() if each.world is waiting.world and not each.task.done())
-        return next((each.occupation(waiting) for each in running if each.turn_at is not None), "its turn")
+        running = (each for each in self.known.values() if each.turn_at is not None and not each.task.done())
+        return next((each.occupation(waiting) for each in running), "its turn")
 
-    async def reach(self, world: int) -> protocol.Reach:
-        """Start the engines of a world if need be; return how clients connect to them."""
-        place = self._world(world)
-        ranks = _check_ranks(place, None)
-        members = RankRPC(self.scheduler, world, self.worlds.members(place), "ipyparallel")
-        reach = await self.engines(place).ready(members)
+    async def reach(self) -> protocol.Reach:
+        """Start the engines if need be; return how clients connect to them."""
+        ranks = _check_ranks(self.current.world, None)
+        reach = await self.engines(self.current.world).ready(self.members("ipyparallel"))
         return {**reach, "idents": {rank: reach["idents"][rank] for rank in ranks}}
 
-    def _world(self, index: int) -> MPIWorld:
-        world = self.worlds.get(index)
-        if world is None:
-            raise InvalidRequest(option="world", given=index, allowed=[str(each.index) for each in self.worlds])
-        return world
+    def members(self, purpose: str) -> RankRPC:
+        """Return the means to ask all registered ranks; errors contain the purpose."""
+        return RankRPC(self.scheduler, self.current.members(), purpose)
 
     async def wait(self, cell: str) -> dict[str, Any]:
         """Return when a cell has ended on all its ranks, or the time of the ranks that do not end has passed."""
@@ -157,12 +151,11 @@ class Cells(SchedulerPlugin):
             # This request may arrive before the request for the cell.
             self._cancelled.add(cell)
 
-    async def complete(self, world: int, text: str, namespace: str) -> list[str]:
+    async def complete(self, text: str, namespace: str) -> list[str]:
         """Return the names of a namespace on rank 0 that begin with `text`; an empty list while a cell runs."""
-        place = self.worlds.get(world)
-        if place is None or 0 not in place.present or self.queue.is_taken(place):
+        ranks = self.members("a completion")
+        if 0 not in ranks.ranks or self.queue.is_taken():
             return []
-        ranks = RankRPC(self.scheduler, world, self.worlds.members(place), "a completion")
         return list(await ranks.ask(0, protocol.COMPLETE, ANSWER_S, text=text, namespace=namespace))
 
     async def close(self) -> None:
@@ -216,8 +209,8 @@ class Cells(SchedulerPlugin):
             for rank in [rank for rank, address in cell.running.items() if address == worker]:
                 cell.ended(rank, _LOST, getattr(scheduler, "causes", {}).get(worker, ""))
         for (index, starts), engines in list(self._engines.items()):
-            world = self.worlds.get(index)
-            if world is None or world.starts != starts or not world.present:
+            world = self.current.world
+            if (world.index, world.starts) != (index, starts) or not world.present:
                 del self._engines[index, starts]
                 self._run(engines.close())
 
@@ -251,17 +244,13 @@ class Cells(SchedulerPlugin):
         keep = wait = _KEEP_NAMES
         while wait > 0:
             await asyncio.sleep(wait)
-            wait = keep - min([await self._unused(each, name) for each in self._everyone()], default=math.inf)
+            wait = keep - await self._unused(name)
         del self._notebooks[name]
-        for ranks in self._everyone():
-            ranks.tell(protocol.FORGET, namespace=name)
+        self.members("the end of a notebook").tell(protocol.FORGET, namespace=name)
 
-    def _everyone(self) -> list[RankRPC]:
-        purpose = "the end of a notebook"
-        return [RankRPC(self.scheduler, each.index, self.worlds.members(each), purpose) for each in self.worlds]
-
-    async def _unused(self, ranks: RankRPC, name: str) -> float:
+    async def _unused(self, name: str) -> float:
         """Return the seconds since the last code of a notebook; 0 if a rank does not answer."""
+        ranks = self.members("the end of a notebook")
         try:
             asked = (ranks.ask(rank, protocol.UNUSED, ANSWER_S, namespace=name) for rank in ranks.ranks)
             return min(await gather_or_cancel(asked), default=math.inf)
@@ -279,17 +268,18 @@ class _Notebook:
 
 
 class _Cell:
-    """A cell on ranks of a world. The outcome of a rank is its status."""
+    """A cell on ranks. The outcome of a rank is its status."""
 
     turn: Turn
     task: asyncio.Task[None]  # keeps the turn
+    world: MPIWorld  # of the turn
     turn_at: float | None = None  # the time of the loop at which the cell got its turn
     start: tuple[int, int] | None = None  # of the world, once the cell has its turn
     disconnected = False  # whether the controller has ended in the cell
 
-    def __init__(self, cells: Cells, world: MPIWorld, request: protocol.Begin) -> None:
-        self._cells, self.world, self._request, self.id = cells, world, request, request["cell"]
-        self._members = RankRPC(cells.scheduler, world.index, {}, "a cell")
+    def __init__(self, cells: Cells, request: protocol.Begin) -> None:
+        self._cells, self._request, self.id = cells, request, request["cell"]
+        self._members = RankRPC(cells.scheduler, {}, "a cell")
         loop = asyncio.get_running_loop()
         self.granted: asyncio.Future[protocol.Granted] = loop.create_future()
         self._stop: asyncio.Future[None] = loop.create_future()
@@ -327,7 +317,7 @@ class _Cell:
 
     async def run(self) -> None:
         """Prepare all ranks, and wait until the notebook, which sends the code to the engines, has run the cell."""
-        self.turn_at = asyncio.get_running_loop().time()
+        self.turn_at, self.world = asyncio.get_running_loop().time(), self._cells.current.world
         try:
             await self._prepare()
         except BaseException:
@@ -340,7 +330,7 @@ class _Cell:
     async def _prepare(self) -> None:
         world, names = self.world, self._request["names"]
         ranks = _check_ranks(world, self._request["ranks"])
-        everyone = RankRPC(self._cells.scheduler, world.index, self._cells.worlds.members(world), "a cell")
+        everyone = self._cells.members("a cell")
         self._members.ranks = {rank: everyone.ranks[rank] for rank in ranks}
         transfers = {rank: {name: self._transfer(name, rank) for name in names} for rank in ranks}
         self.start = (world.index, world.starts)
@@ -376,7 +366,7 @@ class _Cell:
             if not completed:
                 # A rank in C code cannot be ended. It refuses the next cell until the code returns.
                 await outcomes.break_off(
-                    lambda reason: self._end(reason, self.running), self.world.index, self._reason, protocol.CELL_END_S
+                    lambda reason: self._end(reason, self.running), self._reason, protocol.CELL_END_S
                 )
             if not completed or {end.result() for end in self._ends.values()} != {"ok"}:
                 self._renew_communicators()
@@ -408,7 +398,7 @@ class _Cell:
 
     def _end(self, reason: str, ranks: dict[int, str], *, interrupt: bool = True) -> None:
         message: protocol.End = {"cell": self.id, "reason": reason, "interrupt": interrupt}
-        RankRPC(self._cells.scheduler, self.world.index, ranks, "a cell").tell(protocol.END, **message)
+        RankRPC(self._cells.scheduler, ranks, "a cell").tell(protocol.END, **message)
 
     # -- objects -----------------------------------------------------------------------------------------------
 
@@ -426,22 +416,11 @@ class _Cell:
         return transfer
 
     def _wrong_place(self, name: str, rank: int) -> str | None:
-        """Return the message for a collection that has no block on a rank, or blocks on other worlds; else None."""
-        blocks, index = self._request["names"][name]["blocks"], self.world.index
-        workers = self._cells.scheduler.workers
-        holders = [workers[address].extra["workbench"] for address in blocks if address in workers]
-        own = sorted(holder["rank"] for holder in holders if holder["world"] == index)
-        others = sorted({holder["world"] for holder in holders} - {index})
-        if not own and others:
-            return f"{name!r} is on world {others[0]}, and this cell runs on world {index}. Pass --world {others[0]}."
-        if own and others:
-            worlds = ranges([index, *others])
-            return (
-                f"{name!r} has blocks on worlds {worlds}, but a cell runs on one world. Place the data on one world: "
-                f"{name} = workbench.place({name}, world={index})."
-            )
+        """Return the message for a collection that has no block on a rank; else None."""
+        blocks = self._request["names"][name]["blocks"]
         if self._members.ranks[rank] in blocks:
             return None
+        own = sorted(rank for rank, address in self._cells.current.members().items() if address in blocks)
         if not own:
             return f"the ranks with the blocks of {name!r} were lost. Place {name!r} again."
         return f"rank {rank} has no block of {name!r}. Run the cell on the ranks with a block: --ranks {_option(own)}."
@@ -450,16 +429,16 @@ class _Cell:
 def _check_ranks(world: MPIWorld, asked: Sequence[int] | None) -> list[int]:
     """Return the ranks that run a cell; raise if a rank does not exist or cannot run the cell."""
     if doing := transition(world):
-        raise CollectiveFailed(f"world {world.index} is being {doing}. Run the cell again when the world is ready.")
+        raise CollectiveFailed(f"the world is being {doing}. Run the cell again when the world is ready.")
     ranks = sorted(set(range(world.ranks) if asked is None else asked))
     if unknown := [rank for rank in ranks if not 0 <= rank < world.ranks]:
-        allowed = f"ranks {ranges(range(world.ranks))}: world {world.index} has no rank {unknown[0]}"
+        allowed = f"ranks {ranges(range(world.ranks))}: the cluster has no rank {unknown[0]}"
         raise InvalidRequest(option="ranks", given=_option(ranks), allowed=allowed)
     if missing := missing_ranks(world, ranks):
         left = sorted(world.present)
         others = f"Run the cell on the other ranks, --ranks {_option(left)}, or s" if left else "S"
         raise RankLost(
-            f"{'rank' if len(missing) == 1 else 'ranks'} {ranges(missing)} of world {world.index} "
+            f"{'rank' if len(missing) == 1 else 'ranks'} {ranges(missing)} "
             f"{'was' if len(missing) == 1 else 'were'} lost.",
             ranks=missing,
             hint=(f"{others}tart the ranks again: ", Command("restart")),

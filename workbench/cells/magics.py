@@ -1,4 +1,4 @@
-"""The magics ``%%mpi``, a cell on each rank of a world, and ``%mpi``, the value of an expression on each rank."""
+"""The magics ``%%mpi``, a cell on each rank, and ``%mpi``, the value of an expression on each rank."""
 
 from __future__ import annotations
 
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 _AS_RANKS = "0,3 or 0-3"
 OPTIONS = {
     "--ranks": f"ranks that run the cell, as {_AS_RANKS}; default: all",
-    "--world": "index of the world; default: 0",
     "--stream": "show output immediately, each line with its rank",
     "--out": "variable for the values of the last line, a list in rank order",
     "--shared": "use the names that all notebooks share, not those of this notebook",
@@ -109,7 +108,6 @@ class CellMagics(Magics):
             code,
             names,
             ranks=_ranks(given["--ranks"]) if "--ranks" in given else None,
-            world=_number("--world", given.get("--world", "0")),
             client=self._client(),
             timeout=given.get("--timeout"),
             values="--out" in given,
@@ -206,12 +204,6 @@ def _variable(given: dict[str, str]) -> str | None:
     return out
 
 
-def _number(option: str, text: str) -> int:
-    if not text.isdecimal():
-        raise InvalidRequest(f"{option} {text} is not valid. Choose a number, {OPTIONS[option]}.", given=text)
-    return int(text)
-
-
 def _ranks(text: str) -> list[int]:
     ranks: set[int] = set()
     for part in text.split(","):
@@ -229,12 +221,11 @@ def _ranks(text: str) -> list[int]:
 _LINE = re.compile(r"\s*([\w.]+\s*=\s*)?%mpi\s")
 _FIRST = re.compile(r"\s*%%mpi\s")
 _DOTTED = re.compile(r"[^\W\d][\w.]*$")
-_WORLD = re.compile(r"\s--world[=\s]+(\d+)\s")
 
 
 @context_matcher(identifier="workbench.mpi")  # type: ignore[untyped-decorator]
 def match(context: CompletionContext) -> SimpleMatcherResult:
-    """Complete options in the first line of ``%%mpi``, and names of rank 0 of its world in the others."""
+    """Complete options in the first line of ``%%mpi``, and names of rank 0 in the others."""
     before = context.text_until_cursor
     is_line, is_first = _LINE.match(before), _FIRST.match(before)
     if (is_line or is_first) and before.split(" ")[-1].startswith("-"):
@@ -243,8 +234,7 @@ def match(context: CompletionContext) -> SimpleMatcherResult:
     elif (dotted := _DOTTED.search(before)) and (is_line or (_FIRST.match(context.full_text) and not is_first)):
         last = dotted[0]
         first = before if is_line else context.full_text.lstrip().partition("\n")[0] + " "
-        world, shared = _WORLD.search(first), " --shared " in first
-        matches = cells_client.complete(last, _client_here(), int(world[1]) if world else 0, shared=shared)
+        matches = cells_client.complete(last, _client_here(), shared=" --shared " in first)
     else:
         return SimpleMatcherResult(completions=[], suppress=False)
     matched: SimpleMatcherResult = SimpleMatcherResult(

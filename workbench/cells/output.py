@@ -22,8 +22,6 @@ _CAUSES = 3
 class CellResult:
     """Result of a cell."""
 
-    world: int
-    """Index of the world."""
     ranks: Sequence[int]
     """Ranks that ran the cell."""
     done: dict[int, CellOutcome] = field(default_factory=dict)
@@ -92,24 +90,24 @@ class CellResult:
             noun, were = ("rank", "was") if len(self.lost) == 1 else ("ranks", "were")
             causes = [f"rank {rank}{cause}" for rank, cause in self.lost.items() if cause][:_CAUSES]
             cause = next(iter(self.lost.values())) if len(self.lost) == 1 else f": {', '.join(causes)}" * bool(causes)
-            words = f"{noun} {ranges(self.lost)} of world {self.world} {were} lost in this cell{cause}."
+            words = f"{noun} {ranges(self.lost)} {were} lost in this cell{cause}."
             raise RankLost(words, ranks=self.lost)
         if self.disconnected:
             raise CollectiveFailed(
-                f"the controller of the cells of world {self.world} ended during this cell, and the cell was ended. "
+                "the controller of the cells ended during this cell, and the cell was ended. "
                 "The next cell starts another controller, and finds the names of earlier cells.",
                 hint=("See controller.log among the logs: ", Command("logs")),
             )
         if self.silent:
             raise CollectiveFailed(
-                f"{'rank' if len(self.silent) == 1 else 'ranks'} {ranges(self.silent)} of world {self.world} did not "
+                f"{'rank' if len(self.silent) == 1 else 'ranks'} {ranges(self.silent)} did not "
                 "end this cell: C code, and code that catches KeyboardInterrupt, cannot be interrupted.",
                 ranks=self.silent,
                 hint=("Wait for the end, or start the ranks again: ", Command("restart")),
             )
         if self.failed:
             rank = self.failed[0]
-            words = f"the cell failed on rank {rank} of world {self.world}: {self.done[rank].summary}"
+            words = f"the cell failed on rank {rank}: {self.done[rank].summary}"
             raise CollectiveFailed(words, ranks=(rank,))
         ended = [rank for rank in self.ranks if self.done[rank].status in {"ended", "interrupted"}]
         if self.timed_out:

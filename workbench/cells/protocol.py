@@ -52,7 +52,7 @@ CONTROLLER_S = 120.0
 ANSWER_S = REGISTER_S + 30.0
 """For a rank to answer to a step of the preparation of a cell."""
 ENGINES_S = max(CONTROLLER_S, ANSWER_S) + ANSWER_S + 30.0
-"""For the head to start the engines of a world: two requests to the ranks, during the first also the controller."""
+"""For the head to start the engines: two requests to the ranks, during the first also the controller."""
 REACH_S = 60.0
 """For the controller and the engines to answer to a notebook the first time."""
 RANK_CELL_END_S = 10.0
@@ -102,8 +102,6 @@ class Begin(Id):
     """Identity of the notebook, the name of its namespace."""
     origin: int | None
     """Number of the cell in its notebook."""
-    world: int
-    """Index of the world."""
     ranks: list[int] | None
     """Ranks that run the cell; None: all."""
     names: dict[str, Transfer]
@@ -111,7 +109,7 @@ class Begin(Id):
 
 
 class Reach(TypedDict):
-    """How a notebook reaches the engines of a world."""
+    """How a notebook reaches the engines."""
 
     connection: dict[str, Any]
     """Connection of ipyparallel to the controller."""

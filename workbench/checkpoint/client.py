@@ -70,7 +70,7 @@ def _write(client: Client, part: str, placed: Mapping[str, PlacedBlocks]) -> tup
     files: dict[str, FileInfo] = {}
     for name, blocks in placed.items():
         results = run_on_ranks(rank.write, blocks.collection, part, name, client=client)
-        entries[name] = results[0][0] | {"per": blocks.per.partition("_")[0]}
+        entries[name] = results[0][0] | {"per": blocks.per}
         for _, written in results:
             files |= written
     return entries, files

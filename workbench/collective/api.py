@@ -30,7 +30,6 @@ def run_on_ranks(
     *args: Any,
     client: Client | None = None,
     result: str = "ranks",
-    world: int | None = None,
     ranks: Sequence[int] | None = None,
     timeout: float | str | None = None,
     limit: float | str | None = None,
@@ -43,7 +42,7 @@ def run_on_ranks(
     ----------
     fn : callable
         Function whose first argument is an `mpi4py.MPI.Intracomm` of exactly the ranks that take part: the ranks with
-        the blocks, in the order of the blocks; without blocks, all ranks of the world, or `ranks`.
+        the blocks, in the order of the blocks; without blocks, all ranks, or `ranks`.
     *args, **kwargs : object
         A placed collection is replaced by the block of the rank: the array in the memory of the rank, contiguous and
         aligned to 64 bytes. A future is replaced by its value. Any other object is sent to all ranks, above 1 MiB
@@ -55,11 +54,9 @@ def run_on_ranks(
         ``"ranks"``: a list of the results of all ranks; ``"root"``: the result of the first rank; ``"blocks"``: arrays
         with one axis or more, or dataframes, stay on their ranks and become a placed collection; a tuple of them
         becomes a tuple of collections.
-    world : int, optional
-        Index of the MPI world. Default: the world of the blocks; without blocks world 0.
     ranks : sequence of int, optional
-        Ranks of the world that take part, in their order in the communicator: a list or a range. Calls without a
-        common rank run at the same time. Default: the ranks with the blocks; without blocks, all ranks of the world.
+        Ranks that take part, in their order in the communicator: a list or a range. Calls without a common rank run at
+        the same time. Default: the ranks with the blocks; without blocks, all ranks.
     timeout : float or str, optional
         Seconds, or a time span such as ``"10 minutes"``, for the whole call, including the wait for other calls.
         Default: no limit.
@@ -83,8 +80,8 @@ def run_on_ranks(
         call has ended on all ranks.
     InvalidRequest
         If an option is not valid, the function or an argument cannot be sent, a placed collection or a future is inside
-        another object (a list, an attribute) or a variable of the function, or the blocks are on several worlds, on
-        another world than `world`, or on other ranks than `ranks`.
+        another object (a list, an attribute) or a variable of the function, or the blocks are on other ranks than
+        `ranks`.
     PlacementError
         If a collection is not placed, two collections have different layouts, or the results do not fit as blocks.
     RankLost
@@ -112,7 +109,7 @@ def run_on_ranks(
     >>> run_on_ranks(mean, X, result="root")
     array([3., 4.])
     """
-    options = {"client": client, "result": result, "world": world, "ranks": ranks, "timeout": timeout, "limit": limit}
+    options = {"client": client, "result": result, "ranks": ranks, "timeout": timeout, "limit": limit}
     return _call(fn, args, kwargs, **options, on_event=on_event).result()
 
 
@@ -176,7 +173,6 @@ def spmd(
     *,
     client: Client | None = None,
     result: str = "ranks",
-    world: int | None = None,
     ranks: Sequence[int] | None = None,
     timeout: float | str | None = None,
     limit: float | str | None = None,
@@ -189,7 +185,6 @@ def spmd(
     *,
     client: Client | None = None,
     result: str = "ranks",
-    world: int | None = None,
     ranks: Sequence[int] | None = None,
     timeout: float | str | None = None,
     limit: float | str | None = None,
@@ -202,7 +197,7 @@ def spmd(
     ----------
     fn : callable, optional
         The function. Without the function, `spmd` returns a decorator with the options.
-    client, result, world, ranks, timeout, limit, on_event : optional
+    client, result, ranks, timeout, limit, on_event : optional
         See `run_on_ranks`.
     name : str, optional
         Name of the calls in messages and on the dashboard. Default: the name of the function.
@@ -224,7 +219,6 @@ def spmd(
     options = {
         "client": client,
         "result": result,
-        "world": world,
         "ranks": ranks,
         "timeout": timeout,
         "limit": limit,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import math
 import uuid
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from workbench import config
@@ -37,7 +36,7 @@ def broadcast(client: Client, obj: Any, *, timeout: float | str | None = None) -
     Returns
     -------
     distributed.Future
-        Future whose value is on every rank of every world, until the last reference to the future is deleted. With an
+        Future whose value is on every rank, until the last reference to the future is deleted. With an
         asynchronous client: an awaitable of this future.
 
     Raises
@@ -92,17 +91,21 @@ async def send(client: Client, obj: Any, timeout: float) -> Future[Any]:
     # The caller gets the future only when the value is in memory. After an error its release drops the value.
     future: Future[Any] = Future(key, client, state=in_memory)
     beginning = asyncio.ensure_future(head.begin(protocol.BROADCAST_BEGIN, key=key, client=client.id))
-    calls: list[protocol.Call] = []
+    call: protocol.Call | None = None
     try:
         async with asyncio.timeout_at(deadline + protocol.CLIENT_CALL_END_S):
-            worlds: dict[int, list[str]] = await asyncio.shield(beginning)
-            await _upload(client, head, worlds[min(worlds)][0], key, obj)
-            left = deadline - asyncio.get_running_loop().time()
-            calls += [_call(client, key, world, len(ranks), left) for world, ranks in worlds.items()]
-            sending = [head.begin(protocol.CALL, **call) for call in calls]
-            _check(await asyncio.gather(*sending, return_exceptions=True))
+            ranks: list[str] = await asyncio.shield(beginning)
+            await _upload(client, head, ranks[0], key, obj)
+            call = _call(client, key, len(ranks), deadline - asyncio.get_running_loop().time())
+            answer: protocol.Answer = await head.begin(protocol.CALL, **call)
+            if "error" in answer:
+                raise CollectiveFailed(  # noqa: TRY301  (with the end of the other errors)
+                    f"rank {answer['rank']} cannot take part in a broadcast: {answer['error']['words']}. "
+                    f"{answer['others']}".rstrip(),
+                    ranks=(answer["rank"],),
+                )
     except BaseException as error:
-        for call in calls:
+        if call is not None:
             client._send_to_scheduler({"op": protocol.CANCEL, "call": call["call"]})  # noqa: SLF001
         # The release uses another connection than this request, and has no effect if the request arrives later.
         beginning.add_done_callback(lambda _: future.release())
@@ -114,8 +117,8 @@ async def send(client: Client, obj: Any, timeout: float) -> Future[Any]:
     return future
 
 
-def _call(client: Client, key: Key, world: int, ranks: int, timeout: float) -> protocol.Call:
-    """Return the request for the call that sends an object from rank 0 of a world to the other ranks."""
+def _call(client: Client, key: Key, ranks: int, timeout: float) -> protocol.Call:
+    """Return the request for the call that sends an object from rank 0 to the other ranks."""
     return {
         "call": uuid.uuid4().hex,
         "client": client.id,
@@ -131,7 +134,6 @@ def _call(client: Client, key: Key, world: int, ranks: int, timeout: float) -> p
         "keys": [[key], *[[]] * (ranks - 1)],
         "addresses": None,
         "ranks": None,
-        "world": world,
         "timeout": None if timeout == math.inf else timeout,
         # A broadcast that may wait forever for a turn must not hold the turn forever.
         "turn_timeout": protocol.BROADCAST_S if timeout == math.inf else None,
@@ -148,21 +150,6 @@ def share(comm: Any, key: Key) -> Any:
 def kept(blocks: Any, number: int) -> Any:  # noqa: ARG001  (as `workbench.placement.from_results.to_blocks`)
     """Return the result of `share`, which the ranks keep."""
     return blocks
-
-
-def _check(results: Sequence[BaseException | protocol.Answer]) -> None:
-    """Raise the error from which the errors in the results of all worlds follow."""
-    from workbench.collective.operation import root_cause  # loads Dask, which a notebook may not need
-
-    if error := root_cause(results):
-        raise error
-    for answer in results:
-        if not isinstance(answer, BaseException) and "error" in answer:
-            raise CollectiveFailed(
-                f"rank {answer['rank']} of world {answer['world']} cannot take part in a broadcast: "
-                f"{answer['error']['words']}. {answer['others']}".rstrip(),
-                ranks=(answer["rank"],),
-            )
 
 
 async def _upload(client: Client, head: ClientHead, root: str, key: str, obj: Any) -> None:

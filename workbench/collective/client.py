@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-import json
 import logging
 import math
 import queue
@@ -26,7 +25,6 @@ from workbench.placement.pinning import wait_computed
 from workbench.positions import StallDetector, label, labeled
 from workbench.session import current
 from workbench.session.head_client import ClientHead
-from workbench.text import rank_name
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -45,7 +43,7 @@ async def decode(request: Request, answer: Answer) -> Any:
         If the blocks of the ranks do not fit together. The ranks then keep no block.
     """
     if "error" in answer:
-        note = f"raised on rank {answer['rank']} of world {answer['world']}, in {request.name}"
+        note = f"raised on rank {answer['rank']}, in {request.name}"
         error = serialize.unpack_error(answer["error"], note)
         if answer["others"]:
             error.add_note(answer["others"])
@@ -267,7 +265,7 @@ class PendingCall:
             finally:
                 watching.cancel()
         if printed := answer.get("printed"):
-            self._show(functools.partial(show_text, printed_text(printed, answer["world"])))
+            self._show(functools.partial(show_text, printed_text(printed)))
         return await decode(self._request, answer)
 
     async def _computed(self) -> float | None:
@@ -343,15 +341,13 @@ def show_text(text: str) -> None:
             print(text.encode(error.encoding, "backslashreplace").decode(error.encoding), end="", flush=True)  # noqa: T201
 
 
-def printed_text(printed: Sequence[tuple[int, str, int]], world: int) -> str:
+def printed_text(printed: Sequence[tuple[int, str, int]]) -> str:
     r"""Return the output of the ranks of a call, as `Answer` has it, as text: equal output of several ranks once.
 
     Examples
     --------
-    >>> printed_text([(0, "hello\n", 0), (1, "hello\n", 0), (2, "", 3)], 0)
+    >>> printed_text([(0, "hello\n", 0), (1, "hello\n", 0), (2, "", 3)])
     'ranks 0-1: hello\nrank 2: 3 more bytes of output are only in its log: cluster.logs(2)\n'
-    >>> printed_text([(0, "", 3)], 1)
-    'rank 0: 3 more bytes of output are only in its log: cluster.logs("w1.0")\n'
     """
     alike: dict[str, list[int]] = {}
     for rank, text, _ in printed:
@@ -359,8 +355,7 @@ def printed_text(printed: Sequence[tuple[int, str, int]], world: int) -> str:
             alike.setdefault(text, []).append(rank)
     lines = [labeled(label(ranks), text) for text, ranks in alike.items()]
     lines += [
-        f"rank {rank}: {cut:,} more bytes of output are only in its log: cluster.logs("
-        f"{json.dumps(rank_name(world, rank)) if world else rank})\n"
+        f"rank {rank}: {cut:,} more bytes of output are only in its log: cluster.logs({rank})\n"
         for rank, _, cut in printed
         if cut
     ]

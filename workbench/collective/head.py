@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import itertools
 import math
 import time
 from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
@@ -41,7 +40,7 @@ if TYPE_CHECKING:
     from dask.typing import Key
     from distributed import Scheduler
 
-    from workbench.deploy.world import MPIWorld, Worlds
+    from workbench.deploy.world import CurrentWorld, MPIWorld
 
 
 # Failures of other ranks in the message, at most.
@@ -53,21 +52,21 @@ _LOSS = 30.0
 
 
 class CollectiveCall:
-    """A call on the ranks `members` of a world, by the message `request` of a client."""
+    """A call on the ranks `members`, by the message `request` of a client."""
 
     def __init__(
         self,
         scheduler: Scheduler,
         queue: CallQueue,
-        world: MPIWorld,
         members: RankRPC,
         request: protocol.Call,
         *,
         deadline: float,
     ) -> None:
-        self._scheduler, self._queue, self._world, self._members = scheduler, queue, world, members
+        self._scheduler, self._queue, self._members = scheduler, queue, members
         self._request, self._deadline = request, deadline
         self._call, self._name, self._client = request["call"], request["work"]["name"], request["client"]
+        self.world: MPIWorld  # of the turn, like the number
         self._serial: int
         """Number of the communicator; the call before may retire one, so this call asks in its turn."""
         self._stop: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -76,10 +75,11 @@ class CollectiveCall:
         self._missing: set[int] = set()  # ranks that were lost before the call
         self._stragglers = ""  # a blank and a sentence about ranks that have not returned, or nothing
 
-    async def run(self) -> protocol.Answer:
-        """Prepare all ranks, run the call on them, and return the answer to the client."""
-        self._serial = self._queue.communicator(self._world, list(self._members.ranks))
-        self._missing = set(self._world.missing())
+    async def run(self, world: MPIWorld) -> protocol.Answer:
+        """Prepare all ranks of the call, run the call on them, and return the answer to the client."""
+        self.world = world
+        self._serial = self._queue.communicator(self.world, list(self._members.ranks))
+        self._missing = set(self.world.missing())
         if (seconds := self._request["turn_timeout"]) is not None:
             self._deadline = min(self._deadline, asyncio.get_running_loop().time() + seconds)
         off = functools.partial(self._end, "the head has canceled the call", begun=False)
@@ -91,7 +91,7 @@ class CollectiveCall:
                 # The client never gets the names of these blocks.
                 self._scheduler.client_releases_keys(keys=self._made, client=self._client)
             raise
-        return {**answer, "world": self._world.index, "addresses": list(self._members.ranks.values())}
+        return {**answer, "addresses": list(self._members.ranks.values())}
 
     async def _reserve_all(self) -> protocol.Answer:
         """Prepare all ranks; return the answer to the client if a rank cannot run the call, else an empty answer."""
@@ -216,9 +216,7 @@ class CollectiveCall:
         """End the call; return the error of the rank that failed first, or raise another reason."""
         self._retire()
         cancelled = "the call was canceled" if self._stop.done() else None
-        await outcomes.break_off(
-            functools.partial(self._end, begun=True), self._world.index, cancelled, protocol.CALL_END_S
-        )
+        await outcomes.break_off(functools.partial(self._end, begun=True), cancelled, protocol.CALL_END_S)
         lost = await self._loss(outcomes)
         await self._block_stragglers(outcomes)
         futures = {rank: outcomes.futures[rank] for rank in outcomes.order}
@@ -250,14 +248,14 @@ class CollectiveCall:
         if not reported or len(answers) == len(outcomes.futures):
             return None
         # Also the loss of a rank that is not in the call ends the wait.
-        await poll_until(lambda: self._stop.done() or not self._missing.issuperset(self._world.missing()), _LOSS)
-        lost = set(self._world.missing()) - self._missing
+        await poll_until(lambda: self._stop.done() or not self._missing.issuperset(self.world.missing()), _LOSS)
+        lost = set(self.world.missing()) - self._missing
         return next((self._members.lost(rank) for rank in self._members.ranks if rank in lost), None)
 
     async def _block_stragglers(self, outcomes: Outcomes[protocol.Outcome]) -> None:
         """Block further calls until all ranks have returned."""
         members = {rank: self._members.ranks[rank] for rank in outcomes.running}
-        places = await whereabouts(self._scheduler, self._world.index, members, protocol.WHERE_STUCK_S)
+        places = await whereabouts(self._scheduler, members, protocol.WHERE_STUCK_S)
         # Ranks that have left the call are about to answer; an import and an operation of a `Communicator` end soon.
         returning = [
             outcomes.futures[rank]
@@ -269,7 +267,7 @@ class CollectiveCall:
         if stuck := outcomes.running:
             places = {rank: places.get(rank) for rank in stuck}
             reason = f"{positions.describe(places)}, and cannot be interrupted"
-            self._queue.block_until_back(self._world, stuck, f"{self._name} was ended, but {reason}")
+            self._queue.block_until_back(self.world, stuck, f"{self._name} was ended, but {reason}")
             self._stragglers = f" But {reason}. {BLOCKED}"
 
     def was_cancelled(self) -> str:
@@ -278,7 +276,7 @@ class CollectiveCall:
 
     def _late(self, how: str) -> CollectiveTimeout:
         return CollectiveTimeout(
-            f"{self._name} did not end in time on the ranks of world {self._world.index}, and {how}.{self._stragglers} "
+            f"{self._name} did not end in time on the ranks, and {how}.{self._stragglers} "
             "Allow more time with timeout=."
         )
 
@@ -288,7 +286,7 @@ class CollectiveCall:
 
     def _retire(self) -> None:
         """Have the next call get a fresh communicator, since messages may be left on this one."""
-        self._queue.retire_communicator(self._world, self._serial)
+        self._queue.retire_communicator(self.world, self._serial)
 
     def _end(self, reason: str, *, begun: bool) -> None:
         message: protocol.End = {"call": self._call, "serial": self._serial if begun else None, "reason": reason}
@@ -330,14 +328,14 @@ def _gone(keys: Sequence[Key], name: str) -> str:
 
 
 async def whereabouts(
-    scheduler: Scheduler, world: int, members: dict[int, str], timeout: float = _WHERE, *, tasks: bool = False
+    scheduler: Scheduler, members: dict[int, str], timeout: float = _WHERE, *, tasks: bool = False
 ) -> dict[int, dict[str, Any] | None]:
-    """Return the positions of ranks of a world, as `workbench.call_stack` reports; None for an idle rank.
+    """Return the positions of ranks, as `workbench.call_stack` reports; None for an idle rank.
 
     Calls and cells have a position, with `tasks` also Dask tasks. For a rank that does not answer within `timeout`
     seconds, or is gone, the position is ``{"silent": True}``.
     """
-    ranks = RankRPC(scheduler, world, members, "a query of its position")
+    ranks = RankRPC(scheduler, members, "a query of its position")
 
     async def locate(rank: int) -> dict[str, Any] | None:
         try:
@@ -355,12 +353,12 @@ class SpmdCalls:
     def __init__(
         self,
         scheduler: Scheduler,
-        worlds: Worlds,
+        current: CurrentWorld,
         queue: CallQueue,
         began: Callable[[str, int | None], None],
         got_on: Callable[[int, Collection[int]], float],
     ) -> None:
-        self._scheduler, self._worlds, self._queue = scheduler, worlds, queue
+        self._scheduler, self._current, self._queue = scheduler, current, queue
         # Called with the identity of each call, and the number of the notebook's cell that has made the call.
         self._began = began
         # Returns the last time when one of some ranks of a world has entered or left an operation of MPI, if that is
@@ -369,7 +367,7 @@ class SpmdCalls:
         # Calls that wait for their turn, or have their turn.
         self.operations: dict[str, tuple[Turn, CollectiveCall]] = {}
         # Calls that have their turn, by identity: the name, the index of the world, and the ranks.
-        self._current: dict[str, tuple[str, int, dict[int, str]]] = {}
+        self._running: dict[str, tuple[str, int, dict[int, str]]] = {}
         self._made: dict[str, list[Key]] = {}
         self._cancelled = Cancelled(protocol.REMEMBER_S)
         self.handlers: dict[str, Callable[..., Coroutine[Any, Any, Any]]] = {
@@ -390,22 +388,23 @@ class SpmdCalls:
             raise CollectiveFailed(f"{name} was canceled.")
         if request["work"]["counted"]:
             self._began(call, request["origin"])
-        world, ranks = self._members(request["addresses"], request["world"], request["ranks"])
+        members = RankRPC(self._scheduler, self._members(request), f"the call {name}")
         timeout = request["timeout"]
         deadline = math.inf if timeout is None else asyncio.get_running_loop().time() + timeout
-        members = RankRPC(self._scheduler, world.index, ranks, f"the call {name}")
-        operation = CollectiveCall(self._scheduler, self._queue, world, members, request, deadline=deadline)
-        needed = request["ranks"] or (None if request["addresses"] is None else [*ranks])
-        turn = self._queue.turn(world, request["client"], deadline, ranks=needed)
+        operation = CollectiveCall(self._scheduler, self._queue, members, request, deadline=deadline)
+        needed = request["ranks"] or (None if request["addresses"] is None else [*members.ranks])
+        turn = self._queue.turn(request["client"], deadline, ranks=needed)
         self.operations[call] = turn, operation
         try:
             async with turn.held():
+                world = self._current.world
                 require_complete(world, needed)
-                self._current[call] = name, world.index, ranks
+                members.ranks = self._members(request)  # another world may have replaced the one before the wait
+                self._running[call] = name, world.index, members.ranks
                 try:
-                    answer = await operation.run()
+                    answer = await operation.run(world)
                 finally:
-                    del self._current[call]
+                    del self._running[call]
         finally:
             del self.operations[call]
         if "blocks" in answer:
@@ -413,53 +412,33 @@ class SpmdCalls:
             asyncio.get_running_loop().call_later(protocol.REMEMBER_S, self._made.pop, call, None)
         return answer
 
-    def _members(
-        self, addresses: Sequence[str] | None, index: int | None, asked: Sequence[int] | None
-    ) -> tuple[MPIWorld, dict[int, str]]:
-        """Return the world and the ranks of a call, without ranks that are gone."""
-        members = {world.index: (world, self._worlds.members(world)) for world in self._worlds}
+    def _members(self, request: protocol.Call) -> dict[int, str]:
+        """Return the addresses of the ranks of a call, by rank, without ranks that are gone."""
+        present, addresses, asked = self._current.members(), request["addresses"], request["ranks"]
         if addresses is None:
-            if index is None or index not in members:
-                raise InvalidRequest(option="world", given=index, allowed=map(str, members))
-            world, present = members[index]
             if asked is None:
-                return world, present
-            if unknown := [rank for rank in asked if rank >= world.ranks]:
-                allowed = f"ranks {ranges(range(world.ranks))}: world {index} has no rank {unknown[0]}"
+                return present
+            size = self._current.world.ranks
+            if unknown := [rank for rank in asked if rank >= size]:
+                allowed = f"ranks {ranges(range(size))}: the cluster has no rank {unknown[0]}"
                 raise InvalidRequest(option="ranks", given=list(asked), allowed=allowed)
-            return world, {rank: present[rank] for rank in asked if rank in present}
-        places = {address: (world, rank) for world, ranks in members.values() for rank, address in ranks.items()}
-        if gone := [number for number, address in enumerate(addresses) if address not in places]:
+            return {rank: present[rank] for rank in asked if rank in present}
+        ranks = {address: rank for rank, address in present.items()}
+        if gone := [number for number, address in enumerate(addresses) if address not in ranks]:
             raise RankLost(
                 f"block {gone[0]} of {len(addresses)} was on {addresses[gone[0]]}, and that rank was lost. Place the "
                 "data again: X = place(X)."
             )
-        if len({places[address][0].index for address in addresses}) > 1:
-            listed = ", ".join(f"block {n} on world {places[a][0].index}" for n, a in enumerate(addresses[:64]))
-            raise InvalidRequest(
-                f"the blocks are on several MPI worlds ({listed}), and an SPMD call runs in one world. Place the data "
-                "in one world, X = place(X, world=0).",
-                option="world",
-            )
-        world = places[addresses[0]][0]
-        if index not in (None, world.index):
-            raise InvalidRequest(
-                f"world={index} is not valid, because the blocks are on world {world.index}. Omit world=, or place the "
-                f"data on that world, X = place(X, world={index}).",
-                option="world",
-                given=index,
-            )
-        holders = {places[address][1]: address for address in addresses}
+        holders = {ranks[address]: address for address in addresses}
         if asked is not None and set(asked) != set(holders):
-            them = ranges(holders)
             raise InvalidRequest(
                 f"ranks={list(asked)} is not valid, because the blocks are on "
-                f"{'rank' if len(holders) == 1 else 'ranks'} {them} of world {world.index}. Omit ranks=, or pass "
+                f"{'rank' if len(holders) == 1 else 'ranks'} {ranges(holders)}. Omit ranks=, or pass "
                 "broadcast(client, X), which copies X to each rank.",
                 option="ranks",
                 given=list(asked),
             )
-        return world, holders
+        return holders
 
     def cancel(self, call: str, client: str) -> None:
         """End a call in any state, for its client."""
@@ -489,52 +468,47 @@ class SpmdCalls:
         the ranks of other calls, since each client that waits would then ask all ranks.
         """
         running = {}
-        for current, (name, world, ranks) in list(self._current.items()):
+        for current, (name, world, ranks) in list(self._running.items()):
             places: dict[int, Any] = {}
             if current == call and time.time() - self._got_on(world, ranks) >= patience:
-                reports = await whereabouts(self._scheduler, world, ranks)
+                reports = await whereabouts(self._scheduler, ranks)
                 places = {rank: place for rank, place in reports.items() if place and place.get("call", call) == call}
             running[current] = name, places
         return running
 
-    async def where(self, world: int | None = None) -> dict[int, dict[int, Any]]:
-        """Return the position of each rank by index of the world (of one, or of all) and rank; see `whereabouts`.
+    async def where(self) -> dict[int, Any]:
+        """Return the position of each rank; see `whereabouts`.
 
         A rank that does not answer counts as in the call that has its turn on this rank.
         """
-        places = {}
-        for each in [each for each in self._worlds if world in (None, each.index)]:
-            members = self._worlds.members(each)
-            reports = places[each.index] = await whereabouts(self._scheduler, each.index, members, tasks=True)
-            for call, (name, index, ranks) in list(self._current.items()):
-                for rank, place in reports.items():
-                    if index == each.index and rank in ranks and place and "silent" in place:
-                        place.update(call=call, name=name)
+        places = await whereabouts(self._scheduler, self._current.members(), tasks=True)
+        for call, (name, _, ranks) in list(self._running.items()):
+            for rank, place in places.items():
+                if rank in ranks and place and "silent" in place:
+                    place.update(call=call, name=name)
         return places
 
 
 class Uploads:
-    """Handlers of the head for the upload of an object, before the call in each world that sends the object."""
+    """Handlers of the head for the upload of an object, before the call that sends the object to all ranks."""
 
-    def __init__(self, scheduler: Scheduler, worlds: Worlds) -> None:
-        self._scheduler, self._worlds = scheduler, worlds
+    def __init__(self, scheduler: Scheduler, current: CurrentWorld) -> None:
+        self._scheduler, self._current = scheduler, current
         self.handlers: dict[str, Callable[..., Coroutine[Any, Any, Any]]] = {
             protocol.BROADCAST_BEGIN: self.begin,
             protocol.BROADCAST_UPLOAD: self.upload,
             protocol.BROADCAST_UPLOADED: self.uploaded,
         }
 
-    async def begin(self, key: Key, client: str) -> dict[int, list[str]]:
-        """Note that a client wants `key`, before the upload; return the addresses of the ranks of each world."""
-        worlds = list(self._worlds)
-        for world in worlds:
-            require_complete(world)
+    async def begin(self, key: Key, client: str) -> list[str]:
+        """Note that a client wants `key`, before the upload; return the addresses of the ranks, in their order."""
+        require_complete(self._current.world)
         # Before the upload: when the client disconnects, also during the upload, the scheduler forgets the key.
         self._scheduler.new_task(key, None, "released")
         self._scheduler.client_desires_keys(keys=[key], client=client)
-        addresses = {world.index: self._worlds.addresses(world) for world in worlds}
+        addresses = list(self._current.members().values())
         # No policy drops the first replicas.
-        self._scheduler.tasks[key].worker_restrictions = set(itertools.chain(*addresses.values()))
+        self._scheduler.tasks[key].worker_restrictions = set(addresses)
         return addresses
 
     async def upload(self, key: Key, value: Any, root: str) -> None:

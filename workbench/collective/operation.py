@@ -1,4 +1,4 @@
-"""An operation on ranks of a world: a call, or a cell. Its turn, the requests to the ranks, its start and its end.
+"""An operation on ranks: a call, or a cell. Its turn, the requests to the ranks, its start and its end.
 
 One operation at a time has the turn on a rank, in the order of the requests: MPI pairs the collective calls of a
 communicator by their order, so two calls that reach the ranks in different orders would receive each other's messages.
@@ -113,13 +113,13 @@ class Outcomes(Generic[T]):
     def _is_failure(self, future: asyncio.Future[T]) -> bool:
         return future.cancelled() or future.exception() is not None or self._failed(future.result())
 
-    async def break_off(self, end: Callable[[str], None], world: int, cancelled: str | None, grace: float) -> None:
+    async def break_off(self, end: Callable[[str], None], cancelled: str | None, grace: float) -> None:
         """Request the end from the ranks by `end(reason)`, and wait `grace` seconds for the ranks.
 
         `cancelled` is the reason of an operation that was canceled, else None.
         """
         if self.first_failed is not None:
-            end(f"rank {self.first_failed} of world {world} failed")
+            end(f"rank {self.first_failed} failed")
         else:
             end(cancelled or "the time limit has passed")
         if running := self.running:
@@ -170,10 +170,10 @@ def send_limit(nbytes: int) -> asyncio.Semaphore:
 
 
 class RankRPC:
-    """Sends requests to ranks of a world, given by their addresses; errors contain the `purpose`, ``"a broadcast"``."""
+    """Sends requests to ranks, given by their addresses; errors contain the `purpose`, ``"a broadcast"``."""
 
-    def __init__(self, scheduler: Scheduler, world: int, ranks: dict[int, str], purpose: str) -> None:
-        self._scheduler, self._world, self.ranks, self._purpose = scheduler, world, ranks, purpose
+    def __init__(self, scheduler: Scheduler, ranks: dict[int, str], purpose: str) -> None:
+        self._scheduler, self.ranks, self._purpose = scheduler, ranks, purpose
 
     async def ask(self, rank: int, operation: str, timeout: float | None = None, /, **message: Any) -> Any:
         """Send a request to a rank, and return the answer.
@@ -188,7 +188,7 @@ class RankRPC:
             If the handler fails otherwise, the rank has not ended but cannot be reached, or the rank does not answer
             within `timeout` seconds (None: no limit).
         """
-        who = f"rank {rank} of world {self._world}"
+        who = f"rank {rank}"
         if self.ranks[rank] not in self._scheduler.workers:  # Dask would try to connect for 30 s
             raise self.lost(rank)
         try:
@@ -220,7 +220,7 @@ class RankRPC:
         """Return the error of a rank that has ended."""
         causes: Mapping[str, str] = getattr(self._scheduler, "causes", {})
         cause = causes.get(self.ranks[rank], "")
-        words = f"rank {rank} of world {self._world} was lost during {self._purpose}{cause}."
+        words = f"rank {rank} was lost during {self._purpose}{cause}."
         return RankLost(words, hint=AGAIN, ranks=(rank,))
 
     def tell(self, operation: str, **message: Any) -> None:
@@ -359,7 +359,7 @@ BLOCKED = "No other SPMD call can begin on a rank that has not returned."
 
 
 class CallQueue(SchedulerPlugin):
-    """The queue of each world, and the numbers of its communicators. Cells have a separate object.
+    """The queue of the operations, and the numbers of the communicators. Cells have a separate object.
 
     The scheduler reports clients that disconnect to this plugin, which cancels their operations.
     """
@@ -367,7 +367,7 @@ class CallQueue(SchedulerPlugin):
     name = "workbench-collectives"
 
     def __init__(self) -> None:
-        self._locks: WeakKeyDictionary[MPIWorld, DisjointLock] = WeakKeyDictionary()
+        self._lock = DisjointLock()
         self._of_clients: defaultdict[str, set[Turn]] = defaultdict(set)
         # Of the communicators in order, for the ranks of a start of a world.
         self._serials: WeakKeyDictionary[MPIWorld, dict[tuple[int, ...], int]] = WeakKeyDictionary()
@@ -375,7 +375,6 @@ class CallQueue(SchedulerPlugin):
 
     def turn(
         self,
-        world: MPIWorld,
         client: str,
         deadline: float,
         *,
@@ -383,14 +382,13 @@ class CallQueue(SchedulerPlugin):
         busy: str | None = None,
         gone: Callable[[], None] | None = None,
     ) -> Turn:
-        """Return a turn on ranks of a world (None: all).
+        """Return a turn on ranks (None: all).
 
         At the time `deadline` of the loop, the wait ends with the message `busy`. `gone` is called when the client
         disconnects; by default the turn is canceled.
         """
-        lock = self._locks.setdefault(world, DisjointLock())
         forget = functools.partial(self._forget, client)
-        turn = Turn(world, lock, ranks, forget, deadline, busy=busy, gone=gone)
+        turn = Turn(self._lock, ranks, forget, deadline, busy=busy, gone=gone)
         self._of_clients[client].add(turn)
         return turn
 
@@ -400,15 +398,18 @@ class CallQueue(SchedulerPlugin):
             if not turns:
                 del self._of_clients[client]
 
-    def is_taken(self, world: MPIWorld) -> bool:
-        """Return whether an operation has its turn on a world."""
-        return world in self._locks and self._locks[world].locked()
+    def is_taken(self) -> bool:
+        """Return whether an operation has its turn."""
+        return self._lock.locked()
+
+    def paused(self) -> contextlib.AbstractAsyncContextManager[None]:
+        """Wait until the earlier operations have ended, and let later ones wait, in this context."""
+        return self._lock.held()
 
     async def wait_idle(self) -> None:
         """Return when all operations have ended that have a turn or wait for a turn."""
-        for lock in list(self._locks.values()):
-            async with lock.held():
-                pass
+        async with self.paused():
+            pass
 
     def remove_client(self, scheduler: Scheduler, client: str) -> None:
         """Cancel the operations of a client that has disconnected."""
@@ -448,7 +449,6 @@ class Turn:
 
     def __init__(
         self,
-        world: MPIWorld,
         lock: DisjointLock,
         ranks: Collection[int] | None,
         forget: Callable[[Turn], None],
@@ -457,7 +457,7 @@ class Turn:
         busy: str | None,
         gone: Callable[[], None] | None,
     ) -> None:
-        self._world, self._lock, self._ranks, self._forget = world, lock, ranks, forget
+        self._lock, self._ranks, self._forget = lock, ranks, forget
         self._deadline, self._busy = deadline, busy
         self._task: asyncio.Task[Any] | None = None
         self._why: Callable[[], str] | None = None
@@ -489,9 +489,7 @@ class Turn:
                 async with asyncio.timeout_at(self._deadline):
                     request = await self._lock.acquire(self._ranks)
             except TimeoutError:
-                raise CollectiveTimeout(
-                    self._busy or _busy(self._world, self._ranks), ranks=self._ranks or ()
-                ) from None
+                raise CollectiveTimeout(self._busy or _busy(self._ranks), ranks=self._ranks or ()) from None
             try:
                 yield
             finally:
@@ -508,10 +506,10 @@ class Turn:
             self._forget(self)
 
 
-def _busy(world: MPIWorld, ranks: Collection[int] | None) -> str:
-    where = "all its ranks" if ranks is None else f"rank{'s' * (len(ranks) > 1)} {ranges(ranks)}"
+def _busy(ranks: Collection[int] | None) -> str:
+    where = "all ranks" if ranks is None else f"rank{'s' * (len(ranks) > 1)} {ranges(ranks)}"
     return (
-        f"world {world.index} is still busy with another call on {where}, which did not end in time. Allow more time "
+        f"the cluster is still busy with another call on {where}, which did not end in time. Allow more time "
         "with timeout=, or repeat the call later."
     )
 
@@ -520,13 +518,13 @@ def require_complete(world: MPIWorld, ranks: Collection[int] | None = None) -> N
     """Raise `RankLost` or `CollectiveFailed` if ranks of a world (None: all) cannot make a call."""
     if doing := transition(world):
         raise CollectiveFailed(
-            f"world {world.index} is being {doing}, and an SPMD call needs all its ranks.",
+            f"the world is being {doing}, and an SPMD call needs all its ranks.",
             hint="Repeat the call when the world is ready.",
         )
     if missing := missing_ranks(world, ranks):
         them = f"rank {missing[0]}" if len(missing) == 1 else f"ranks {', '.join(map(str, missing[:16]))}"
         was = "was" if len(missing) == 1 else "were"
-        words = f"{them} of world {world.index} {was} lost, and the SPMD call needs all its ranks."
+        words = f"{them} {was} lost, and the SPMD call needs all its ranks."
         raise RankLost(words, hint=AGAIN, ranks=missing)
     if broken := [rank for rank in world.broken if ranks is None or rank in ranks]:
         raise CollectiveFailed(f"{world.broken[broken[0]]}. {BLOCKED}", hint=AGAIN, ranks=broken)

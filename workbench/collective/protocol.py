@@ -117,9 +117,7 @@ class Call(Id):
     addresses: list[str] | None
     """Addresses of the ranks with the blocks, in the order of the blocks; None without blocks."""
     ranks: list[int] | None
-    """Ranks that take part; None: the ranks of `addresses`, or all ranks of the world."""
-    world: int | None
-    """Index of the world; None: the world of `addresses`."""
+    """Ranks that take part; None: the ranks of `addresses`, or all ranks."""
     timeout: float | None
     """Seconds for the wait and the run; None for no limit."""
     turn_timeout: float | None
@@ -133,7 +131,7 @@ class Reserve(Id):
     serial: int
     """Number of the communicator."""
     ranks: list[int]
-    """Ranks of the world in the communicator."""
+    """Ranks in the communicator."""
     keys: Sequence[Key]
     """Keys of the values for the slots among the arguments."""
 
@@ -242,6 +240,5 @@ class Answer(TypedDict, total=False):
     """Number of the events of all ranks that have ended; missing without events."""
     printed: list[tuple[int, str, int]]
     """Output of each rank that has any, as in `Outcome`, with the number of the rank."""
-    world: int
     addresses: list[str]
     """Addresses of the ranks, in their order."""

@@ -76,7 +76,6 @@ def request(
     *,
     client: Client | None,
     result: str,
-    world: int | None,
     limit: float | str | None,
     timeout: float | str | None,
     ranks: Sequence[int] | None = None,
@@ -107,10 +106,7 @@ def request(
     collection = next((argument for argument in arguments if is_dask_collection(argument)), None)
     placed = None if collection is None else PlacedBlocks.of(collection, client)
     client = placed.client if placed else _client_of(arguments, client)
-    if world is None and placed is None:
-        world = 0
-    target = pinning.of_world("rank", world)
-    per = placed.per if placed else target
+    per = placed.per if placed else "rank"
     # Without blocks all ranks get the same.
     parts = len(placed.pins) if placed else 1
     columns: list[Sequence[Future[Any] | None]] = []
@@ -159,7 +155,6 @@ def request(
             ],
             "addresses": [pin.address for pin in placed.pins] if placed else None,
             "ranks": chosen,
-            "world": world,
             "timeout": None if timeout is None else config.time_span("timeout", timeout),
             "turn_timeout": None,
         },
@@ -178,7 +173,7 @@ def _ranks(given: Sequence[int]) -> list[int]:
     except TypeError:
         ranks = []
     if not ranks or min(ranks) < 0 or len({*ranks}) < len(ranks):
-        allowed = "a list or a range of different ranks of the world, for example range(2) or [0, 3]"
+        allowed = "a list or a range of different ranks, for example range(2) or [0, 3]"
         raise InvalidRequest(option="ranks", given=given, allowed=allowed)
     return ranks
 

@@ -42,8 +42,10 @@ class Status:
     """Ranks that run ..."""
     ranks: int
     """... of those that the cluster has."""
-    worlds: list[dict[str, Any]]
-    """Its MPI worlds: index, ranks, state, up, starts, GPUs as text."""
+    world: dict[str, Any] | None
+    """Its MPI world: index, ranks, state, up, starts, job, GPUs as text; None before the start."""
+    next: dict[str, Any] | None
+    """The world that replaces it, while the cluster is scaled."""
     threads: int
     """Threads of each rank."""
     mpi: str
@@ -84,7 +86,8 @@ class Status:
             message = _unknown_job(job, status)
         return cls(
             **job.plain() | {"state": state, "message": message},
-            worlds=[asdict(world) for world in record.worlds],
+            world=asdict(record.world) if record.world else None,
+            next=asdict(record.next) if record.next else None,
             mpi=record.mpi,
             pid=record.process.pid,
             headed=record.state != "submitted",
@@ -331,7 +334,7 @@ def status(record: Record, bound: MPICluster | None = None) -> Status:
 
 
 def scale(record: Record, ranks: str, bound: MPICluster | None = None) -> Status:
-    """Scale a cluster to a total number of ranks, and return its state."""
+    """Scale a cluster to a number of ranks, and return its state."""
     with connected(record, bound) as cluster:
         cluster.scale(ranks)  # type: ignore[arg-type]  # a text, which `scale` checks
         return Status.of(ClusterJob(cluster.record))
@@ -344,12 +347,12 @@ def restart(record: Record, bound: MPICluster | None = None) -> Status:
         return Status.of(ClusterJob(cluster.record))
 
 
-def where(record: Record, bound: MPICluster | None = None) -> dict[int, dict[int, Any]]:
-    """Return the place of each rank of each world in a call, a cell or a task; see `workbench.call_stack`."""
+def where(record: Record, bound: MPICluster | None = None) -> dict[int, Any]:
+    """Return the place of each rank in a call, a cell or a task; see `workbench.call_stack`."""
     with connected(record, bound) as cluster:
         head: Any = cluster.scheduler_comm
         timeout = config.seconds("connect-timeout")
-        places: dict[int, dict[int, Any]] = cluster.sync(head.workbench_where, callback_timeout=timeout)
+        places: dict[int, Any] = cluster.sync(head.workbench_where, callback_timeout=timeout)
         return places
 
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from workbench import config
 from workbench.commands import doctor_schedulers, entry_points
-from workbench.commands.finding import CheckResult, failure, skipped
+from workbench.commands.subcommand import CheckResult, failure, skipped
 from workbench.config import __version__
 from workbench.deploy import registry
 from workbench.deploy.folder import clusters_folder, logs_folder

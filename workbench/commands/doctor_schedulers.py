@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePath
 
 from workbench import config
-from workbench.commands.finding import CheckResult, failure, skipped
+from workbench.commands.subcommand import CheckResult, failure, skipped
 from workbench.deploy.folder import clusters_folder
 from workbench.errors import WorkbenchError
 from workbench.launch.allocation import Allocation, current_allocation, scrub_rank

@@ -22,8 +22,7 @@ _ENDED = ("name", "state", "ended", "after", "ranks", "logs", "reason")
 
 def status_line(status: Status) -> str:
     """Return a cluster's size in one line."""
-    worlds = f" in {len(status.worlds)} worlds" if len(status.worlds) > 1 else ""
-    return f"cluster {status.name!r} is {status.state}: {status.up} of {status.ranks} ranks{worlds}"
+    return f"cluster {status.name!r} is {status.state}: {status.up} of {status.ranks} ranks"
 
 
 def status_text(status: Status) -> str:
@@ -37,19 +36,14 @@ def status_html(status: Status) -> str:
 
 
 def _facts(status: Status) -> dict[str, str]:
-    worlds = [f"world {world['index']}: {world['up']} of {world['ranks']} {world['state']}" for world in status.worlds]
-    gpus = {
-        f"GPUs of world {world['index']}" if len(status.worlds) > 1 else "GPUs": world["gpus"]
-        for world in status.worlds
-        if world.get("gpus")
-    }
+    following = status.next and f"{status.next['up']} of {status.next['ranks']} {status.next['state']}"
     return {
         "cluster": status.name,
         "state": status.state,
         "ranks": f"{status.up} of {status.ranks}, {count(status.threads, 'thread')} each",
-        "worlds": ", ".join(worlds) or "none yet",
+        **({"next ranks": following} if following else {}),
         "MPI": status.mpi,
-        **gpus,
+        **({"GPUs": status.world["gpus"]} if status.world and status.world["gpus"] else {}),
         "last event": status.message,
         "age": duration(status.age),
         "idle end": f"after {duration(status.idle_timeout)} without clients and tasks",
@@ -107,24 +101,15 @@ def _notes(listing: Listing, place: str) -> list[str]:
     return [*cleaned, *(f"{broken.name}: {from_fields(broken.error).words(place)}" for broken in listing.broken)]
 
 
-def where_text(worlds: Mapping[int, Mapping[int, Any]], *, stacks: bool) -> str:
-    """Return where the ranks of each world are in an SPMD call or in tasks, on request with their stacks."""
-    lines = []
-    for index, places in worlds.items():
-        name = next((place["name"] for place in places.values() if place and "name" in place), None)
-        runs_tasks = any(place and "task" in place for place in places.values())
-        lines.append(
-            f"world {index}, {name or 'no SPMD call'}: {positions.describe(places)}"
-            if name or runs_tasks
-            else f"world {index}: no SPMD call is running"
-        )
-        if stacks:
-            lines += [
-                f"\nrank {rank}:\n{place['stack'].rstrip()}"
-                for rank, place in places.items()
-                if place and place.get("stack")
-            ]
-    return "\n".join(lines)
+def where_text(places: Mapping[int, Any], *, stacks: bool) -> str:
+    """Return where the ranks are in an SPMD call or in tasks, on request with their stacks."""
+    name = next((place["name"] for place in places.values() if place and "name" in place), None)
+    runs_tasks = any(place and "task" in place for place in places.values())
+    text = (
+        f"{name or 'no SPMD call'}: {positions.describe(places)}" if name or runs_tasks else "no SPMD call is running"
+    )
+    lines = [f"\nrank {rank}:\n{at['stack'].rstrip()}" for rank, at in places.items() if at and at.get("stack")]
+    return "\n".join([text, *(lines if stacks else ())])
 
 
 def stopped_text(stopped: Stopped) -> str:

@@ -1,15 +1,15 @@
-"""Subcommands with their arguments, the answers of subcommands, and the places where users type them."""
+"""Subcommands with their arguments, the answers of subcommands and checks, and the places where users type them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
 from workbench.commands import actions
 from workbench.deploy.record import Record
-from workbench.errors import InvalidRequest
-from workbench.hints import NOTEBOOK, TERMINAL
+from workbench.errors import InvalidRequest, WorkbenchError
+from workbench.hints import NOTEBOOK, TERMINAL, Hint
 from workbench.launch.options import GROUPS, WITHOUT_SCHEDULER, ClusterOption, JobOptions, options
 
 if TYPE_CHECKING:
@@ -181,3 +181,31 @@ def grouped(members: Iterable[_T], groups: Iterable[str]) -> list[tuple[str, lis
 
 _JSON = Argument("--json", "print one JSON object", group=OUTPUT)
 _VERBOSE = Argument("--verbose", "log commands of schedulers and processes, here and in what is started", group=OUTPUT)
+
+
+@dataclass(frozen=True)
+class CheckResult:
+    """The result of one check."""
+
+    check: str
+    """What was checked."""
+    verdict: Literal["ok", "warning", "failed"]
+    """``failed``: no cluster will start, or work."""
+    detail: str
+    """The observation."""
+    remedy: Hint = ""
+    """What to do; empty if nothing."""
+
+
+def failure(check: str, error: WorkbenchError | OSError) -> CheckResult:
+    """Return the result of a check that an error has ended."""
+    if isinstance(error, WorkbenchError):
+        return CheckResult(check, "failed", error.message.removesuffix("."), error.hint)
+    return CheckResult(check, "failed", str(error))
+
+
+def skipped(check: str, failed: str) -> CheckResult:
+    """Return the result of a check that needs one that has failed."""
+    return CheckResult(
+        check, "warning", f"not checked, because the check of {failed} failed", f"Repair {failed} first."
+    )

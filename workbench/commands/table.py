@@ -22,7 +22,7 @@ from workbench.launch.options import options
 if TYPE_CHECKING:
     from workbench.cluster import MPICluster
     from workbench.commands.actions import Listing, Status, Stopped
-    from workbench.commands.finding import CheckResult
+    from workbench.commands.subcommand import CheckResult
     from workbench.metrics.profile_frame import ProfileFrame
 
 ASK = "--"
@@ -159,9 +159,9 @@ def _listing(listing: Listing, place: str) -> Answer:
     return Answer(shown.listing_text(listing, place), asdict(listing), shown.listing_html(listing))
 
 
-def _places(result: tuple[dict[int, dict[int, Any]], bool], _: str) -> Answer:
-    worlds, stacks = result
-    return Answer(shown.where_text(worlds, stacks=stacks), {"worlds": worlds})
+def _places(result: tuple[dict[int, Any], bool], _: str) -> Answer:
+    places, stacks = result
+    return Answer(shown.where_text(places, stacks=stacks), {"ranks": places})
 
 
 def _profile(frame: ProfileFrame, _: str) -> Answer:
@@ -223,15 +223,15 @@ SUBCOMMANDS = (
         "look at a cluster",
         lambda at, name, rank: actions.logs(name, rank, at.record),
         _text("logs"),
-        (NAME, Argument("--rank", "only the log of one rank, for example 3 or, in a later world, w1.3", "RANK")),
+        (NAME, Argument("--rank", "only the log of one rank", "RANK")),
     ),
     Subcommand(
         "scale",
-        "scale to N ranks in total by adding or removing whole worlds",
+        "scale to N ranks, which get the results of the present ranks",
         "start and stop",
         lambda at, ranks, name: actions.scale(at.choose(name), ranks, at.cluster),
         _size,
-        (Argument("ranks", "number of ranks in all worlds together", "N", required=True), NAME),
+        (Argument("ranks", "number of ranks", "N", required=True), NAME),
         progress_label="scaling",
     ),
     Subcommand(

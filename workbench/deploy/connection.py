@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 # How often the job is checked while the head has not answered.
 _JOB_CHECK_INTERVAL_S = 0.2
 _PROGRESS_INTERVAL_S = 1.0
-# For the ends of worlds before and after a change.
+# For the ends of ranks before and after a change.
 _ENDING_S = 60.0
 # For the note of the end, on a file server that may hang.
 _LOOK_TIMEOUT_S = 1.0
@@ -254,7 +254,7 @@ class HeadConnection(HeadClient):
             request.cancel()
 
     async def change(self, operation: str, description: str, *, quiet: bool, **message: Any) -> None:
-        """Wait until the head has changed its worlds, and show the progress of changes that may take long.
+        """Wait until the head has changed its world, and show the progress of changes that may take long.
 
         Parameters
         ----------
@@ -271,9 +271,8 @@ class HeadConnection(HeadClient):
             If the change is not done before the deadline of the head.
         """
         record, batch = self._job.record, self._job.batch
-        # The head gives each removed world a time to move its results, and a new one a time to start ...
-        timeout = record.ready_within + max(len(record.worlds), 1) * config.seconds("start-timeout")
-        timeout += _ENDING_S
+        # A time for new ranks to start, and one to get the results of the former ranks ...
+        timeout = record.ready_within + config.seconds("start-timeout") + _ENDING_S
         if batch:
             timeout += config.seconds("queue-timeout")  # ... and more ranks need another job
         request = asyncio.ensure_future(self.call(operation, **message))

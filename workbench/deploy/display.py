@@ -224,6 +224,14 @@ def _screen() -> _Screen:
     return _Terminal() if sys.stderr.isatty() else _File()
 
 
+def placed_again(again: Sequence[str], failed: Sequence[str], ranks: int) -> None:
+    """Print which names of a notebook have collections on other ranks, and which do not."""
+    if again:
+        print(f"placed again on {count(ranks, 'rank')}: {', '.join(again)}")  # noqa: T201  (output of a notebook's cell)
+    if failed:
+        print(f"not placed again, so place them before the next call: {', '.join(failed)}")  # noqa: T201  (as above)
+
+
 class Progress:
     """A line with the state, k of n ranks, a bar and the seconds.
 

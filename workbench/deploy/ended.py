@@ -53,7 +53,7 @@ class EndReason:
     created: float
     """When it was requested, in seconds since the epoch."""
     ranks: int
-    """Ranks that it had in all worlds together."""
+    """Number of its ranks."""
     hint: tuple[Any, ...] = field(default=(), kw_only=True)
     """What to do, from `workbench.hints.to_json`; empty in a file of an earlier version."""
 

@@ -198,7 +198,7 @@ class ClusterJob:
         return True
 
     def job_id(self) -> str | None:
-        """Return the id of the job that holds head and world 0, or None while it has none."""
+        """Return the id of the job that holds the head, or None while it has none."""
         return self.record.job or self._read_receipt(self._receipt)
 
     def all_jobs(self, *, certain: bool = False) -> list[str]:
@@ -217,7 +217,7 @@ class ClusterJob:
         if certain:
             for receipt in self._receipts():
                 self._recover(receipt)
-        known = [self.record.job, *(world.job for world in self.record.worlds)]
+        known = [self.record.job, *(each.job for each in (self.record.world, self.record.next) if each)]
         received = (self._read_receipt(path) for path in self._receipts())
         return list(dict.fromkeys(job for job in (*known, *received) if job))
 
@@ -270,7 +270,7 @@ class ClusterJob:
         return record.state, record.message
 
     def ask_status(self) -> JobStatus:
-        """Ask the scheduler for the status of the job that holds head and world 0."""
+        """Ask the scheduler for the status of the job that holds the head."""
         job = self.job_id()
         if job is None and self._receipt.exists():
             with suppress(LaunchError):
@@ -384,7 +384,7 @@ class ClusterJob:
         return f"its head, process {self.record.process.pid} on {self.record.process.host}, was killed or crashed"
 
     def cancel(self, *, later: bool = False, world: int | None = None) -> None:
-        """Cancel all jobs of a cluster, or only those of `later` worlds, or of one `world` of them, in any state.
+        """Cancel all jobs of a cluster, or only the `later` ones, or only those of one `world`, in any state.
 
         The receipts of the jobs of one `world` that have ended are removed.
 

@@ -1,4 +1,4 @@
-"""The jobs of a cluster, the command lines of its worlds and their Dask settings, from its record."""
+"""The jobs of a cluster, the command line of its world and their Dask settings, from its record."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from workbench.launch.allocation import Allocation, current_allocation
 from workbench.launch.interface import JobSpec
 from workbench.launch.launchers import launcher
 from workbench.launch.mpi_library import MPI, Geometry, WorldCommand, has_ulfm, world_command
-from workbench.launch.multinode import NodePlacement, even_counts, packed_counts, remote_shell, spread_command, unused
+from workbench.launch.multinode import NodePlacement, even_counts, packed_counts, remote_shell, spread_command, usable
 
 
 def dask_settings(folder: ClusterFolder) -> Path:
@@ -77,15 +77,15 @@ _RANK_MODULES = (
 
 
 def job_spec(record: Record, folder: ClusterFolder) -> JobSpec:
-    """Return the job with the head and world 0 of a cluster."""
+    """Return the job with the head and the first world of a cluster."""
     command = ("-m", "workbench.head", record.name, public_id(record))
     return _spec(record, folder, record.ranks, command, stem="job", log="head")
 
 
 def world_job_spec(record: Record, folder: ClusterFolder, index: int, ranks: int, start: int = 1) -> JobSpec:
-    """Return the job with a later world of a cluster, for one start of that world."""
+    """Return the job of a world for which the first job has no room, for one start of that world."""
     command = ("-m", "workbench.head.keeper", record.name, public_id(record), str(index), str(ranks))
-    # A node has as many ranks as in world 0, and the number of nodes follows from that.
+    # A node has as many ranks as in the first job, and the number of nodes follows from that.
     per_node = record.resources.ranks_per_node
     request = dataclasses.replace(
         record.resources, nodes=None, ranks_per_node=min(per_node, ranks) if per_node else None
@@ -142,9 +142,8 @@ def world_line(
     shared_memory: Path,
     log: Path,
     allocation: Allocation | None = None,
-    before: int = 0,
 ) -> WorldCommand:
-    """Return the command line that starts one world of the cluster of `record`.
+    """Return the command line that starts a world of the cluster of `record`.
 
     Parameters
     ----------
@@ -160,8 +159,6 @@ def world_line(
         The world's log, for the output of templates of other nodes.
     allocation
         The allocation with the nodes of the world; None: only this host.
-    before
-        Ranks of earlier worlds in the same allocation.
     """
     rank = [sys.executable, "-P", *_rank_program(record, log), record.name, public_id(record)]
     rank += ["--world", str(index), "--ranks", str(ranks), "--timeout", f"{timeout:.1f}"]
@@ -170,7 +167,7 @@ def world_line(
         command = world_command(mpi, geometry, rank, config.arguments("mpi.extra-args"))
         return dataclasses.replace(command, guard="" if config.switch("mpi.guard") else None)
     hosts = str(folder.path / f"hosts-{index}") if config.switch("mpi.guard") else None
-    placement = _spread(record, ranks, allocation, before=before, shared_memory=shared_memory, guard=hosts)
+    placement = _spread(record, ranks, allocation, shared_memory=shared_memory, guard=hosts)
     return spread_command(mpi, placement, rank)
 
 
@@ -186,18 +183,19 @@ def template_modules(record: Record) -> str:
 
 
 def _spread(
-    record: Record, ranks: int, allocation: Allocation, *, before: int, shared_memory: Path, guard: str | None
+    record: Record, ranks: int, allocation: Allocation, *, shared_memory: Path, guard: str | None
 ) -> NodePlacement:
     counts, around = even_counts(ranks, len(allocation.nodes)), allocation
     # The slots of a job count its ranks, and each rank has its cores and memory there. An existing allocation may have
     # more slots, of which each node is filled in turn, and its slots may be single cores.
-    left = unused(allocation, before)
+    used = usable(allocation)
     if record.scheduler == "here":
-        cores = tuple(slots // record.threads for slots in allocation.slots)
-        by_cores = unused(dataclasses.replace(allocation, slots=cores), before)
-        left = by_cores if ranks <= sum(by_cores.slots) else left
-    if ranks == sum(left.slots) or (record.scheduler == "here" and ranks < sum(left.slots)):
-        counts, around = packed_counts(ranks, left.slots), left
+        by_cores = usable(
+            dataclasses.replace(allocation, slots=tuple(slots // record.threads for slots in allocation.slots))
+        )
+        used = by_cores if ranks <= sum(by_cores.slots) else used
+    if ranks == sum(used.slots) or (record.scheduler == "here" and ranks < sum(used.slots)):
+        counts, around = packed_counts(ranks, used.slots), used
     return NodePlacement(
         ranks=ranks,
         threads=record.threads,
@@ -226,5 +224,5 @@ def survives_a_lost_rank(record: Record, mpi: MPI, ranks: int, *, own_job: bool)
 
 
 def allocation_of(record: Record) -> Allocation | None:
-    """Return, in the head, the allocation with the nodes of the worlds; None: only this host."""
+    """Return, in the head, the allocation with the nodes of the world; None: only this host."""
     return None if record.scheduler == "local" else current_allocation()

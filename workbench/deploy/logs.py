@@ -21,8 +21,6 @@ ready."""
 def read(path: Path, rank: int | str | None = None) -> str:
     """Return the logs in a folder as one `printable` text, with the names of the files, or the log of one rank.
 
-    A rank has the name of its worker (``3``, or ``"w1.3"`` in a later world).
-
     Raises
     ------
     InvalidRequest
@@ -48,9 +46,9 @@ def of_world(folder: Path, index: int) -> Path:
     return folder / f"world-{index}.log"
 
 
-def of_rank(folder: Path, name: int | str) -> Path:
-    """Return the log of the rank whose worker has a name, among the logs of a cluster."""
-    return folder / f"rank-{name}.log"
+def of_rank(folder: Path, rank: int | str) -> Path:
+    """Return the log of a rank, among the logs of a cluster."""
+    return folder / f"rank-{rank}.log"
 
 
 def append(path: Path) -> BinaryIO:
@@ -94,12 +92,7 @@ def _text(path: Path) -> str:
         return ""
 
 
-def _order(path: Path) -> tuple[int, int, int]:
-    kind, _, name = path.stem.partition("-")
-    world, _, rank = name.rpartition(".")
+def _order(path: Path) -> tuple[int, int]:
+    kind, _, number = path.stem.partition("-")
     place = _KINDS.index(kind) if kind in _KINDS else len(_KINDS)
-    return place, _number(world.removeprefix("w")), _number(rank)
-
-
-def _number(text: str) -> int:
-    return int(text) if text.isdecimal() else 0
+    return place, int(number) if number.isdecimal() else 0

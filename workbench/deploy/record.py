@@ -18,7 +18,7 @@ from workbench.errors import from_fields
 from workbench.host.processes import ProcessId
 from workbench.launch.options import SCHEDULERS, RecordOptions, Resources
 
-SCHEMA = 7
+SCHEMA = 8
 DAMAGED = (ValueError, TypeError, KeyError, RecursionError)
 """Errors of the parser for a damaged record."""
 _ID = re.compile(r"[0-9a-f]{32}")
@@ -30,10 +30,10 @@ _Value = TypeVar("_Value")
 
 @dataclass(frozen=True)
 class World:
-    """One MPI world of a cluster, in its last state known to the head."""
+    """The MPI world of a cluster, in its last state known to the head."""
 
     index: int
-    """0 for the first world. Later ones are added by ``scale``."""
+    """0 for the first world, and one more for each that has replaced it (``scale``)."""
     ranks: int
     """Number of ranks."""
     state: str = "starting"
@@ -59,7 +59,7 @@ class Record(RecordOptions):
     name: str
     """Name of the cluster, unique for the user."""
     ranks: int
-    """Ranks of world 0."""
+    """Ranks at the start; the first job has room for them."""
     memory: int | None = field(default=None, kw_only=True)
     """Memory limit of a rank in bytes; None: the node memory divided by its ranks."""
     scheduler: str = "local"
@@ -68,7 +68,7 @@ class Record(RecordOptions):
     """The Slurm that has the job, if the hosts of several share this folder; empty if the id of the job is enough, or
     for a record of an earlier version."""
     resources: Resources = field(default_factory=Resources)
-    """Requested resources of the job of world 0."""
+    """Requested resources of the first job."""
     local_directory: str | None = None
     """Folder on the nodes for spilled data, in which variables are expanded on the node; None: Dask's setting."""
     spread: bool = False
@@ -97,8 +97,10 @@ class Record(RecordOptions):
     """Id of the job after the start of the head. Before, the id is in the receipt of the submission."""
     process: ProcessId = field(default_factory=ProcessId.here)
     """The head, or before its start the process that submitted the job."""
-    worlds: tuple[World, ...] = ()
-    """The MPI worlds, world 0 first."""
+    world: World | None = None
+    """The MPI world; None before the start."""
+    next: World | None = None
+    """The world that a move starts."""
     created: float = field(default_factory=time.time)
     """Time of the request, in seconds since the epoch."""
     deadline: float = 0.0
@@ -112,13 +114,13 @@ class Record(RecordOptions):
 
     @property
     def total(self) -> int:
-        """Ranks of all worlds together."""
-        return sum(world.ranks for world in self.worlds) or self.ranks
+        """Number of ranks now."""
+        return self.world.ranks if self.world else self.ranks
 
     @property
     def up(self) -> int:
         """Ranks that are registered with the scheduler now."""
-        return sum(world.up for world in self.worlds)
+        return self.world.up if self.world else 0
 
     def alive(self) -> bool | None:
         """Return whether the cluster still runs, or None if that is not visible from here.
@@ -157,12 +159,12 @@ def from_dict(values: dict[str, Any]) -> Record:
     """
     process = typed(ProcessId, values["process"])
     resources = typed(Resources, {**values["resources"], "extra": tuple(values["resources"]["extra"])})
-    worlds = tuple(typed(World, world) for world in values["worlds"])
+    worlds = {name: values[name] and typed(World, values[name]) for name in ("world", "next")}
     preload = tuple(values["preload"])
     for item in (*resources.extra, *preload):
         if not isinstance(item, str):
             raise TypeError(f"{item!r} is not a text")
-    objects = {"process": process, "resources": resources, "worlds": worlds, "preload": preload}
+    objects = {"process": process, "resources": resources, **worlds, "preload": preload}
     record = typed(Record, {**values, **objects})
     if record.failure:
         from_fields(record.failure)  # raises one of these errors for fields that are damaged

@@ -244,7 +244,7 @@ def _forget_if_stale(path: Path, job_statuses: Mapping[str, JobStatus] = Mapping
             return False
         try:
             if job.batch:
-                job.cancel()  # queued jobs of later worlds outlast the head
+                job.cancel()  # other queued jobs of the cluster outlast the head
         except LaunchError:
             return False  # without the record no user could find a job that is still queued
         if record.process.is_local:

@@ -157,7 +157,7 @@ def preview(options: ClusterOptions) -> str:
         allocation=_expected_allocation(record),
     )
     variables = {**line.defaults, **line.environment}
-    lines = [f"# world 0, started by the head, {mpi}:"]
+    lines = [f"# the world, started by the head, {mpi}:"]
     lines += [f"#   {name}={value}" for name, value in sorted(variables.items())]
     lines.append(f"#   {shlex.join(line.argv)}")
     scheduler, spec = launcher(record.scheduler), job_spec(record, folder)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -100,17 +100,12 @@ class MPIWorld(abc.ABC):
         return sorted(set(range(self.ranks)) - set(self.present))
 
 
-class Worlds(Protocol):
-    """The interface to the worlds of a cluster for SPMD calls and cells."""
+class CurrentWorld(Protocol):
+    """The interface to the world of a cluster for SPMD calls and cells."""
 
-    def __iter__(self) -> Iterator[MPIWorld]:
-        """Iterate over the worlds in the order of their indices."""
+    @property
+    def world(self) -> MPIWorld:
+        """The world, which a move replaces by another one."""
 
-    def get(self, index: int) -> MPIWorld | None:
-        """Return the world with an index, or None."""
-
-    def addresses(self, world: MPIWorld) -> list[str]:
-        """Return the addresses of the registered ranks of a world, in rank order."""
-
-    def members(self, world: MPIWorld) -> dict[int, str]:
-        """Return the addresses of the registered ranks of a world, by rank."""
+    def members(self) -> dict[int, str]:
+        """Return the addresses of its registered ranks, by rank."""

@@ -21,6 +21,11 @@ def is_tensor(value: Any) -> bool:
     return torch is not None and isinstance(value, torch.Tensor)
 
 
+def device_of(value: Any) -> str | None:
+    """Return the kind of the device of a tensor, as ``"cuda"``; None for any other value."""
+    return value.device.type if is_tensor(value) else None
+
+
 def has_tensors(dtype: np.dtype[Any]) -> bool:
     """Return whether PyTorch has tensors of a dtype of NumPy."""
     return dtype.kind in "biufc" and dtype.isnative and dtype.name not in {"float128", "complex256"}
@@ -43,8 +48,14 @@ def joined(pieces: Sequence[Any], device: str, *, copy: bool) -> Any:
     found = [torch.from_dlpack(piece) for piece in pieces]
     whole = torch.cat(found) if len(found) > 1 else found[0].contiguous()
     # A view keeps a larger array alive.
-    is_shared = whole is found[0] and (copy or getattr(pieces[0], "base", None) is not None)
+    is_shared = whole is found[0] and (copy or _is_part(pieces[0]))
     return on_device(whole.clone() if is_shared else whole, device)
+
+
+def _is_part(array: Any) -> bool:
+    if is_tensor(array):
+        return bool(array.untyped_storage().nbytes() > array.nbytes)
+    return getattr(array, "base", None) is not None
 
 
 def register_size(sizeof: Any) -> None:

@@ -1,1 +1,1 @@
-"""What the first process of a cluster's job runs: scheduler, worlds, record, lease."""
+"""What the first process of a cluster's job runs: scheduler, world, record, lease."""

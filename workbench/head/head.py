@@ -1,4 +1,4 @@
-"""The head of a cluster, which runs the scheduler and the worlds, and keeps the record and the lease."""
+"""The head of a cluster, which runs the scheduler and the world, and keeps the record and the lease."""
 
 from __future__ import annotations
 
@@ -23,13 +23,14 @@ from workbench.config import __version__
 from workbench.deploy import ended
 from workbench.deploy.job import ClusterJob
 from workbench.deploy.record import Record, World
+from workbench.deploy.world import MPIWorld
 from workbench.errors import LaunchError, StartError, WorkbenchError
 from workbench.gpu import devices
+from workbench.head.cluster_world import ClusterWorld
 from workbench.head.pauses import Pauses
 from workbench.head.scheduler import HeadScheduler, RankMembershipPlugin, logged
 from workbench.head.walltime import Walltime, job_end
 from workbench.head.world_process import WorldProcess
-from workbench.head.worlds import Worlds
 from workbench.hints import Hint, Option
 from workbench.host import node_dirs, output
 from workbench.metrics.head import Metrics
@@ -62,7 +63,7 @@ class Head:
     record
         The cluster's record, which only the head writes from now on.
     world
-        World 0, whose ``mpiexec`` already runs, so that ranks and scheduler start in parallel.
+        The world, whose ``mpiexec`` already runs, so that ranks and scheduler start in parallel.
     address
         Address of the scheduler.
     end
@@ -96,21 +97,23 @@ class Head:
         self._end: asyncio.Future[tuple[str, str]] = asyncio.get_running_loop().create_future()
         self._tasks: set[asyncio.Task[None]] = set()
         self._idle_since = time.monotonic()
-        self.worlds = Worlds(
+        self.collectives = CallQueue()
+        self.current = ClusterWorld(
             record,
             world,
             self.scheduler,
+            queues=lambda: (self.collectives, self.cells.queue),
             report=self._report,
             changed=self._refresh,
+            replaced=self._replaced,
             run=self._start,
             is_ending=self._end.done,
         )
-        self.collectives = CallQueue()
-        self.metrics = Metrics(self._state, lambda: {world.index for world in self.worlds})
+        self.metrics = Metrics(self._state)
         store = self.metrics.store
         began = store.calls.began
-        self.cells = Cells(self.scheduler, self.worlds, record, self._start, began)
-        self.spmd = SpmdCalls(self.scheduler, self.worlds, self.collectives, began, store.got_on)
+        self.cells = Cells(self.scheduler, self.current, record, self._start, began)
+        self.spmd = SpmdCalls(self.scheduler, self.current, self.collectives, began, store.got_on)
         self.walltime = Walltime(
             end or job_end(record),
             grace=config.seconds("walltime-grace"),
@@ -140,7 +143,7 @@ class Head:
             self.walltime.watch(),
         ):
             self._start(coroutine)
-        self._start(self.worlds.keep_first(self.record.deadline - time.time()))
+        self.current.keep_first(self.record.deadline - time.time())
         try:
             kind, reason = await self._end
         except StartError as error:
@@ -197,11 +200,11 @@ class Head:
     # -- start -------------------------------------------------------------------------------------------------
 
     async def _open_scheduler(self) -> None:
-        self.scheduler.restart_worlds, self.scheduler.is_expected = self.worlds.restart, self.worlds.ends
+        self.scheduler.restart_world, self.scheduler.is_expected = self.current.restart, self.current.ends
         self.scheduler.stream_handlers |= {**self.spmd.stream_handlers, **self.metrics.stream_handlers}
         needs_ranks: dict[str, Callable[..., Any]] = {
             **self.spmd.handlers,
-            **Uploads(self.scheduler, self.worlds).handlers,
+            **Uploads(self.scheduler, self.current).handlers,
             **self.cells.handlers,
             "workbench_scale": self._rpc_scale,
             "workbench_restart": self._rpc_restart,
@@ -265,10 +268,10 @@ class Head:
         return {**self.metrics.store.pulse(), "clients": len(self._clients()), "idle": idle}
 
     async def _rpc_scale(self, comm: Comm, n: int) -> None:
-        await self.worlds.scale(n, comm)
+        await self.current.move(n, comm)
 
     async def _rpc_restart(self, comm: Comm) -> None:
-        await self.worlds.restart(comm)
+        await self.current.restart(comm)
 
     async def _rpc_close(self, reason: str) -> None:
         self.end(reason, ended.STOPPED)
@@ -313,7 +316,7 @@ class Head:
         self.end(reason)
 
     async def _finish_work(self) -> None:
-        await self.scheduler.drain_workers()
+        await self.scheduler.drain_workers(self.scheduler.workers)
         await asyncio.gather(self.collectives.wait_idle(), self.cells.queue.wait_idle())
         await asyncio.sleep(_FETCH_TIME)
 
@@ -351,7 +354,7 @@ class Head:
         tasks = (
             any(state.processing for state in scheduler.workers.values()) or scheduler.queued or scheduler.unrunnable
         )
-        return bool(self._clients() or tasks or not all(world.ready for world in self.worlds))
+        return bool(self._clients() or tasks or not all(world.ready for world in self.current))
 
     async def _write_record(self) -> None:
         # The record is written at most five times per second, however fast ranks register.
@@ -383,16 +386,22 @@ class Head:
             self.folder.update(self.record)
 
     def _joined(self, world: int, rank: int, facts: dict[str, Any]) -> None:
-        self.worlds.joined(world, rank, facts)
-        self.metrics.store.joined(world, rank, facts)
-        first = self.worlds.get(0)
-        if self._times and first is not None and first.ready:
-            times = [present["times"] for present in first.present.values()]
+        current = self.current.world
+        self.current.joined(world, rank, facts)
+        if world == current.index:
+            self.metrics.store.joined(world, rank, facts)
+        if self._times and current.ready:
+            times = [present["times"] for present in current.present.values()]
             logger.info("the start:\n  %s", "\n  ".join(_step_times(self._times, times, time.time())))
             self._times = {}
 
+    def _replaced(self) -> None:
+        world = self.current.world
+        for rank, facts in world.present.items():
+            self.metrics.store.joined(world.index, rank, facts)
+
     def _left(self, world: int, rank: int, cause: str) -> None:
-        self.worlds.left(world, rank, cause)
+        self.current.left(world, rank, cause)
         self.metrics.store.left(world, rank)
 
     def _state(self) -> dict[str, Any]:
@@ -409,15 +418,10 @@ class Head:
         }
 
     def _refresh(self) -> None:
-        """Update the worlds and the state of the record."""
-        worlds = tuple(
-            World(w.index, w.ranks, w.state, len(w.present), w.starts, w.job, devices.describe_gpus(w.present.values()))
-            for w in self.worlds
-        )
-        states = {world.state for world in worlds}
-        order = ("restarting", "starting", "degraded", "ready")
-        state = next(state for state in order if state in states or state == "ready")
-        self._update(worlds=worlds, state=state)
+        """Update the world and the state of the record."""
+        world, following = self.current.world, self.current.next
+        state = "restarting" if world.state == "queued" else world.state
+        self._update(world=_described(world), next=following and _described(following), state=state)
 
     def _update(self, **changes: Any) -> None:
         self.record = self.record.replace(**changes)
@@ -449,7 +453,7 @@ class Head:
         failed = kind == ended.FAILED
         self.record = self.record.replace(state="failed" if failed else "closing", message=reason)
         await self._on_disk(self._save)
-        await asyncio.gather(self.worlds.stop(), self.cells.close())
+        await asyncio.gather(self.current.stop(), self.cells.close())
         try:
             async with asyncio.timeout(_CLOSE_TIMEOUT):
                 await self.scheduler.close(reason=reason)
@@ -478,7 +482,7 @@ class Head:
                 await asyncio.to_thread(function, *arguments)
 
     def _ends_other_jobs(self) -> bool:
-        """Cancel the jobs of later worlds, if any; return False if the scheduler does not accept that."""
+        """Cancel the other jobs of the cluster, if any; return False if the scheduler does not accept that."""
         try:
             if (job := self._job()).batch:
                 job.cancel(later=True)
@@ -487,6 +491,11 @@ class Head:
             logger.exception("jobs of this cluster may remain in their queue")
             return False
         return True
+
+
+def _described(world: MPIWorld) -> World:
+    gpus = devices.describe_gpus(world.present.values())
+    return World(world.index, world.ranks, world.state, len(world.present), world.starts, world.job, gpus)
 
 
 _RANK_STEPS = {

@@ -74,7 +74,7 @@ class JobWorld(MPIWorld):
         # The submission continues if this coroutine is canceled, because a job without a known id cannot be canceled.
         self._submitted = asyncio.ensure_future(self._submit(self.starts, self._no_rank_left))
         job = await asyncio.shield(self._submitted)
-        self.job, self.waiting = job.id, f"world {self.index}: job {job.id} was submitted"
+        self.job, self.waiting = job.id, f"job {job.id} was submitted"
         try:
             await self._await_run(job)
         finally:
@@ -92,7 +92,7 @@ class JobWorld(MPIWorld):
             status = await self._status(job)
             if status.finished:
                 raise StartError(f"{_end_message(job, status)}. The job had not run. See {job.log}.")
-            message = f"world {self.index}: job {job.id} {describe(status)}"
+            message = f"job {job.id} {describe(status)}"
             if message != self.waiting:
                 self.waiting = message
                 self._report(message)
@@ -188,7 +188,7 @@ class JobWorld(MPIWorld):
         try:
             await asyncio.to_thread(self._launcher.cancel, job.id)
         except LaunchError as error:
-            self._report(f"world {self.index}: job {job.id} could not be canceled: {error}")
+            self._report(f"job {job.id} could not be canceled: {error}")
 
 
 def _end_message(job: _Job, status: JobStatus) -> str:

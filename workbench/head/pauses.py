@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING, Any
 from dask.utils import format_bytes
 from distributed.core import Status
 
-from workbench.text import rank_name
-
 if TYPE_CHECKING:
     from distributed.scheduler import WorkerState
 
@@ -61,9 +59,7 @@ class Pauses:
 
     async def _describe(self, workers: list[WorkerState]) -> str:
         rooms = [room for room in await asyncio.gather(*map(self._room, workers[:_NAMED])) if room]
-        names = sorted(
-            rank_name(worker.extra["workbench"]["world"], worker.extra["workbench"]["rank"]) for worker in workers
-        )
+        names = list(map(str, sorted(worker.extra["workbench"]["rank"] for worker in workers)))
         more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
         who, starts = (
             (f"rank {names[0]} is", "starts")

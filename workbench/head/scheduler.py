@@ -8,11 +8,12 @@ import importlib
 import inspect
 import socket
 import time
-from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Hashable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
+import dask
 from dask.utils import format_bytes
 from distributed import Scheduler
 from distributed.comm.core import CommClosedError
@@ -142,10 +143,12 @@ _STARTED_STATES = ("memory", "erred", "processing")
 class HeadScheduler(UnixHTTP, Scheduler):
     """A scheduler, always with TLS, whose workers are added and removed with MPI worlds."""
 
-    restart_worlds: Callable[[], Awaitable[None]]
-    """Restarts all worlds, also for ``client.restart()``, because a rank cannot be restarted alone."""
+    restart_world: Callable[[], Awaitable[None]]
+    """Restarts the world, also for ``client.restart()``, because a rank cannot be restarted alone."""
     is_expected: Callable[[dict[str, Any]], bool]
     """Returns whether a rank, by its facts, leaves because its world ends, so that its tasks may run again."""
+    world = 0
+    """Index of the world whose ranks are the workers 0, 1, ..., n - 1."""
     refusal: WorkbenchError | None = None
     """The error for new work; None while new work is accepted."""
 
@@ -181,10 +184,26 @@ class HeadScheduler(UnixHTTP, Scheduler):
     async def restart_workers(
         self, workers: list[str] | None = None, **kwargs: Any
     ) -> dict[str, Literal["OK", "removed", "timed out"]]:
-        """Restart all worlds, whatever `workers` are."""
+        """Restart the world, whatever `workers` are."""
         before: list[str] = list(self.workers)
-        await self.restart_worlds()
+        await self.restart_world()
         return dict.fromkeys(before, "OK")
+
+    async def add_worker(self, comm: Comm, *, name: Any, extra: dict[str, Any], **options: Any) -> None:
+        """Add a worker; the ranks of the next world have other names until `take_over`."""
+        facts = extra.get("workbench")
+        if facts is not None and facts["world"] != self.world:
+            name = _other_name(facts["world"], facts["rank"])
+        await super().add_worker(comm, name=name, extra=extra, **options)
+
+    def take_over(self, world: int, former: Mapping[int, str], ranks: Mapping[int, str]) -> None:
+        """Make the ranks of a world the workers 0, 1, ..., n - 1; `former` and `ranks` have their addresses."""
+        before, self.world = self.world, world
+        renamed = {address: _other_name(before, rank) for rank, address in former.items()}
+        for address, name in [*renamed.items(), *((address, rank) for rank, address in ranks.items())]:
+            if (worker := self.workers.get(address)) is not None:
+                del self.aliases[worker.name]
+                worker.name, self.aliases[name] = name, address
 
     async def remove_worker(
         self, address: str, *, stimulus_id: str, expected: bool = False, close: bool = True
@@ -239,7 +258,7 @@ class HeadScheduler(UnixHTTP, Scheduler):
                 killed = f"as the system has killed a process of {place} for lack of memory"
                 return f"{how}, {killed} (last measured: {amount})"
         if code is None or -code in lost_ranks.SIGNALS.values():
-            how = await lost_ranks.read(of_rank(self._logs, str(worker.name))) or how
+            how = await lost_ranks.read(of_rank(self._logs, facts["rank"])) or how
         return f"{how}, with {amount} in use" if limit and memory > _MUCH * limit else how
 
     async def scatter(
@@ -276,14 +295,18 @@ class HeadScheduler(UnixHTTP, Scheduler):
         for worker in list(self.running):
             self.handle_worker_status_change(Status.paused, worker, "drain")
 
-    async def drain_workers(self) -> None:
-        """Let the ranks start no more tasks, and return when their running tasks have ended."""
-        await asyncio.gather(*map(self._drain_worker, list(self.workers)))
+    async def drain_workers(self, addresses: Iterable[str]) -> None:
+        """Let ranks start no more tasks, and return when their running tasks have ended."""
+        await asyncio.gather(*(self._run_on(address, _finish_tasks) for address in list(addresses)))
 
-    async def _drain_worker(self, address: str) -> None:
+    async def resume_workers(self, addresses: Iterable[str]) -> None:
+        """Let ranks start tasks again after `drain_workers`."""
+        await asyncio.gather(*(self._run_on(address, _resume_tasks) for address in list(addresses)))
+
+    async def _run_on(self, address: str, function: Callable[[Worker], Awaitable[None]]) -> None:
         while address in self.workers:
             with suppress(OSError):  # the rank is lost and will be removed, or is in a long C call
-                await self.rpc(address).run(function=pickle.dumps(_finish_tasks))
+                await self.rpc(address).run(function=pickle.dumps(function))
                 return
             await asyncio.sleep(1)
 
@@ -321,11 +344,16 @@ class HeadScheduler(UnixHTTP, Scheduler):
         self._require_nannies()
         return await super().register_nanny_plugin(comm, plugin, name, idempotent)
 
-    async def broadcast(self, *, nanny: bool = False, serializers: Any = None, **kwargs: Any) -> Any:
-        """Send a message to workers; refuse one to nannies if no worker has one."""
+    async def broadcast(
+        self, *, workers: Collection[str] | None = None, nanny: bool = False, serializers: Any = None, **kwargs: Any
+    ) -> Any:
+        """Send a message to workers (None: all); refuse one to nannies if no worker has one."""
         if nanny:
             self._require_nannies()
-        return await super().broadcast(nanny=nanny, serializers=serializers, **kwargs)
+        if workers is None:  # without the ranks that a move starts or ends
+            facts = {address: worker.extra.get("workbench", {}) for address, worker in self.workers.items()}
+            workers = [address for address, known in facts.items() if known.get("world", self.world) == self.world]
+        return await super().broadcast(workers=workers, nanny=nanny, serializers=serializers, **kwargs)
 
     def _require_nannies(self) -> None:
         if not any(worker.nanny for worker in self.workers.values()):
@@ -369,6 +397,16 @@ async def _finish_tasks(dask_worker: Worker) -> None:
     dask_worker.status = Status.paused
     while dask_worker.state.executing or dask_worker.state.long_running:  # noqa: ASYNC110  (Dask has no event for it)
         await asyncio.sleep(0.1)
+
+
+async def _resume_tasks(dask_worker: Worker) -> None:
+    dask_worker.memory_manager.memory_pause_fraction = dask.config.get("distributed.worker.memory.pause")
+    dask_worker.status = Status.running
+
+
+def _other_name(world: int, rank: int) -> str:
+    """Return the name of the worker of a rank whose world is not the cluster's yet, or not any more."""
+    return f"{rank} of world {world}"
 
 
 class RankMembershipPlugin(SchedulerPlugin):

@@ -25,12 +25,10 @@ class WorldProcess(MPIWorld):
     """A world whose ``mpiexec`` is a child of this process.
 
     `spawn` must be called from the main thread, because the tether of ``mpiexec`` is tied to the thread that starts it.
-    Earlier worlds in the same allocation have `before` ranks.
     """
 
-    def __init__(self, record: Record, mpi: MPI, index: int, ranks: int, before: int = 0) -> None:
+    def __init__(self, record: Record, mpi: MPI, index: int, ranks: int) -> None:
         super().__init__(record, mpi, index, ranks)
-        self._before = before
         self._process: subprocess.Popen[bytes] | None = None
         self._program = "mpiexec"
 
@@ -46,7 +44,6 @@ class WorldProcess(MPIWorld):
             shared_memory=self._folder(),
             log=self.log,
             allocation=allocation_of(self.record),
-            before=self._before,
         )
         return parent_death.command_line(str(self._folder()), command.guard), command
 

@@ -134,12 +134,10 @@ def requested_counts(ranks: int, nodes: int, per_node: int) -> tuple[int, ...]:
     return packed if len(packed) == nodes else even_counts(ranks, nodes)
 
 
-def unused(allocation: Allocation, ranks: int) -> Allocation:
-    """Return the nodes and slots of an allocation that are left if `ranks` ranks fill each node before the next."""
-    used = itertools.chain(packed_counts(ranks, allocation.slots), itertools.repeat(0))
-    free = [(node, slots - n) for node, slots, n in zip(allocation.nodes, allocation.slots, used, strict=False)]
-    left = [(node, slots) for node, slots in free if slots]
-    return replace(allocation, nodes=tuple(node for node, _ in left), slots=tuple(slots for _, slots in left))
+def usable(allocation: Allocation) -> Allocation:
+    """Return the nodes of an allocation that have slots."""
+    nodes = [(node, slots) for node, slots in zip(allocation.nodes, allocation.slots, strict=False) if slots]
+    return replace(allocation, nodes=tuple(node for node, _ in nodes), slots=tuple(slots for _, slots in nodes))
 
 
 def interface_of(mpi: MPI, supported: Sequence[str]) -> str | None:

@@ -25,14 +25,12 @@ class Metrics(SchedulerPlugin):
     ----------
     state
         Returns the mapping `workbench.metrics.update.Update.state`.
-    worlds
-        Returns the indices of the worlds of the cluster.
     """
 
     name = "workbench-metrics"
 
-    def __init__(self, state: Callable[[], Mapping[str, Any]], worlds: Callable[[], set[int]]) -> None:
-        self.store, self._worlds = Store(state), worlds
+    def __init__(self, state: Callable[[], Mapping[str, Any]]) -> None:
+        self.store = Store(state)
         self._logged: set[str] = set()
         self.handlers: dict[str, Callable[..., Any]] = {
             "workbench_metrics": self.update,
@@ -49,7 +47,6 @@ class Metrics(SchedulerPlugin):
         while True:
             await asyncio.sleep(TICK - (time.time() - TICK / 2) % TICK)
             try:
-                self.store.keep(self._worlds())
                 self.store.tick()
             except Exception as error:  # noqa: BLE001  (metrics must not end the cluster)
                 self._log_once("metrics were not collected", error)
@@ -67,7 +64,7 @@ class Metrics(SchedulerPlugin):
         """Return `Store.mark`."""
         return self.store.mark()
 
-    async def wait_times(self, mark: float) -> list[tuple[int, int, str, float, float]]:
+    async def wait_times(self, mark: float) -> list[tuple[int, str, float, float]]:
         """Return `Store.wait_times`, as soon as the ranks have sent all synchronizations until then."""
         await asyncio.sleep(mark + LATE - time.time())
         return self.store.wait_times(mark)

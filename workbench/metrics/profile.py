@@ -168,4 +168,4 @@ def _request_wait_times(client: Client) -> Promise[Any]:
 
 
 def _waited_seconds(reply: Promise[Any]) -> WaitedSeconds:
-    return {(world, rank, operation): seconds for world, rank, operation, *seconds in reply.result()}
+    return {(rank, operation): seconds for rank, operation, *seconds in reply.result()}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from html import escape
+from operator import itemgetter
 from types import MappingProxyType
 from typing import Any, ClassVar
 
@@ -12,16 +13,15 @@ import pandas as pd
 from dask.utils import format_bytes
 
 from workbench.mpi.counters import OPERATIONS, WAITS
-from workbench.text import count, rank_name
+from workbench.text import count
 
-WaitedSeconds = Mapping[tuple[int, int, str], Sequence[float]]
-"""By world, rank and operation: seconds spent waiting for other ranks, and in it, for a sample of the calls."""
+WaitedSeconds = Mapping[tuple[int, str], Sequence[float]]
+"""By rank and operation: seconds spent waiting for other ranks, and in it, for a sample of the calls."""
 
 # Rows that are shown; the frames hold all rows.
 _RANKS_SHOWN, _OPERATIONS_SHOWN, _SITES_SHOWN = 32, 10, 5
 
 _COLUMNS = (
-    "world",
     "rank",
     "host",
     "seconds",
@@ -51,7 +51,7 @@ _FORMATS: Mapping[str, Callable[[Any], str]] = {
 class ProfileFrame(pd.DataFrame):
     """A profile, with a row for each rank.
 
-    The columns are ``world``, ``rank``, ``host``, ``seconds`` (length of the profile), ``compute`` (seconds in user
+    The columns are ``rank``, ``host``, ``seconds`` (length of the profile), ``compute`` (seconds in user
     code outside MPI), ``mpi`` (seconds in MPI), ``mpi_percent`` (of ``seconds``), ``waiting`` (seconds in MPI spent
     waiting for other ranks), ``messages`` and ``bytes`` (sent over MPI), and ``top_operation`` (the operation with the
     most seconds).
@@ -87,7 +87,7 @@ class ProfileFrame(pd.DataFrame):
         missing: Sequence[str] = (),
         waited: WaitedSeconds = MappingProxyType({}),
     ) -> None:
-        ranks = sorted(counts, key=lambda entry: (entry["world"], entry["rank"]))
+        ranks = sorted(counts, key=itemgetter("rank"))
         # The stubs of pandas know no parameters of the constructor.
         super().__init__([_row(entry, waited) for entry in ranks], columns=_COLUMNS)  # type: ignore[call-arg]
         self.operations = _ranking(["operation"], (entry["operations"] for entry in ranks))
@@ -122,16 +122,14 @@ class ProfileFrame(pd.DataFrame):
         sums = plain[["seconds", "compute", "mpi", "waiting", "messages", "bytes"]].sum()
         top = next(iter(self.operations["operation"]), "")
         total = {**sums, "mpi_percent": _percent(sums["mpi"], sums["seconds"]), "top_operation": top}
-        names = list(map(rank_name, longest["world"], longest["rank"]))
-        rows = longest.drop(columns="world").assign(rank=names).to_dict("records")
-        return pd.DataFrame([*rows, {"rank": "all", "host": "", **total}])
+        return pd.DataFrame([*longest.to_dict("records"), {"rank": "all", "host": "", **total}])
 
 
 def _row(counts: Mapping[str, Any], waited: WaitedSeconds) -> dict[str, Any]:
     operations = counts["operations"]
     _, nbytes, mpi = map(sum, zip((0, 0, 0.0), *operations.values(), strict=True))
     return {
-        **{key: counts[key] for key in ("world", "rank", "host", "seconds", "messages")},
+        **{key: counts[key] for key in ("rank", "host", "seconds", "messages")},
         "compute": max(0.0, counts["busy"] - mpi),
         "mpi": mpi,
         "mpi_percent": _percent(mpi, counts["seconds"]),
@@ -146,7 +144,7 @@ def _waiting(counts: Mapping[str, Any], operation: str, seconds: float, waited: 
     if operation in WAITS:
         return seconds
     key = operation if operation in OPERATIONS else "other"
-    waiting, inside = waited.get((counts["world"], counts["rank"], key), (0.0, 0.0))
+    waiting, inside = waited.get((counts["rank"], key), (0.0, 0.0))
     return seconds * waiting / inside if inside else 0.0
 
 

@@ -58,18 +58,18 @@ def end(profile: str, dask_worker: Worker) -> dict[str, Any] | None:
     Returns
     -------
     dict
-        ``name`` (of the worker), ``world``, ``rank``, ``host``, ``seconds``, ``busy`` (seconds), ``messages``, and
-        ``operations`` and ``sites`` as in `RankTotals`.
+        ``rank``, ``host``, ``seconds``, ``busy`` (seconds), ``messages``, and ``operations`` and ``sites`` as in
+        `RankTotals`.
     """
     activity = _activity(dask_worker)
     now, before = activity.counted(), _end(activity, profile)
-    return None if before is None else _counts(dask_worker, now, before)
+    return None if before is None else _counts(now, before)
 
 
 def since_start(dask_worker: Worker) -> dict[str, Any]:
     """Return the counts since the start of this rank, as `end` does; without sites, which only profiles count."""
     activity = _activity(dask_worker)
-    return _counts(dask_worker, activity.counted(), RankTotals(activity.began)) | {"sites": {}}
+    return _counts(activity.counted(), RankTotals(activity.began)) | {"sites": {}}
 
 
 def _activity(worker: Worker) -> Activity:
@@ -95,12 +95,9 @@ def _end(activity: Activity, profile: str) -> RankTotals | None:
     return before
 
 
-def _counts(worker: Worker, now: RankTotals, before: RankTotals) -> dict[str, Any]:
-    context = current()
+def _counts(now: RankTotals, before: RankTotals) -> dict[str, Any]:
     return {
-        "name": str(worker.name),
-        "world": context.world,
-        "rank": context.rank,
+        "rank": current().rank,
         "host": socket.gethostname(),
         "seconds": now.time - before.time,
         "busy": now.busy - before.busy,

@@ -54,9 +54,8 @@ def report(step: float, *, name: str = "training", **values: float) -> None:
     from workbench.mpi import context
 
     if context.is_rank():
-        rank_context = context.current()
-        curve = f"{name}, rank {rank_context.rank}"
-        tell(TOPIC, {"fit": f"{curve} of {rank_context.world}", "name": curve, "records": [record]})
+        curve = f"{name}, rank {context.current().rank}"
+        tell(TOPIC, {"fit": curve, "name": curve, "records": [record]})
         return
     from distributed import get_client
 

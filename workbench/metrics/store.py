@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from workbench.metrics.schema import BY_NODE, KEPT, KINDS, NODE, OPERATION, RANK, TICK
+from workbench.metrics.schema import KEPT, KINDS, NODE, RANK, TICK
 from workbench.metrics.training import Fits
 from workbench.metrics.update import (
     LOST,
@@ -25,7 +25,7 @@ from workbench.metrics.update import (
     shared_cores,
 )
 from workbench.metrics.world_state import LATE, WorldState
-from workbench.mpi.counters import OPERATIONS, SIZES
+from workbench.mpi.counters import OPERATIONS
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -37,7 +37,7 @@ _VALID_S = 6 * TICK
 # A client that has died does not request the wait times of its mark.
 _MARK_KEPT_S = 60.0
 
-_WaitRows = list[tuple[int, int, str, float, float]]
+_WaitRows = list[tuple[int, str, float, float]]
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Store:
 
     def __init__(self, state: Callable[[], Mapping[str, Any]] = dict, clock: Callable[[], float] = time.time) -> None:
         self._state, self._clock = state, clock
-        self._worlds: dict[int, WorldState] = {}
+        self._world = WorldState(-1, 0, "")
         # By host: the number of cores, and the time and the numbers of the last message.
         self._number_of_cores: dict[str, int] = {}
         self._nodes: dict[str, tuple[float, NDArray[np.float32], NDArray[np.uint8]]] = {}
@@ -80,44 +80,39 @@ class Store:
     def joined(self, world: int, rank: int, facts: Mapping[str, Any]) -> None:
         """Add a rank, with the ``size`` and ``start`` of its world, its ``host``, and the ``cores`` of the host.
 
-        ``cpus`` are the numbers of the cores that the rank may use.
+        ``cpus`` are the numbers of the cores that the rank may use. A rank of another world or start replaces the
+        present world.
         """
-        state = self._worlds.get(world)
-        if state is None or state.start != facts["start"]:
+        if (self._world.index, self._world.start) != (world, facts["start"]):
             # The counts of an earlier start belong to processes that have ended.
-            state = self._worlds[world] = WorldState(facts["size"], facts["start"], by_node=facts["size"] > BY_NODE)
-        state.nodes[rank], state.cpus[rank] = facts["host"], facts["cpus"]
-        state.lost.pop(rank, None)
+            self._world = WorldState(world, facts["size"], facts["start"])
+        self._world.nodes[rank], self._world.cpus[rank] = facts["host"], facts["cpus"]
+        self._world.lost.pop(rank, None)
         self._number_of_cores[facts["host"]] = facts["cores"]
         self._changed = True
 
     def left(self, world: int, rank: int) -> None:
         """Mark a rank as lost: its columns stay until its world starts again."""
-        if world in self._worlds:
-            self._worlds[world].lost[rank] = self._clock()
-
-    def keep(self, worlds: Collection[int]) -> None:
-        """Drop all other worlds, which have been removed."""
-        for index in self._worlds.keys() - set(worlds):
-            del self._worlds[index]
-            self._changed = True
+        if world == self._world.index:
+            self._world.lost[rank] = self._clock()
 
     def take(self, message: Mapping[str, Any]) -> None:
-        """Store a message of `workbench.metrics.node_reporter`."""
-        world, now = self._worlds.get(message["world"]), self._clock()
-        if world is not None and world.start == message["start"]:
-            world.take(message, now)
+        """Store a message of `workbench.metrics.node_reporter`, if it is of the present world and start."""
+        now = self._clock()
+        if (self._world.index, self._world.start) == (message["world"], message["start"]):
+            self._world.take(message, now)
             node = np.frombuffer(message["node"], np.float32), np.frombuffer(message["cores"], np.uint8)
             if len(node[0]) != len(NODE):
                 raise ValueError(f"a node has {len(NODE)} numbers, and {message['host']} has sent {len(node[0])}")
             self._nodes[message["host"]] = now, *node
             for call in message["ended"]:
-                self.calls.ended(self._seq + 1, message["world"], call)
+                self.calls.ended(self._seq + 1, call)
 
     def got_on(self, world: int, ranks: Collection[int]) -> float:
         """Return when one of these ranks last entered or left an operation; 0 if that is unknown."""
-        state = self._worlds.get(world)
-        return 0.0 if state is None else max((state.now[rank].since for rank in ranks), default=0.0)
+        if world != self._world.index:
+            return 0.0
+        return max((self._world.now[rank].since for rank in ranks), default=0.0)
 
     def report(self, record: Mapping[str, Any]) -> None:
         """Store a record of a fit or of `workbench.report`, see `Update.fits`."""
@@ -135,8 +130,7 @@ class Store:
         if self._changed or was_set_back:
             self._new_layout()
         self._seq += 1
-        samples = [world.sample(now, passed, _VALID_S)[world.known_ranks] for _, world in sorted(self._worlds.items())]
-        rank = np.concatenate([np.empty((0, len(RANK)), np.float32), *samples])
+        rank = self._world.sample(now, passed, _VALID_S)[self._world.known_ranks]
         self._frames.append(_Frame(self._seq, now, rank, *self._node_samples(now)))
         self._traffic_history.add(now, self._traffic())
         self._now = self._activities()
@@ -162,61 +156,43 @@ class Store:
         return node, np.concatenate([np.empty(0, np.uint8), *cores])
 
     def _activities(self) -> tuple[RankActivity, ...]:
+        world = self._world
         return tuple(
             RankActivity(LOST, None, world.lost[rank]) if rank in world.lost else world.now[rank]
-            for _, world in sorted(self._worlds.items())
             for rank in world.known_ranks
         )
 
     def _new_layout(self) -> None:
         """Restart the history with the current ranks and nodes."""
         self._changed = False
-        hosts = list(dict.fromkeys(host for _, world in sorted(self._worlds.items()) for host in world.nodes if host))
-        places = tuple(
-            RankPlace(index, rank, hosts.index(host))
-            for index, world in sorted(self._worlds.items())
-            for rank, host in enumerate(world.nodes)
-            if host
-        )
+        world = self._world
+        hosts = list(dict.fromkeys(filter(None, world.nodes)))
+        places = tuple(RankPlace(rank, hosts.index(world.nodes[rank])) for rank in world.known_ranks)
         self._nodes = {host: values for host, values in self._nodes.items() if host in hosts}
         cores = tuple(self._number_of_cores[host] for host in hosts)
-        cpus = [self._worlds[place.world].cpus[place.rank] for place in places]
-        shared = shared_cores([place.node for place in places], cpus)
+        shared = shared_cores([place.node for place in places], [world.cpus[place.rank] for place in places])
         self.layout = Layout(next(self._layouts), places, tuple(hosts), cores, shared)
         self._frames.clear()
-        self._by_node: bool = len(places) > BY_NODE or any(world.by_node for world in self._worlds.values())
+        self._by_node: bool = world.by_node
         self._now = self._activities()
         self._traffic_history: TrafficHistory = TrafficHistory(len(hosts) if self._by_node else len(places))
 
     def _traffic(self) -> Traffic:
-        layout = self.layout
-        places = len(layout.nodes) if self._by_node else len(layout.ranks)
-        totals = np.zeros((2, len(KINDS), places, places))
-        begin = 0
-        for _, world in sorted(self._worlds.items()):
-            known = world.known_ranks
-            if not self._by_node:
-                end = begin + len(known)
-                totals[:, :, begin:end, begin:end] = world.sent[:, :, known][:, :, :, known]
-                begin = end
-                continue
-            nodes = np.array([layout.nodes.index(world.nodes[rank]) for rank in known], np.intp)
-            by_node = np.argsort(nodes, kind="stable")
-            ranks, (world_nodes, firsts) = np.array(known)[by_node], np.unique(nodes[by_node], return_index=True)
-            if world.by_node:
-                # Traffic to a node is counted as traffic to its first rank.
-                sent = world.sent[:, :, ranks[:, None], ranks[firsts]]
-            else:
-                sent = np.add.reduceat(world.sent[:, :, ranks[:, None], ranks], firsts, axis=3)
-            totals[:, :, world_nodes[:, None], world_nodes] += np.add.reduceat(sent, firsts, axis=2)
-        return Traffic(*totals)
+        known, sent = np.array(self._world.known_ranks, np.intp), self._world.sent
+        if not self._by_node:
+            return Traffic(*sent[:, :, known[:, None], known])
+        nodes = np.array([place.node for place in self.layout.ranks])
+        by_node = np.argsort(nodes, kind="stable")
+        ranks, firsts = known[by_node], np.unique(nodes[by_node], return_index=True)[1]
+        # Traffic to a node is counted as traffic to its first rank.
+        return Traffic(*np.add.reduceat(sent[:, :, ranks[:, None], ranks[firsts]], firsts, axis=2))
 
     # -- output ------------------------------------------------------------------------------------------------
 
     def update(self, since: int = 0) -> Update:
         """Return all that is new since the update with this `Update.seq`; 0: all that the store keeps."""
         frames = [frame for frame in self._frames if frame.seq > since]
-        layout, worlds = self.layout, self._worlds.values()
+        layout = self.layout
         return Update(
             seq=self._seq,
             layout=layout,
@@ -228,8 +204,8 @@ class Store:
             by="node" if self._by_node else "rank",
             traffic=self._traffic_history.total,
             recent=self._traffic_history.recent,
-            operations=sum((world.operations for world in worlds), np.zeros((len(OPERATIONS), len(OPERATION)))),
-            sizes=sum((world.sizes for world in worlds), np.zeros((len(KINDS), SIZES))),
+            operations=self._world.operations,
+            sizes=self._world.sizes,
             fits=self._fits.since(since, self._seq),
             calls=self.calls.since(since, self._seq),
             state=self._state(),
@@ -249,7 +225,7 @@ class Store:
         return now
 
     def wait_times(self, mark: float) -> _WaitRows:
-        """Return world, rank, operation, seconds waited and seconds in the operation until the time of a `mark`.
+        """Return rank, operation, seconds waited and seconds in the operation until the time of a `mark`.
 
         Call this `LATE` seconds after the mark or later; see `WorldState.wait_times`.
         """
@@ -258,9 +234,9 @@ class Store:
         return self._sum_waits(mark) if kept is None else kept
 
     def _sum_waits(self, until: float) -> _WaitRows:
+        seconds = self._world.wait_times(until)
         return [
-            (index, int(rank), OPERATIONS[number], *seconds[rank, number].tolist())
-            for index, seconds in ((index, world.wait_times(until)) for index, world in self._worlds.items())
+            (int(rank), OPERATIONS[number], *seconds[rank, number].tolist())
             for rank, number in zip(*seconds[:, :, 1].nonzero(), strict=True)
         ]
 

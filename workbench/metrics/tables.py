@@ -42,7 +42,7 @@ def frame(update: Update, table: str) -> pd.DataFrame:
         All metrics that the head keeps.
     table : {"ranks", "nodes", "cores", "traffic", "operations", "sizes", "fits", "calls"}
         ``ranks``, ``nodes``, ``cores``: the last ten minutes, two samples per second. ``traffic``, ``operations``,
-        ``sizes``: totals since the start, of pairs of ranks (of nodes, in worlds of more than 64 ranks), of MPI
+        ``sizes``: totals since the start, of pairs of ranks (of nodes, with more than 64 ranks), of MPI
         operations and of message sizes. ``fits``: values logged by fits and `workbench.report`. ``calls``: the cost of
         the latest SPMD calls and cells, see `workbench.metrics.update.CallCost`.
 
@@ -74,7 +74,6 @@ def _ranks(update: Update) -> dict[str, Any]:
     layout, ticks = update.layout, len(update.times)
     return {
         "time": _times(update, len(layout.ranks)),
-        "world": [place.world for place in layout.ranks] * ticks,
         "rank": [place.rank for place in layout.ranks] * ticks,
         "host": [layout.nodes[place.node] for place in layout.ranks] * ticks,
         **{name: update.rank[:, :, column].ravel() for column, name in enumerate(RANK)},
@@ -102,7 +101,7 @@ def _cores(update: Update) -> dict[str, Any]:
 def places(update: Update) -> list[str]:
     """Return the names of the sources and targets of traffic: ranks, or nodes where the ranks are many."""
     layout = update.layout
-    return [place.name for place in layout.ranks] if update.by == "rank" else list(layout.nodes)
+    return [str(place.rank) for place in layout.ranks] if update.by == "rank" else list(layout.nodes)
 
 
 def _traffic(update: Update) -> dict[str, Any]:
@@ -171,7 +170,7 @@ def openmetrics(update: Update) -> str:
     Returns
     -------
     str
-        Lines like ``workbench_rank_cpu_percent{cluster="mpi",world="0",rank="3",host="n1"} 98.5``, and ``# EOF``.
+        Lines like ``workbench_rank_cpu_percent{cluster="mpi",rank="3",host="n1"} 98.5``, and ``# EOF``.
     """
     lines: list[str] = []
     for family, kind, description, samples in _families(update):
@@ -184,10 +183,7 @@ def openmetrics(update: Update) -> str:
 def _families(update: Update) -> Iterator[tuple[str, str, str, Iterable[tuple[str, float]]]]:
     """Return the name, the type, the help and the samples of each family."""
     layout, cluster = update.layout, str(update.state.get("name", ""))
-    ranks = [
-        _labels(cluster=cluster, world=place.world, rank=place.rank, host=layout.nodes[place.node])
-        for place in layout.ranks
-    ]
+    ranks = [_labels(cluster=cluster, rank=place.rank, host=layout.nodes[place.node]) for place in layout.ranks]
     nodes = [_labels(cluster=cluster, host=host) for host in layout.nodes]
     for scope, columns, labels, values in (
         ("rank", RANK_COLUMNS, ranks, update.rank),

@@ -11,7 +11,6 @@ import numpy as np
 
 from workbench.metrics.schema import KINDS, NODE, OPERATION, RANK
 from workbench.mpi.counters import OPERATIONS, SIZES
-from workbench.text import rank_name
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -65,16 +64,10 @@ def shared_cores(nodes: Sequence[int], cpus: Sequence[Iterable[int]]) -> tuple[S
 
 @dataclass(frozen=True)
 class RankPlace:
-    """The world, the number and the node (an index of `Layout.nodes`) of a rank."""
+    """The number and the node (an index of `Layout.nodes`) of a rank."""
 
-    world: int
     rank: int
     node: int
-
-    @property
-    def name(self) -> str:
-        """`workbench.text.rank_name` of the rank."""
-        return rank_name(self.world, self.rank)
 
 
 @dataclass(frozen=True)
@@ -86,7 +79,7 @@ class Layout:
     number : int
         Changes with the ranks or nodes, because arrays then have other columns, and when the history begins anew.
     ranks : tuple of RankPlace
-        In order of world and rank.
+        In order of rank.
     nodes : tuple of str
         Names of hosts.
     cores : tuple of int
@@ -209,7 +202,7 @@ class Update:
             "seq": self.seq,
             "layout": {
                 "number": layout.number,
-                "ranks": [(place.world, place.rank, place.node) for place in layout.ranks],
+                "ranks": [(place.rank, place.node) for place in layout.ranks],
                 "nodes": list(layout.nodes),
                 "cores": list(layout.cores),
                 "shared_cores": [(shared.node, shared.cores, shared.ranks) for shared in layout.shared_cores],
@@ -284,7 +277,6 @@ class CallCost:
     """Number of the notebook cell, for example 12 of ``In [12]``; None for a call from outside IPython."""
     what: str
     """Name of the function or the fit, or ``"a cell"``."""
-    world: int
     begin: float
     """Begin on the first rank, in seconds since the epoch; ``end``: end on the last rank."""
     end: float
@@ -313,12 +305,12 @@ class CallCosts:
         if len(self._cells) > _CALLS_KEPT:
             self._cells.popitem(last=False)
 
-    def ended(self, seq: int, world: int, call: Mapping[str, Any]) -> None:
+    def ended(self, seq: int, call: Mapping[str, Any]) -> None:
         """Add the fields of a `workbench.metrics.shared_slots.FinishedCall` of a rank to the tick `seq`."""
         name, begin, end = call["call"], call["begin"], call["end"]
         _, cost = self._calls.get(name, (0, None))
         if cost is None:
-            cost = CallCost(name, self._cells.get(name), call["what"], world, begin, end)
+            cost = CallCost(name, self._cells.get(name), call["what"], begin, end)
         cost.begin, cost.end = min(cost.begin, begin), max(cost.end, end)
         cost.ranks += 1
         cost.seconds += end - begin

@@ -1,4 +1,4 @@
-"""The head's state of the ranks of one world: the last samples, totals, and the times that ranks waited.
+"""The head's state of the ranks of the world: the last samples, totals, and the times that ranks waited.
 
 The wait time of a rank lasts from its entry to the last entry of a rank, or to its own exit if that is earlier: a rank
 may leave before the last rank enters, like the root of a broadcast. The measurement itself delays no rank. The
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from workbench.metrics.node_message import OPERATION_TOTALS, SENT, SIZED, WHEN, WHO, rows
-from workbench.metrics.schema import KINDS, RANK, SAMPLED
+from workbench.metrics.schema import BY_NODE, KINDS, RANK, SAMPLED
 from workbench.metrics.update import RankActivity
 from workbench.mpi.counters import OPERATIONS, SIZES, WAITS
 
@@ -90,16 +90,18 @@ class WorldState:
 
     Parameters
     ----------
+    index
+        Number of the world.
     size
         Number of ranks.
     start
         Name of this start of the world.
-    by_node
-        Whether traffic is counted between nodes (as their first ranks), not between ranks.
     """
 
-    def __init__(self, size: int, start: str, *, by_node: bool) -> None:
-        self.start, self.by_node = start, by_node
+    def __init__(self, index: int, size: int, start: str) -> None:
+        self.index, self.start = index, start
+        self.by_node = size > BY_NODE
+        """Whether traffic is counted between nodes (as their first ranks), not between ranks."""
         self.nodes = [""] * size
         """Host of each rank; empty before the rank has joined."""
         self.cpus: list[Sequence[int]] = [()] * size

@@ -91,7 +91,8 @@ def training(model: Any, checks: Checks, X: Any, y: Any = None, weight: Any = No
         checks.shape(y)
     know_features(model, X, reset=reset)
     if not countable:
-        X, y, weight = map(in_blocks, placed((X, y, weight), chosen(model.engine, distributed=True)))
+        chosen(model.engine, distributed=True)  # a placement on a worker would wait for this worker
+        X, y, weight = map(in_blocks, placed((X, y, weight)))
     refuse_no_rows(X, checks)
     return Data(X, y, weight, distributed=True)
 

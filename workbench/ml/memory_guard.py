@@ -16,13 +16,10 @@ from workbench.ml.algebra.memory_limits import UNASKED, Limit
 from workbench.ml.algebra.sums import COUNTED
 from workbench.ml.engine.dask_parts import group_size
 from workbench.ml.engine.select import chosen, serves_calls
-from workbench.placement import pinning, sources
+from workbench.placement import pinning
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from workbench.ml.data import Data
-    from workbench.placement.pinning import Rank
 
 _Needs = Callable[[int], int]
 
@@ -102,16 +99,9 @@ def _limits(data: Data, engine: str, needs: _Needs, sent: _Needs) -> Iterator[tu
         return
     ranks = pinning.target_workers(current_client(), "rank")
     limits = (rank.memory_limit for rank in ranks if rank.memory_limit)
-    by_dask, size = _by_dask(engine, data, ranks), group_size(len(ranks))
+    by_dask = engine == "dask" or (engine == "auto" and not serves_calls(current_client()))
+    size = group_size(len(ranks))
     received, groups = (size - 1) * by_dask, math.ceil(len(ranks) / size)
     yield Limit(min(limits, default=system.MEMORY_LIMIT), "a rank"), lambda n: needs(n) + received * sent(n)
     if by_dask:
         yield process, lambda n: needs(n) + groups * sent(n)
-
-
-def _by_dask(engine: str, data: Data, ranks: Sequence[Rank]) -> bool:
-    """Return whether a fit will run with Dask, as far as this is known before the data are placed."""
-    if engine != "auto":
-        return engine == "dask"
-    several = len({pinning.world_of(rank.name) for rank in ranks}) > 1 and sources.placed_by(data.X) is None
-    return several or not serves_calls(current_client())

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _NAMES = "X", "y", "sample_weight"
 
 
-def placed(columns: Sequence[Any], engine: str) -> list[Any]:
+def placed(columns: Sequence[Any]) -> list[Any]:
     """Return columns as Dask collections with one block per rank; placed collections are returned unchanged.
 
     Parameters
@@ -35,8 +35,6 @@ def placed(columns: Sequence[Any], engine: str) -> list[Any]:
     columns
         Rows, targets and weights: Dask collections, arrays and dataframes. None, numbers and results of `beside` are
         returned unchanged.
-    engine
-        A result of `workbench.ml.engine.select.chosen`; with ``"mpi"`` the blocks are placed in the first MPI world.
 
     Notes
     -----
@@ -56,7 +54,7 @@ def placed(columns: Sequence[Any], engine: str) -> list[Any]:
     collections = dict(zip(numbers, counted([columns[number] for number in numbers]), strict=True))
     first, *rest = collections
     if sources.placed_by(collections[first]) is None:
-        blocks = place(*collections.values(), world=0 if engine == "mpi" else None)
+        blocks = place(*collections.values())
         collections = dict(zip(collections, blocks if rest else [blocks], strict=True))
     else:
         collections |= _beside(collections[first], {number: collections[number] for number in rest})

@@ -49,13 +49,13 @@ class Transformer(TransformerMixin, auto_wrap_output_keys=None):  # type: ignore
         if not is_dask_collection(X):
             return _wrap_data_with_container("transform", self._fit_transform(X, y, **params), X, self)
         self._validate_params()
-        engine = chosen(self.engine, distributed=True)
+        chosen(self.engine, distributed=True)  # a placement on a worker would wait for this worker
         arguments = {"X": X, "y": y} | params
         # In the order of `placed`; `fit` refuses arguments that are not lazy.
         names = [name for name in ("X", "y", "sample_weight") if name in arguments]
         lazy = [arguments[name] if is_dask_collection(arguments[name]) else None for name in names]
-        arguments |= {name: value for name, value in zip(names, placed(lazy, engine), strict=True) if value is not None}
-        return placed([_named(self, arguments["X"], self._fit_transform(**arguments))], engine)[0]
+        arguments |= {name: value for name, value in zip(names, placed(lazy), strict=True) if value is not None}
+        return placed([_named(self, arguments["X"], self._fit_transform(**arguments))])[0]
 
     def _fit_transform(self, X: Any, y: Any, **params: Any) -> Any:
         # The method of scikit-learn without its wrapper.

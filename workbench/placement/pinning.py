@@ -9,7 +9,7 @@ complete when they are submitted: inputs are futures, nothing is left to optimiz
 from __future__ import annotations
 
 import contextlib
-import re
+import math
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -70,52 +70,21 @@ class PinnedTask:
         return TaskRef(self.key)
 
 
-def rank_order(name: int | str) -> tuple[int, int, int, str]:
-    """Return the sort key of a worker: ranks 0, 1, ... of the first world, then w1.0, w1.1, ..., then other names."""
-    if isinstance(name, int):
-        return 0, 0, name, ""
-    if match := re.fullmatch(r"w(\d+)\.(\d+)", name):
-        return 1, int(match[1]), int(match[2]), ""
-    return 2, 0, 0, name
-
-
-def world_of(name: int | str) -> int:
-    """Return the index of the MPI world of a worker of this name; -1 for any other worker."""
-    kind, world, _, _ = rank_order(name)
-    return -1 if kind == 2 else world
-
-
-def of_world(per: str, world: int | None) -> str:
-    """Return the target of blocks: ``"rank_1"`` for the ranks of world 1, ``"rank"`` for those of all worlds (None).
-
-    Raises
-    ------
-    PlacementError
-        If `per` or `world` is not valid.
-    """
-    if per not in PER:
-        raise PlacementError(option="per", given=per, allowed=PER)
-    if world is None:
-        return per
-    if isinstance(world, bool) or not isinstance(world, int) or world < 0:
-        raise PlacementError(option="world", given=world, allowed="the index of an MPI world, 0 for the first")
-    return f"{per}_{world}"
-
-
 def target_workers(client: Client, per: str) -> list[Rank]:
     """Return the ranks that get a block each, in rank order.
 
     Parameters
     ----------
     per
-        The target, as `of_world` returned it.
+        One of `PER`.
 
     Raises
     ------
     PlacementError
-        If the cluster, or the world, has no ranks.
+        If `per` is not valid, or the cluster has no ranks.
     """
-    per, _, world = per.partition("_")
+    if per not in PER:
+        raise PlacementError(option="per", given=per, allowed=PER)
     # `client.scheduler_info` may show no workers: every two seconds the client overwrites the list without them.
     scheduler: Any = client.scheduler
     workers = client.sync(scheduler.identity, n_workers=-1)["workers"]
@@ -130,18 +99,13 @@ def target_workers(client: Client, per: str) -> list[Rank]:
             "the cluster has no ranks now, and a placement needs at least one rank.",
             hint=("Wait for the ranks (client.wait_for_workers(n)) or read the logs: ", Command("logs")),
         )
-    if world:
-        ranks_of_world = [rank for rank in ranks if world_of(rank.name) == int(world)]
-        if not ranks_of_world:
-            worlds = sorted({world_of(rank.name) for rank in ranks} - {-1})
-            raise PlacementError(option="world", given=int(world), allowed=map(str, worlds))
-        ranks = ranks_of_world
-    return select(ranks, per)
+    # Other names are those of ranks that are about to replace these.
+    return select([rank for rank in ranks if isinstance(rank.name, int)] or ranks, per)
 
 
 def select(ranks: Iterable[Rank], per: str) -> list[Rank]:
     """Return the ranks sorted; with ``per="node"`` only the first of each host."""
-    ranks = sorted(ranks, key=lambda rank: rank_order(rank.name))
+    ranks = sorted(ranks, key=lambda rank: (rank.name, "") if isinstance(rank.name, int) else (math.inf, rank.name))
     if per == "rank":
         return ranks
     first: dict[str, Rank] = {}
@@ -153,6 +117,11 @@ def select(ranks: Iterable[Rank], per: str) -> list[Rank]:
 def cache_pin(future: Future[Any], pin: Pin) -> None:
     """Remember the worker of a future's value for as long as the future exists."""
     _PINS[future] = pin
+
+
+def forget_pins() -> None:
+    """Forget the workers of all values: the ranks may have changed."""
+    _PINS.clear()
 
 
 def cached_pin(future: Future[Any]) -> Pin | None:

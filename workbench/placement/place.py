@@ -6,13 +6,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import uuid
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, MutableMapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
 from workbench.errors import InvalidRequest, PlacementError
+from workbench.gpu.tensors import device_of
 from workbench.placement import inside, pinning, rows, sources
 from workbench.placement.pinning import Pin, PinnedTask
 from workbench.session.current import current_client
@@ -28,7 +30,7 @@ class PlacedBlocks:
     collection: Any
     client: Client
     per: str
-    """The argument ``per`` of the placement, with the index of the world."""
+    """The argument ``per`` of the placement."""
     futures: list[Future[Any]]
     pins: list[Pin]
 
@@ -128,7 +130,6 @@ def place(
     X: Any,
     *others: Any,
     per: str = "rank",
-    world: int | None = None,
     device: str | None = None,
     client: Client | None = None,
 ) -> Any:
@@ -146,9 +147,6 @@ def place(
         More collections with as many rows: row i of each is on the same rank as row i of ``X``.
     per : {"rank", "node"}, default="rank"
         ``"rank"`` for one block per rank, ``"node"`` for one block per node, on its lowest rank.
-    world : int, optional
-        Index of the MPI world whose ranks get the blocks. Default: the ranks of all worlds. An SPMD call
-        (`run_on_ranks`) runs within one world.
     device : str, optional
         Device of PyTorch on the ranks, for example ``"cuda"``: each block is a tensor there, which functions on the
         ranks, and fits with the same `device`, use without a copy. Dask arrays may then have chunks of any library with
@@ -164,7 +162,7 @@ def place(
     Raises
     ------
     PlacementError
-        If there is no client, no rank or no such world, or a collection is of an unknown kind, has unknown chunks, is
+        If there is no client, or no rank, or a collection is of an unknown kind, has unknown chunks, is
         empty, has fewer rows than blocks or another number of rows than ``X``, or a column without a common type of all
         partitions; or a block exceeds the memory limit of its rank; or `device` is passed with a collection other than
         an array of numbers. The ranks keep no block then.
@@ -191,7 +189,6 @@ def place(
     2
     """
     client = current_client(client)
-    per = pinning.of_world(per, world)
     ranks = pinning.target_workers(client, per)
     names = ["X", *(f"others[{number}]" for number in range(len(others)))]
     inspected = [sources.inspect_collection(name, each, device) for name, each in zip(names, (X, *others), strict=True)]
@@ -205,6 +202,61 @@ def place(
     pins = [Pin(rank.address, size) for rank, size in zip(ranks, sizes, strict=True)]
     placed = tuple(sources.build_blocks(client, source, pins, per, device) for source in inspected)
     return placed if others else placed[0]
+
+
+def place_again(names: MutableMapping[str, Any], cluster: str) -> tuple[list[str], list[str]]:
+    """Place the collections among `names` on the present ranks, and put the new collections in their place.
+
+    Parameters
+    ----------
+    names : dict
+        Objects by name, as a notebook has them. Names that begin with ``_`` are left alone, as are collections of other
+        clusters, and those with one block on each rank (or node).
+    cluster : str
+        The identity of the cluster's scheduler.
+
+    Returns
+    -------
+    again : list of str
+        The names of the collections that were placed again.
+    failed : list of str
+        The names of the collections for which that failed, which are unchanged.
+    """
+    again, failed = [], []
+    made: dict[int, Any] = {}  # by the identity of the collection before; None where that failed
+    for name, value in list(names.items()):
+        if name.startswith("_") or (found := sources.find_blocks(value)) is None:
+            continue
+        client = found[1][0].client
+        if client.status != "running" or client._scheduler_identity["id"] != cluster:  # noqa: SLF001
+            continue
+        if id(value) not in made:
+            try:
+                made[id(value)] = _placed_again(value, *found, client)
+            except Exception:  # noqa: BLE001  (whatever a block or its rank raises)
+                made[id(value)] = None
+        if made[id(value)] is None:
+            failed.append(name)
+        elif made[id(value)] is not value:
+            names[name] = made[id(value)]
+            again.append(name)
+    return again, failed
+
+
+def _placed_again(X: Any, per: str, futures: Sequence[Future[Any]], client: Client) -> Any:
+    """Return a placed collection with one block on each present rank; the collection itself if it has these."""
+    client.sync(pinning.wait_computed, futures, f"a block of {sources.type_name(X)}")
+    if len(futures) == len(pinning.target_workers(client, per)):
+        with contextlib.suppress(PlacementError):  # blocks share a rank
+            PlacedBlocks.of(X, client)
+            return X
+    [holders] = client.who_has(futures[:1]).values()
+    key = f"device-{uuid.uuid4().hex}"
+    [device] = pinning.submit(client, [PinnedTask(key, device_of, futures[:1], pin=Pin(min(holders)))], [key])
+    placed = place(X, per=per, device=device.result(), client=client)
+    # The blocks before are released with their last name, and their rows would be lost with a block that fails.
+    client.sync(pinning.wait_computed, blocks(placed), f"a block of {sources.type_name(X)}")
+    return placed
 
 
 def map_blocks(

@@ -329,12 +329,11 @@ def build_blocks(client: Client, source: Source, pins: Sequence[Pin], per: str, 
     if not source.futures:
         source = replace(source, chunks=sizes, futures=_scatter(client, source.collection, pins))
     cuts = rows.cuts(source.chunks, sizes)
-    unit = per.partition("_")[0]
     meta, make_block = source.meta, _joined(source.meta)
     if device is not None:
         make_block = functools.partial(rows.owned_tensor, device=device)
     if source.types:
-        meta, make_block = _of_one_type(client, source, cuts, unit)
+        meta, make_block = _of_one_type(client, source, cuts, per)
     name = placed_name(per, uuid.uuid4().int, 0)
     other_axes = meta.ndim - 1 if _is_array(meta) else 0
     keys = [(name, number, *(0,) * other_axes) for number in range(len(pins))]
@@ -353,7 +352,7 @@ def build_blocks(client: Client, source: Source, pins: Sequence[Pin], per: str, 
         options: dict[str, Any] = {"copy": source.shared or not pieces}
         if _is_array(meta):
             shape = (sizes[number], *meta.shape[1:])
-            options["declared"] = rows.Declared(f"the block of {source.name} on {unit} {number}", shape, meta.dtype)
+            options["declared"] = rows.Declared(f"the block of {source.name} on {per} {number}", shape, meta.dtype)
         calls.append(PinnedTask(key, make_block, (pieces or [meta],), options, pin=pin))
     # With priority: a finished block frees the memory of its chunks before more chunks are read.
     futures = submit(client, calls, keys, priority=1)

@@ -44,7 +44,6 @@ from workbench.mpi.context import MainThread, RankContext, without_copies
 from workbench.mpi.counters import SYNCHRONIZATIONS_KEPT, Meter
 from workbench.rank.memory_limit import MemoryLimit
 from workbench.session import current
-from workbench.text import rank_name
 
 if TYPE_CHECKING:
     from dask.typing import Key
@@ -54,11 +53,6 @@ _CLOSE_TIMEOUT_S = 3.0
 # Free bytes of a disk below which it counts as full.
 _LITTLE = 1 << 20
 _timers: list[threading.Timer] = []
-
-
-def worker_name(world: int, rank: int) -> int | str:
-    """Return the name of a rank's worker: ``3`` in world 0, like in other Dask clusters, ``"w1.3"`` in world 1."""
-    return rank_name(world, rank) if world else rank
 
 
 class RankWorker(UnixHTTP, Worker):
@@ -176,7 +170,6 @@ async def serve(
     # This module needs an initialized MPI.
     from workbench.mpi.communicator_cache import CommunicatorCache
 
-    name = worker_name(context.world, context.rank)
     node_memory = min(MEMORY_LIMIT, allocation.memory_of_node() or MEMORY_LIMIT)
     memory = record.memory or allocation.memory_of_rank(record.threads) or node_memory // context.node_ranks
     check_memory(record.memory)
@@ -187,14 +180,14 @@ async def serve(
     dask_raises_exceptions_only()
     worker = RankWorker(
         scheduler,
-        name=name,
+        name=context.rank,
         nthreads=record.threads,
         memory_limit=memory,
         host=network.address(record.interface, peers=[_host(scheduler)] if record.spread else None),
         protocol="mpi" if comm.membership() else "tls",
         security=security,
         dashboard=False,
-        http_socket=node_dirs.sockets(record.id) / f"rank-{name}.sock",
+        http_socket=node_dirs.sockets(record.id) / f"rank-{context.world}.{context.rank}.sock",
         local_directory=str(node_dirs.spill(record.id)),
         death_timeout=timeout,
         startup_information={"workbench": lambda _: rank_info(context) | {"start": start, "times": times}},
@@ -208,7 +201,7 @@ async def serve(
     # Functions of Dask such as get_client() then work in calls and cells as in tasks.
     for thread in (context.spmd_thread, main_thread):
         thread.submit(functools.partial(_worker_cvar.set, worker))
-    MemoryLimit(worker, f"rank {rank_name(context.world, context.rank)}").start()
+    MemoryLimit(worker, f"rank {context.rank}").start()
     communicators = CommunicatorCache(context.spmd)
     worker.activity = activity = Activity(
         # Each rank of a large world reports less.

@@ -75,7 +75,7 @@ def live(record: Record, index: int, ranks: int, timeout: float, times: dict[str
     _ignore_finalize()
     _send_by_value()
     _refuse_input()
-    _log_to(logs.of_rank(ClusterFolder.of(record).logs, worker.worker_name(context.world, context.rank)))
+    _log_to(logs.of_rank(ClusterFolder.of(record).logs, context.rank))
     description = f"rank {context.rank} of {context.size}, {context.library}, MPI_THREAD_{context.threads.upper()}"
     print(description, flush=True)  # noqa: T201  (this is the rank's log)
     read = functools.partial(address_and_name, record, deadline)

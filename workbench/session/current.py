@@ -113,6 +113,11 @@ def cell_number() -> int | None:
     return getattr(_shell(), "execution_count", None)
 
 
+def notebook_names() -> dict[str, Any]:
+    """Return the names of the notebook of this process; outside of IPython none."""
+    return getattr(_shell(), "user_ns", {})
+
+
 def notebook_id() -> str:
     """Return a name for this notebook, which stays when its kernel restarts, or for the process of another program."""
     if not is_kernel():

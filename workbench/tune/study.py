@@ -48,7 +48,6 @@ def tune(
     *args: Any,
     ranks: int = 1,
     client: Client | None = None,
-    world: int = 0,
     timeout: float | str | None = None,
     catch: type[Exception] | tuple[type[Exception], ...] = Exception,
     **kwargs: Any,
@@ -72,8 +71,6 @@ def tune(
         Number of ranks of each group. Ranks that do not fill a group run no trials.
     client : distributed.Client, optional
         Client of the cluster. Default: the current client.
-    world : int, default=0
-        Index of the MPI world.
     timeout : float or str, optional
         Seconds, or a time span such as ``"10 minutes"``, for each trial. Default: no limit.
     catch : exception class or tuple of exception classes, default=Exception
@@ -111,7 +108,7 @@ def tune(
     """
     _require(study, trials, ranks)
     client = current_client(client)
-    groups = _groups(client, world, ranks)
+    groups = _groups(client, ranks)
     # Otherwise each trial would send large objects again.
     limit = LARGE // (1 + len(args) + len(kwargs))
 
@@ -120,7 +117,7 @@ def tune(
 
     objective, args = once(objective), tuple(map(once, args))
     kwargs = {name: once(value) for name, value in kwargs.items()}
-    options = {"client": client, "result": "root", "world": world, "limit": None, "timeout": timeout}
+    options = {"client": client, "result": "root", "limit": None, "timeout": timeout}
     tuning = _Tuning(client, study, (objective, args, kwargs), options, catch)
     tuning.run(trials, groups)
     return study
@@ -230,7 +227,7 @@ class _Tuning:
             else:
                 present: dict[int, str] = {}
                 with contextlib.suppress(PlacementError):  # no rank is there
-                    present = _addresses(self._client, self._options["world"])
+                    present = _addresses(self._client)
                 if group.items() <= present.items():
                     self._free.append(group)
                 else:  # the world has started again meanwhile
@@ -314,19 +311,19 @@ def _require(study: Any, trials: Any, ranks: Any) -> None:
             raise InvalidRequest(option=name, given=value, allowed=f"a number of {name} above zero")
 
 
-def _groups(client: Client, world: int, ranks: int) -> list[dict[int, str]]:
+def _groups(client: Client, ranks: int) -> list[dict[int, str]]:
     """Return the addresses of each group by rank; the ranks of a group are neighbors, which share a node."""
-    addresses = [*_addresses(client, world).items()]
+    addresses = [*_addresses(client).items()]
     if ranks > len(addresses):
-        allowed = f"at most {len(addresses)}, the ranks of world {world}"
+        allowed = f"at most {len(addresses)}, the ranks of the cluster"
         raise InvalidRequest(option="ranks", given=ranks, allowed=allowed)
     return [dict(addresses[first : first + ranks]) for first in range(0, len(addresses) - ranks + 1, ranks)]
 
 
-def _addresses(client: Client, world: int) -> dict[int, str]:
-    """Return the addresses of the ranks of a world, by rank."""
-    present = pinning.target_workers(client, pinning.of_world("rank", world))
-    return {pinning.rank_order(rank.name)[2]: rank.address for rank in present}
+def _addresses(client: Client) -> dict[int, str]:
+    """Return the addresses of the ranks, by rank."""
+    ranks = pinning.target_workers(client, "rank")
+    return {rank.name: rank.address for rank in ranks if isinstance(rank.name, int)}
 
 
 def _is_large(thing: Any, limit: int) -> bool:

@@ -248,7 +248,7 @@ export function bannerText(
 
 const KINDS = ['head', 'job', 'world', 'rank'];
 
-/** Names of log files: those of the cluster and its worlds, and those of ranks, each in their order. */
+/** Names of log files: those of the cluster, and those of ranks, each in their order. */
 export interface IFileNames {
   cluster: string[];
   ranks: string[];
@@ -267,7 +267,7 @@ export function sortFileNames(files: readonly ILogFile[]): IFileNames {
 /**
  * Return those of some ranks' files that are looked for.
  *
- * @param filter - Numbers by their first digits, ranges as `0-7`, worlds as `w1`, with commas or spaces between.
+ * @param filter - Numbers by their first digits, ranges as `0-7`, with commas or spaces between.
  */
 export function filterRanks(ranks: readonly string[], filter: string): string[] {
   const terms = filter
@@ -278,24 +278,22 @@ export function filterRanks(ranks: readonly string[], filter: string): string[] 
 }
 
 function matchesTerm(name: string, term: string): boolean {
-  const rank = name.replace('rank-', '');
-  const number = rank.replace(/^.*\./, '');
+  const number = name.replace('rank-', '');
   const range = /^(\d+)-(\d+)$/.exec(term);
   if (range) {
     return Number(range[1]) <= Number(number) && Number(number) <= Number(range[2]);
   }
-  return rank.startsWith(term) || number.startsWith(term) || name === term;
+  return number.startsWith(term) || name === term;
 }
 
 function isRank(name: string): boolean {
   return name.startsWith('rank-');
 }
 
-// The kind, the world, the number; those of the first world have none.
 function sortKey(name: string): number[] {
-  const [, kind = name, world, number] = /^([a-z]+)-(?:w(\d+)\.)?(\d+)$/.exec(name) ?? [];
+  const [, kind = name, number] = /^([a-z]+)-(\d+)$/.exec(name) ?? [];
   const place = KINDS.indexOf(kind);
-  return [place < 0 ? KINDS.length : place, Number(world ?? 0), Number(number ?? 0)];
+  return [place < 0 ? KINDS.length : place, Number(number ?? 0)];
 }
 
 function compare(one: number[] = [], other: number[] = []): number {

@@ -64,7 +64,7 @@ def test_an_option_that_the_line_magic_does_not_have_is_refused_with_its_name():
 
 
 def test_the_values_of_an_expression_get_the_name_that_is_asked_for(monkeypatch):
-    monkeypatch.setattr(cells_client, "run", lambda *_, **__: CellResult(0, [0], {0: CellOutcome("ok")}))
+    monkeypatch.setattr(cells_client, "run", lambda *_, **__: CellResult([0], {0: CellOutcome("ok")}))
     shell = SimpleNamespace(user_ns={})
 
     assert CellMagics(shell).mpi("--out found None") == [None]
@@ -79,22 +79,20 @@ def test_the_values_of_an_expression_get_the_name_that_is_asked_for(monkeypatch)
         ("%mpi my", ["myvalue"]),
         ("values = %mpi my", ["myvalue"]),
         ("%%mpi\nmy", ["myvalue"]),
-        ("%%mpi X --world 1\nmy", ["value1"]),
-        ("\n%%mpi --world=2\n--world 1\nmy", ["value2"]),
-        ("%mpi --world 1 my", ["value1"]),
+        ("%%mpi X --check\nmy", ["myvalue"]),
         ("%%mpi --shared X\nmy", ["value1"]),
         ("%mpi --shared my", ["value1"]),
         ("%mpi 1\nmy", []),
         ("%%mpi_profile\nmy", []),
         ("1\n%mpi my", ["myvalue"]),
         ("%%mpi my", []),
-        ("%%mpi --wor", ["--world"]),
-        ("1\n%mpi --wor", ["--world"]),
+        ("%%mpi --str", ["--stream"]),
+        ("1\n%mpi --str", ["--stream"]),
     ],
 )
 def test_names_of_rank_0_are_completed_where_they_are_used(text, expected, monkeypatch):
-    names = ["myvalue", "value1", "value2"]
-    monkeypatch.setattr(cells_client, "complete", lambda *asked, shared: [names[asked[2] + shared]])
+    names = ["myvalue", "value1"]
+    monkeypatch.setattr(cells_client, "complete", lambda *_, shared: [names[shared]])
     monkeypatch.setattr("workbench.cells.magics._client_here", lambda: None)
     last = text.split("\n")[-1]
 
@@ -159,7 +157,7 @@ def test_output_as_it_comes_is_tagged_line_by_line():
 def result(**done):
     """Return how a cell went, by rank."""
     ranks = {int(name[1:]): each for name, each in done.items()}
-    return CellResult(0, sorted(ranks), ranks)
+    return CellResult(sorted(ranks), ranks)
 
 
 def test_of_failures_the_lowest_rank_shows_its_traceback_and_the_others_a_line():
@@ -190,8 +188,8 @@ def test_a_lost_rank_comes_before_what_follows_from_its_loss():
     with pytest.raises(RankLost):
         lost.check()
     for others, words in (
-        ({1: CRASH}, "rank 1 of world 0 was lost in this cell with signal 11 .SIGSEGV."),
-        ({1: "", 2: CRASH}, "ranks 1-2 of world 0 were lost in this cell: rank 2 with signal 11 .SIGSEGV."),
+        ({1: CRASH}, "rank 1 was lost in this cell with signal 11 .SIGSEGV."),
+        ({1: "", 2: CRASH}, "ranks 1-2 were lost in this cell: rank 2 with signal 11 .SIGSEGV."),
     ):
         lost.ranks, lost.lost = [0, *others], others
         with pytest.raises(RankLost, match=words):

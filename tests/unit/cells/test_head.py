@@ -6,7 +6,6 @@ import asyncio
 import math
 from types import SimpleNamespace
 from typing import Any
-from unittest.mock import MagicMock
 
 import pytest
 from support.patience import DEADLINE
@@ -23,7 +22,7 @@ NOTHING: Any = None
 
 @pytest.fixture
 def cells(monkeypatch):
-    """The queue of one world, with cells that are ready immediately and do not end by themselves."""
+    """The queue of cells that are ready immediately and do not end by themselves."""
     monkeypatch.setattr(room, "REMEMBER_S", 0)
     monkeypatch.setattr(protocol, "CELL_END_S", 0)
     sent: list[tuple[str, dict[str, Any]]] = []
@@ -44,16 +43,14 @@ def cells(monkeypatch):
         unused=unused,
         rpc=lambda _: SimpleNamespace(**{protocol.UNUSED: answer, protocol.PREPARE: prepare}),
     )
-    world = ready_world()
-    worlds: Any = MagicMock(get={0: world}.get, members=lambda _: {0: "a", 1: "b"})
-    worlds.__iter__.side_effect = lambda: iter([world])
+    current: Any = SimpleNamespace(world=ready_world(), members=lambda: {0: "a", 1: "b"})
 
     async def ready(_):
         return {}
 
     engines = SimpleNamespace(ready=ready, generation=0, sent_blocks={})
     monkeypatch.setattr(Cells, "engines", lambda *_: engines)
-    return Cells(scheduler, worlds, NOTHING, NOTHING, lambda *_: None)
+    return Cells(scheduler, current, NOTHING, NOTHING, lambda *_: None)
 
 
 def begin(cells: Cells, cell: str, client: str, **options: Any) -> Any:
@@ -61,7 +58,6 @@ def begin(cells: Cells, cell: str, client: str, **options: Any) -> Any:
     its = cells.begin(
         cell=cell,
         client=client,
-        world=0,
         names=names,
         allowed={"limit": 1},
         **{"notebook": "notebook", "origin": None, "ranks": None, **options},
@@ -153,7 +149,7 @@ async def test_names_of_a_notebook_without_a_client_stay_as_long_as_a_view_uses_
 
 
 async def test_a_cell_that_is_refused_before_a_rank_is_asked_leaves_the_communicators(cells):
-    world = cells.worlds.get(0)
+    world = cells.current.world
     before = cells.queue.communicator(world, [0, 1])
     async with asyncio.timeout(DEADLINE):
         with pytest.raises(InvalidRequest):

@@ -37,9 +37,9 @@ class Broken:
         scheduler: Any = SimpleNamespace(
             workers={"r0", "r1"}, rpc=lambda _: SimpleNamespace(workbench_where=self.where), stream_comms={}
         )
-        members = RankRPC(scheduler, 0, {0: "r0", 1: "r1"}, "the call f")
-        self._call = CollectiveCall(scheduler, CallQueue(), self.world, members, REQUEST, deadline=math.inf)
-        self._call._serial = 1
+        members = RankRPC(scheduler, {0: "r0", 1: "r1"}, "the call f")
+        self._call = CollectiveCall(scheduler, CallQueue(), members, REQUEST, deadline=math.inf)
+        self._call.world, self._call._serial = self.world, 1
 
     async def where(self, *, tasks: bool) -> dict[str, Any]:
         position = {"seconds": 0.0, "operation": None, "place": "f.py:3"}

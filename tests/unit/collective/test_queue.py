@@ -1,4 +1,4 @@
-"""The queue of SPMD calls of a world."""
+"""The queue of SPMD calls."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def deadline(seconds: float = SOON) -> float:
 
 async def run(queue, world, client, call, deadline, ranks=None):  # noqa: PLR0917
     """Run a call in its turn."""
-    async with queue.turn(world, client, deadline, ranks=ranks).held():
+    async with queue.turn(client, deadline, ranks=ranks).held():
         require_complete(world, ranks)
         return await call()
 
@@ -37,7 +37,7 @@ class Call:
         return "done"
 
 
-async def test_calls_of_one_world_run_one_after_another_in_their_order():
+async def test_calls_run_one_after_another_in_their_order():
     queue, world, said = CallQueue(), ready_world(), []
 
     async def call(number: int) -> None:
@@ -50,18 +50,18 @@ async def test_calls_of_one_world_run_one_after_another_in_their_order():
     assert said == [(word, number) for number in range(3) for word in ("begins", "ends")]
 
 
-async def test_worlds_do_not_wait_for_each_other():
-    queue, first, second = CallQueue(), Call(), Call()
-    running = [
-        asyncio.ensure_future(run(queue, ready_world(index), "me", call, deadline()))
-        for index, call in enumerate((first, second))
-    ]
-    async with asyncio.timeout(SOON):
-        await first.begun.wait()
-        await second.begun.wait()
-        first.end.set()
-        second.end.set()
-        assert await asyncio.gather(*running) == ["done", "done"]
+async def test_operations_wait_in_a_pause_that_begins_when_the_earlier_ones_have_ended():
+    queue, world, first, second = CallQueue(), ready_world(), Call(), Call()
+    second.end.set()
+    running = [asyncio.ensure_future(run(queue, world, "me", first, deadline()))]
+    await first.begun.wait()
+    asyncio.get_running_loop().call_later(0.05, first.end.set)
+    async with queue.paused():
+        assert running[0].done()
+        running.append(asyncio.ensure_future(run(queue, world, "me", second, deadline())))
+        await asyncio.sleep(0.05)
+        assert not second.begun.is_set()
+    assert await asyncio.gather(*running) == ["done", "done"]
 
 
 async def test_calls_that_share_no_rank_run_at_once_and_a_call_on_all_ranks_waits_for_them():
@@ -137,8 +137,8 @@ async def test_a_call_that_fails_lets_the_next_one_run():
 @pytest.mark.parametrize(
     ("harm", "kind", "words"),
     [
-        (lambda world: world.left(1), RankLost, r"rank 1 of world 0 was lost.*cluster.restart\(\)"),
-        (lambda world: [world.left(0), world.left(1)], RankLost, "ranks 0, 1 of world 0 were lost"),
+        (lambda world: world.left(1), RankLost, r"rank 1 was lost.*cluster.restart\(\)"),
+        (lambda world: [world.left(0), world.left(1)], RankLost, "ranks 0, 1 were lost"),
         (lambda world: setattr(world, "ready", False), CollectiveFailed, "being started"),
         (lambda world: setattr(world, "stopping", True), CollectiveFailed, "being ended"),
         (

@@ -33,7 +33,7 @@ class Scheduler:
 
 
 def ask(scheduler: Any) -> Any:
-    return RankRPC(scheduler, 0, {1: ADDRESS}, "the call f").ask(1, "workbench_spmd_reserve")
+    return RankRPC(scheduler, {1: ADDRESS}, "the call f").ask(1, "workbench_spmd_reserve")
 
 
 def upload(scheduler: Any) -> Any:

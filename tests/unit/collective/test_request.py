@@ -26,7 +26,7 @@ from workbench.placement.inside import taken_along
 
 
 def request(function, *args, client):
-    return requests.request(function, args, {}, client=client, result="ranks", world=None, limit=None, timeout=None)
+    return requests.request(function, args, {}, client=client, result="ranks", limit=None, timeout=None)
 
 
 def mean_of(table):

@@ -21,7 +21,7 @@ from workbench.errors import CollectiveFailed
 from workbench.mpi.call_state import CallCancelled
 from workbench.placement import rows
 
-NOTE = "raised on rank 2 of world 0, in f"
+NOTE = "raised on rank 2, in f"
 
 
 class Odd(Exception):

@@ -82,7 +82,7 @@ def of_a_trial(text, sent):
 
 
 def of_a_call(text, sent):
-    options = {"result": "ranks", "world": None, "limit": None, "timeout": None}
+    options = {"result": "ranks", "limit": None, "timeout": None}
     sent.append(request.request(len, (), {}, client=SimpleNamespace(id="1"), name=text, **options).message)
 
 

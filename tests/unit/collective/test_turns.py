@@ -1,4 +1,4 @@
-"""A rank that does not come back does not hold the turn of its world for ever: calls that keep blocks, broadcasts."""
+"""A rank that does not come back does not hold its turn for ever: calls that keep blocks, broadcasts."""
 
 from __future__ import annotations
 
@@ -62,15 +62,15 @@ def _soon(monkeypatch):
         monkeypatch.setattr(protocol, name, 0.01)
 
 
-def prepare(scheduler: Any, world: Any, deadline: float, turn_timeout: float | None = None) -> head.CollectiveCall:
-    members = RankRPC(scheduler, 0, RANKS, "the call f")
+def prepare(scheduler: Any, deadline: float, turn_timeout: float | None = None) -> head.CollectiveCall:
+    members = RankRPC(scheduler, RANKS, "the call f")
     asked: Any = {"call": "1", "client": "me", "keys": [[]], "addresses": None, "turn_timeout": turn_timeout}
     asked |= {"work": {"name": "f", "contents": b""}, "wanted": {"root": False, "limit": None}}
-    return head.CollectiveCall(scheduler, CallQueue(), world, members, asked, deadline=deadline)
+    return head.CollectiveCall(scheduler, CallQueue(), members, asked, deadline=deadline)
 
 
-def start(run: head.CollectiveCall) -> Any:
-    return asyncio.ensure_future(run.run())
+def start(run: head.CollectiveCall, world: Any) -> Any:
+    return asyncio.ensure_future(run.run(world))
 
 
 async def ends(call: Any) -> Any:
@@ -80,11 +80,11 @@ async def ends(call: Any) -> Any:
 
 async def test_a_call_whose_time_is_over_does_not_wait_for_a_rank_that_does_not_keep_its_block():
     scheduler, world = Scheduler("workbench_spmd_keep"), ready_world()
-    run = prepare(scheduler, world, asyncio.get_running_loop().time() + DEADLINE)
+    run = prepare(scheduler, asyncio.get_running_loop().time() + DEADLINE)
     scheduler.went = lambda: setattr(run, "_deadline", 0.0)
 
     with pytest.raises(CollectiveTimeout):
-        await ends(start(run))
+        await ends(start(run, world))
 
     assert "rank 1 does not answer" in world.broken[1]
     for address in RANKS.values():
@@ -94,7 +94,7 @@ async def test_a_call_whose_time_is_over_does_not_wait_for_a_rank_that_does_not_
 
 async def test_a_call_that_is_cancelled_does_not_wait_for_a_rank_that_does_not_keep_its_block():
     scheduler, world = Scheduler("workbench_spmd_keep"), ready_world()
-    running = start(prepare(scheduler, world, math.inf))
+    running = start(prepare(scheduler, math.inf), world)
     await ends(scheduler.asked.wait())
     running.cancel()
 
@@ -106,7 +106,7 @@ async def test_a_call_that_is_cancelled_does_not_wait_for_a_rank_that_does_not_k
 
 async def test_a_call_that_may_wait_for_ever_for_its_turn_gives_the_turn_back_if_its_run_has_a_limit():
     scheduler, world = Scheduler("workbench_spmd_keep"), ready_world()
-    running = start(prepare(scheduler, world, math.inf, turn_timeout=0.05))
+    running = start(prepare(scheduler, math.inf, turn_timeout=0.05), world)
 
     with pytest.raises(CollectiveTimeout):
         await ends(running)

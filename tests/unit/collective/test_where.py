@@ -32,7 +32,7 @@ class Scheduler:
 def calls(scheduler: Any, since: float) -> SpmdCalls:
     its = SpmdCalls(scheduler, NOTHING, NOTHING, NOTHING, lambda *_: time.time() - since)
     for world, call, name in ((0, "mine", "f"), (1, "other", "g")):
-        its._current[call] = name, world, {rank: f"w{world}.{rank}" for rank in range(3)}
+        its._running[call] = name, world, {rank: f"w{world}.{rank}" for rank in range(3)}
     return its
 
 

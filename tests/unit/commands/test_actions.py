@@ -39,26 +39,26 @@ def _own_registry(monkeypatch, tmp_path):
 
 
 def running(name, **facts) -> Record:
-    worlds = (World(0, 2, "ready", 2), World(1, 1, "starting", 0))
-    record = Record(name=name, ranks=2, state="ready", worlds=worlds, mpi="Open MPI 5.0.11", process=HERE, **facts)
+    its = {"world": World(0, 3, "degraded", 2), "next": World(1, 1, "starting", 0), "mpi": "Open MPI 5.0.11"}
+    record = Record(name=name, ranks=2, state="ready", process=HERE, **its, **facts)
     registry.create(record)
     return record
 
 
-def test_the_status_counts_the_ranks_of_all_worlds():
+def test_the_status_counts_the_ranks_and_those_that_are_to_replace_them():
     status = actions.status(running("a", message="world 0 is ready", created=time.time() - 125))
 
     assert (status.up, status.ranks) == (2, 3)
     text = commands_format.status_text(status)
     for fact in (
         "ranks       2 of 3, 1 thread each",
-        "worlds      world 0: 2 of 2 ready, world 1: 0 of 1 starting",
+        "next ranks  0 of 1 starting",
         "last event  world 0 is ready",
         "age         2 min 5 s",
         "idle end    after 1 h without clients and tasks",
     ):
         assert fact in text.splitlines()
-    assert commands_format.status_line(status) == "cluster 'a' is ready: 2 of 3 ranks in 2 worlds"
+    assert commands_format.status_line(status) == "cluster 'a' is ready: 2 of 3 ranks"
 
 
 @pytest.mark.parametrize("state", ["degraded", "restarting", "starting"])
@@ -101,7 +101,7 @@ def test_what_is_told_can_be_written_as_json():
 
     told = json.loads(json.dumps(dataclasses.asdict(actions.listing())))
 
-    assert told["clusters"][0]["worlds"][1] == {
+    assert told["clusters"][0]["next"] == {
         "index": 1, "ranks": 1, "state": "starting", "up": 0, "starts": 1, "job": None, "gpus": "",
     }  # fmt: skip
 

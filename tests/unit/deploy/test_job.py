@@ -156,12 +156,12 @@ def test_a_stop_of_a_cluster_of_another_system_names_it_and_leaves_the_record(sy
 
 
 @pytest.mark.parametrize("silent", ["squeue", "squeue and scontrol"])
-@pytest.mark.parametrize("worlds", [(), (World(0, 2), World(1, 2, job="4712"))], ids=["one job", "two jobs"])
-def test_a_stop_names_the_jobs_that_a_silent_scheduler_does_not_confirm(system, monkeypatch, silent, worlds):
+@pytest.mark.parametrize("world", [World(0, 2), World(1, 2, job="4712")], ids=["one job", "two jobs"])
+def test_a_stop_names_the_jobs_that_a_silent_scheduler_does_not_confirm(system, monkeypatch, silent, world):
     for program in silent.split(" and "):
         system.answer(program, "exec sleep 600")
-    record = training(system=B, worlds=worlds)
-    jobs_of_it = "job 4711 and job 4712" if worlds else "job 4711"
+    record = training(system=B, world=world)
+    jobs_of_it = "job 4711 and job 4712" if world.job else "job 4711"
 
     def end(job, *_, **__):
         job.folder.remove()
@@ -272,7 +272,7 @@ def test_a_cluster_whose_job_is_still_completing_keeps_its_name_until_a_stop_has
 
 def test_a_cluster_whose_later_job_cannot_be_cancelled_yet_is_stopped_by_its_name(system):
     """Its job has ended, and the record remains because of the other one."""
-    record = training(system=B, worlds=(World(0, 2), World(1, 2, job="4712")))
+    record = training(system=B, world=World(0, 2), next=World(1, 4, job="4712"))
     lines = [
         SEPARATOR.join([job, state, "None", "N/A", "N/A", "n1", "training", f"workbench:{record.id}:job"])
         for job, state in (("4711", "FAILED"), ("4712", "RUNNING"))

@@ -21,13 +21,13 @@ def _no_commands(monkeypatch):
     monkeypatch.setattr(shutil, "which", lambda _: None)
 
 
-def hosts(tmp_path, scheduler, ranks, slots, *, threads=1, before=0):
-    """Return the options of Hydra for nodes n1, n2, ... with these slots; earlier worlds have `before` ranks."""
+def hosts(tmp_path, scheduler, ranks, slots, *, threads=1):
+    """Return the options of Hydra for nodes n1, n2, ... with these slots."""
     around = Allocation(scheduler, "17", tuple(f"n{i + 1}" for i in range(len(slots))), slots)
     record = Record("job", ranks, scheduler=scheduler, spread=True, threads=threads)
     command = world_line(
         record, ClusterFolder.of(record), MPICH, index=0, ranks=ranks, timeout=9.0, shared_memory=tmp_path,
-        log=tmp_path, allocation=around, before=before,
+        log=tmp_path, allocation=around,
     )  # fmt: skip
     return {option: value for option, value in pairwise(command.argv) if option in ("-n", "-ppn", "-hosts")}
 
@@ -58,20 +58,6 @@ def test_slots_that_do_not_count_the_ranks_of_a_job_do_not_place_them(tmp_path):
 
 def test_fewer_ranks_than_an_existing_allocation_has_slots_fill_its_first_nodes(tmp_path):
     assert hosts(tmp_path, "here", 4, (3, 3, 3)) == {"-n": "4", "-ppn": "3"}
-
-
-@pytest.mark.parametrize(
-    ("before", "placed"),
-    [
-        (3, {"-hosts": "n2:3"}),
-        (4, {"-hosts": "n2:2,n3:1"}),
-        (2, {"-hosts": "n1:1,n2:2"}),
-        # no cores are left
-        (7, {"-ppn": "1"}),
-    ],
-)
-def test_a_later_world_in_an_existing_allocation_uses_the_cores_that_earlier_ones_have_left(tmp_path, before, placed):
-    assert hosts(tmp_path, "here", 3, (3, 3, 3), before=before) == {"-n": "3", **placed}
 
 
 @pytest.mark.parametrize(("ranks", "slots", "per_node"), [(4, (8, 8), "2"), (4, (2, 2), "2"), (16, (8, 8), "8")])

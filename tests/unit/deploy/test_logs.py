@@ -53,11 +53,6 @@ def test_all_logs_are_one_text_with_head_worlds_and_ranks_in_order(record):
     for stem in (
         "rank-10",
         "rank-9",
-        "rank-w1.0",
-        "rank-w1.11",
-        "rank-w1.2",
-        "rank-w10.0",
-        "rank-w2.0",
         "world-10",
         "world-1",
         "world-0",
@@ -69,8 +64,7 @@ def test_all_logs_are_one_text_with_head_worlds_and_ranks_in_order(record):
     (ClusterFolder.of(record).logs / "core").write_text("no log")
     text = logs.read(ClusterFolder.of(record).logs)
     titles = [line.split()[1] for line in text.splitlines() if line.startswith("==>")]
-    of_first, of_others = ["rank-9", "rank-10"], ["w1.0", "w1.2", "w1.11", "w2.0", "w10.0"]
-    expected = ["head", "world-0", "world-1", "world-10", *of_first, *(f"rank-{name}" for name in of_others)]
+    expected = ["head", "world-0", "world-1", "world-10", "rank-9", "rank-10"]
     assert titles[: len(expected)] == expected
     assert sorted(titles[len(expected) :]) == ["other-x", "z"]
     assert "==> rank-9 <==\ntext of rank-9\n" in text
@@ -80,10 +74,9 @@ def test_no_logs_are_an_empty_text(record):
     assert logs.read(ClusterFolder.of(record).logs) == ""
 
 
-@pytest.mark.parametrize("rank", [1, "1", "w1.0"])
+@pytest.mark.parametrize("rank", [1, "1"])
 def test_the_log_of_one_rank_is_its_text_alone(record, rank):
     write(record, head="head\n", rank_1="1\n")
-    (ClusterFolder.of(record).logs / "rank-w1.0.log").write_text("w1.0\n")
     assert logs.read(ClusterFolder.of(record).logs, rank) == f"{rank}\n"
 
 

@@ -233,13 +233,14 @@ def _as_another_user(monkeypatch):
 
 
 def test_a_record_is_read_as_it_was_written():
-    worlds = (World(index=0, ranks=2, state="ready", up=2), World(index=1, ranks=4, starts=2))
-    record = cluster(memory=10**9, address="tls://127.0.0.1:1", job="7:8", worlds=worlds, message="naïve ✓")
+    world, following = World(index=0, ranks=6, state="ready", up=2), World(index=1, ranks=4, starts=2)
+    its = {"memory": 10**9, "address": "tls://127.0.0.1:1", "job": "7:8", "message": "naïve ✓"}
+    record = cluster(world=world, next=following, **its)
     assert registry.read("a") == record
     assert (record.total, record.up) == (6, 2)
 
 
-def test_a_record_without_worlds_has_the_ranks_that_were_asked_for():
+def test_a_record_without_a_world_has_the_ranks_that_were_asked_for():
     assert (cluster().total, cluster("b").up) == (2, 0)
 
 
@@ -483,9 +484,8 @@ def test_a_record_that_is_cut_anywhere_is_corrupt(cut):
         {"process": None},
         {"process": {"pid": 1}},
         {"process": dataclasses.asdict(HERE) | {"pid": "1"}},
-        {"worlds": None},
-        {"worlds": [1]},
-        {"worlds": [{"index": 0, "ranks": "2"}]},
+        {"world": [1]},
+        {"next": {"index": 0, "ranks": "2"}},
         {"memory": "2GB"},
         {"deadline": "soon"},
         {"scheduler": "lsf"},

@@ -212,13 +212,13 @@ async def test_a_file_server_that_hangs_does_not_keep_a_head_from_ending_its_ran
     monkeypatch.setattr(ClusterFolder, "remove", hang)
     async with running_head(Record(name="a", ranks=2, state="ready")) as its:
         head = its.head
-        head.worlds.stop = noting("worlds", head.worlds.stop)
+        head.current.stop = noting("ranks", head.current.stop)
         head.cells.close = noting("cells", head.cells.close)
         head.scheduler.close = noting("scheduler", head.scheduler.close)
         try:
             head.end("SIGTERM was received")
             async with asyncio.timeout(DEADLINE):
                 assert await its.code == 0
-            assert ended_in[:3] == ["worlds", "cells", "scheduler"]  # which closes the cells as a plugin, too
+            assert ended_in[:3] == ["ranks", "cells", "scheduler"]  # which closes the cells as a plugin, too
         finally:
             answers.set()

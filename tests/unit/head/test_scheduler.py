@@ -100,7 +100,7 @@ async def test_while_the_cause_of_a_loss_is_read_the_loss_is_known_and_no_other_
     facts = {"host": "n2", "world": 1, "rank": 3, "pid": 7}
     rank = SimpleNamespace(
         address="tls://192.0.2.1:1234",
-        name="w1.3",
+        name="3 of world 1",
         extra={"workbench": facts},
         metrics={},
         memory_limit=0,
@@ -119,7 +119,7 @@ async def test_while_the_cause_of_a_loss_is_read_the_loss_is_known_and_no_other_
         await asyncio.gather(lost, ended)
     assert removals[0] == (True, False), "the tasks of the rank fail"
     assert not scheduler.loses(1)
-    assert scheduler.causes == {rank.address: " as rank-w1.3.log says"}
+    assert scheduler.causes == {rank.address: " as rank-3.log says"}
 
 
 @pytest.mark.parametrize("error", [KeyError("mpi://127.0.0.1:1"), CommClosedError("a rank has left")])
@@ -153,12 +153,15 @@ async def test_handlers_of_dask_for_nannies_have_its_parameters_where_a_worker_h
     monkeypatch.setattr(Scheduler, "register_nanny_plugin", register)
     monkeypatch.setattr(Scheduler, "broadcast", broadcast)
     scheduler = object.__new__(HeadScheduler)
-    scheduler.workers = {"tcp://a": SimpleNamespace(nanny="tcp://b")}
+    scheduler.workers = {
+        "tcp://a": SimpleNamespace(nanny="tcp://b", extra={}),
+        "tcp://next": SimpleNamespace(nanny=None, extra={"workbench": {"world": 1}}),
+    }
 
     assert _expects_comm(scheduler.register_nanny_plugin)
     request = {"plugin": b"", "name": "n", "idempotent": True}
     assert await scheduler.register_nanny_plugin(None, **request) == (None, b"", "n", True)
     assert has_keyword(scheduler.broadcast, "serializers")
     assert await scheduler.broadcast(msg={}, nanny=True, serializers=["dask"]) == {
-        "msg": {}, "nanny": True, "serializers": ["dask"],
+        "msg": {}, "nanny": True, "serializers": ["dask"], "workers": ["tcp://a"],
     }  # fmt: skip

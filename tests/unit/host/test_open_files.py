@@ -12,7 +12,7 @@ from support.raised import raises
 from workbench.deploy.record import Record
 from workbench.errors import InvalidRequest
 from workbench.head import __main__ as head
-from workbench.head.worlds import Worlds
+from workbench.head.cluster_world import ClusterWorld
 from workbench.host import processes
 
 # Each process of a cluster looks for its record before it starts anything.
@@ -54,13 +54,14 @@ def test_more_ranks_than_the_head_can_have_connections_to_are_refused_in_words(m
         processes.check_open_files(449)
 
 
-async def test_worlds_that_would_be_too_many_are_refused_before_they_are_started(monkeypatch):
+async def test_ranks_that_would_be_too_many_beside_the_present_ones_are_refused_before_they_start(monkeypatch):
     monkeypatch.setattr(resource, "getrlimit", lambda _: (1024, 1024))
-    world = SimpleNamespace(index=0, ranks=440, ready=True)
-    worlds = Worlds(Record(name="many", ranks=440), world, None, report=print, changed=print, run=print, is_ending=bool)
+    world = SimpleNamespace(index=0, ranks=200, ready=True)
+    silent = dict.fromkeys(("queues", "report", "changed", "replaced", "run"), print)
+    current = ClusterWorld(Record(name="many", ranks=200), world, None, is_ending=bool, **silent)
 
     with raises(InvalidRequest, option="ranks", given=449):
-        await worlds.scale(449)
+        await current.move(249)
 
 
 def test_a_head_refuses_ranks_that_are_too_many_before_it_starts_them(monkeypatch):

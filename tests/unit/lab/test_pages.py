@@ -144,11 +144,11 @@ def test_steps_that_were_told_together_share_the_time_till_then():
 
 
 def test_an_address_tells_again_what_was_looked_at_and_no_more():
-    view_state = ViewState(page="communication", kind="mpi", pair="w1.3,0", until=12.5)
+    view_state = ViewState(page="communication", kind="mpi", pair="3,0", until=12.5)
 
-    assert view_state.query == "?kind=mpi&page=communication&pair=w1.3,0&until=12.5"
+    assert view_state.query == "?kind=mpi&page=communication&pair=3,0&until=12.5"
     assert ViewState().query == ""
-    again = ViewState.at({"page": "communication", "kind": "mpi", "pair": "w1.3,0", "until": "12.5"})
+    again = ViewState.at({"page": "communication", "kind": "mpi", "pair": "3,0", "until": "12.5"})
     assert again.query == view_state.query
 
 
@@ -323,23 +323,23 @@ def test_the_history_of_a_pair_that_was_chosen_before_is_not_shown():
 
 
 def test_a_pair_is_named_by_its_ranks_and_stays_the_same_when_others_come():
-    worlds = [RankPlace(0, 0, 0), RankPlace(0, 1, 0), RankPlace(1, 0, 0), RankPlace(1, 3, 0)]
-    layout = dataclasses.replace(Simulated(4, 1).layout, ranks=tuple(worlds))
+    ranks = [RankPlace(0, 0), RankPlace(1, 0), RankPlace(3, 0), RankPlace(4, 0)]
+    layout = dataclasses.replace(Simulated(4, 1).layout, ranks=tuple(ranks))
     moment, asked = known(4, 1, layout=layout).at(None), []
-    context = PageContext(ViewState(pair="w1.3,0"), CardFactory(LIGHT), lambda *its: asked.append(its[:2]))
+    context = PageContext(ViewState(pair="4,0"), CardFactory(LIGHT), lambda *its: asked.append(its[:2]))
     page = PAGE_CLASSES["communication"](moment, context)
     page.show(moment)
 
     assert asked == [(3, 0)]
-    assert "From rank w1.3 to rank 0" in text(page.view)
+    assert "From rank 4 to rank 0" in text(page.view)
     matrix = chart(page.view, "Who sends to whom, by rank")
     document = Document()
     document.add_root(page.view.get_root(document))
     document.callbacks.trigger_event(Tap(matrix, x=2.2, y=0.9))
-    assert context.view_state.pair == "1,w1.0"
+    assert context.view_state.pair == "1,3"
 
 
-@pytest.mark.parametrize("pair", ["0-1", "0,w1.3", "0,1,2", ",", "<b>,0"])
+@pytest.mark.parametrize("pair", ["0-1", "0,9", "0,1,2", ",", "<b>,0"])
 def test_a_pair_that_is_not_there_is_told_and_the_busiest_is_shown(pair):
     page = made("communication", known(4, 1).at(None), pair=pair)
 
@@ -569,7 +569,7 @@ def test_bars_have_borders_where_two_parts_or_a_part_and_the_card_are_hard_to_te
     assert contrast(LIGHT.muted, LIGHT.card) >= 3
 
 
-READY = {"state": "ready", "ranks": 2, "present": 2, "ends": None, "message": "world 0 is ready"}
+READY = {"state": "ready", "ranks": 2, "present": 2, "ends": None, "message": "the world is ready"}
 
 
 def test_the_cluster_has_as_many_tiles_with_an_end_as_without_and_its_state_before_them():
@@ -577,7 +577,7 @@ def test_the_cluster_has_as_many_tiles_with_an_end_as_without_and_its_state_befo
     for ends in (None, 1.9e9):
         summary = text(made("overview", known(2, 1, state=READY | {"ends": ends}).at(None)).view)
         assert summary.count("class=tile>") == 6  # fills two, three and six columns
-        assert summary.index("<b>Ready</b>") < summary.index("world 0 is ready") < summary.index("class=tile>")
+        assert summary.index("<b>Ready</b>") < summary.index("the world is ready") < summary.index("class=tile>")
         summaries.append(summary)
 
     assert ["left, until" in summary for summary in summaries] == [False, True]

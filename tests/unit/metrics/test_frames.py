@@ -42,7 +42,7 @@ def update():
 
 def test_ranks_have_a_row_each_tick(update):
     ranks = frame(update, "ranks")
-    assert list(ranks.columns) == ["time", "world", "rank", "host", *RANK]
+    assert list(ranks.columns) == ["time", "rank", "host", *RANK]
     assert len(ranks) == 4 * len(update.times)
     assert str(ranks["time"].dtype) == "datetime64[ns, UTC]"
     last = ranks[ranks["time"] == ranks["time"].max()]
@@ -97,7 +97,7 @@ def test_open_metrics_have_the_last_tick_and_the_totals(update):
     lines = tables.openmetrics(update).splitlines()
     assert lines[-1] == "# EOF"
     assert "# HELP workbench_rank_cpu_percent CPU time, in percent of one core." in lines
-    assert 'workbench_rank_cpu_percent{cluster="a \\"name\\"",world="0",rank="1",host="a"} 12.5' in lines
+    assert 'workbench_rank_cpu_percent{cluster="a \\"name\\"",rank="1",host="a"} 12.5' in lines
     assert 'workbench_traffic_bytes_total{cluster="a \\"name\\"",kind="mpi",source="0",target="3"} 100.0' in lines
     assert 'workbench_operation_seconds_total{cluster="a \\"name\\"",operation="Send"} 0.5' in lines
     line = re.compile(

@@ -19,15 +19,15 @@ from workbench.mpi.call_state import CallState
 from workbench.mpi.counters import Counters, Meter
 
 
-def told(rank, world=0, **given):
-    its = {"world": world, "rank": rank, "host": "a", "seconds": 10.0, "busy": 6.0, "messages": 3}
+def told(rank, **given):
+    its = {"rank": rank, "host": "a", "seconds": 10.0, "busy": 6.0, "messages": 3}
     return {**its, "operations": {"Send": (3, 300, 1.0), "Barrier": (1, 0, 1.5)}, "sites": {}, **given}
 
 
-def test_each_rank_has_a_row_in_the_order_of_worlds_and_ranks():
-    frame = ProfileFrame([told(0, 1), told(1, operations={}), told(0, busy=2.0)])
+def test_each_rank_has_a_row_in_the_order_of_ranks():
+    frame = ProfileFrame([told(2), told(1, operations={}), told(0, busy=2.0)])
 
-    assert frame[["world", "rank"]].to_numpy().tolist() == [[0, 0], [0, 1], [1, 0]]
+    assert frame["rank"].tolist() == [0, 1, 2]
     assert frame["mpi"].tolist() == [2.5, 0.0, 2.5]
     assert frame["mpi_percent"].tolist() == [25.0, 0.0, 25.0]
     assert frame["compute"].tolist() == [0.0, 6.0, 3.5]
@@ -38,10 +38,10 @@ def test_each_rank_has_a_row_in_the_order_of_worlds_and_ranks():
 def test_a_rank_has_waited_in_each_operation_the_share_that_the_sample_has():
     operations = {"Send": (3, 300, 1.0), "Barrier": (9, 0, 4.0), "Waitall": (1, 0, 0.5), "Bcast": (1, 0, 2.0)}
     met = {
-        (0, 1, "Barrier"): (0.3, 0.4),
-        (0, 1, "Send"): (0.0, 0.1),
-        (0, 1, "Allreduce"): (1.0, 1.0),
-        (0, 2, "other"): (0.1, 0.2),
+        (1, "Barrier"): (0.3, 0.4),
+        (1, "Send"): (0.0, 0.1),
+        (1, "Allreduce"): (1.0, 1.0),
+        (2, "other"): (0.1, 0.2),
     }
     ranks = [told(1, operations=operations), told(2, operations={"Unheard_of": (1, 0, 2.0)}), told(3)]
     frame = ProfileFrame(ranks, waited=met)
@@ -67,13 +67,11 @@ def test_operations_and_places_are_sums_of_all_ranks_with_the_most_expensive_fir
 
 def test_it_shows_itself_as_text():
     sites = {("Send", f"a.py:{line}"): (1, 2048, 1.0 / line) for line in range(1, 8)}
-    lines = repr(
-        ProfileFrame([told(0, sites=sites), told(3, 1)], ["rank 1"], {(1, 3, "Barrier"): (2.0, 2.0)})
-    ).splitlines()
+    lines = repr(ProfileFrame([told(0, sites=sites), told(3)], ["rank 1"], {(3, "Barrier"): (2.0, 2.0)})).splitlines()
 
     assert lines[0] == "2 ranks, 10.000 s, 25.0 % in MPI; without rank 1, missing at the end of the profile"
     rows = [line.split() for line in lines]
-    assert ["w1.3", "a", "10.000", "3.500", "2.500", "25.0", "1.500", "3", "300", "B", "Barrier"] in rows
+    assert ["3", "a", "10.000", "3.500", "2.500", "25.0", "1.500", "3", "300", "B", "Barrier"] in rows
     assert ["all", "20.000", "7.000", "5.000", "25.0", "1.500", "6", "600", "B", "Barrier"] in rows
     assert ["Send", "6", "2.000", "40.0", "600", "B"] in rows
     assert [row[1] for row in rows if row[:1] == ["Send"] and "kiB" in row] == [f"a.py:{line}" for line in range(1, 6)]

@@ -13,7 +13,7 @@ from workbench.metrics.update import SharedCores, shared_cores
         ([0, 0, 0], [[0, 1]] * 3, [(0, 2, (0, 1, 2))]),
         # bound to one core, although the node has cores for all
         ([0, 0, 0], [[3], [1, 2, 4, 5], [3]], [(0, 1, (0, 2))]),
-        # the second world of a node is bound to cores of the first
+        # bound to cores that others are bound to, too
         ([0, 0, 0, 0, 0], [[0], [1], [2], [0], [1]], [(0, 3, (0, 1, 2, 3, 4)), (0, 1, (0, 3)), (0, 1, (1, 4))]),
         # none of the sets is shared alone
         ([0, 0, 0, 0], [[0, 1], [1, 2], [0, 2], [0, 1]], [(0, 3, (0, 1, 2, 3))]),

@@ -57,13 +57,11 @@ def shares(update):
     return update.rank[-1][:, [RANK.index(name) for name in ("compute", "mpi", "waiting", "idle")]]
 
 
-def test_ranks_are_in_the_order_of_worlds_and_numbers_with_their_nodes(store):
-    joined(store, 2, ("c",), world=1)
-    tick(store)
+def test_ranks_are_in_the_order_of_their_numbers_with_their_nodes(store):
     layout = store.update().layout
-    assert [place.name for place in layout.ranks] == ["0", "1", "2", "3", "w1.0", "w1.1"]
-    assert layout.nodes == ("a", "b", "c")
-    assert [place.node for place in layout.ranks] == [0, 0, 1, 1, 2, 2]
+    assert [place.rank for place in layout.ranks] == [0, 1, 2, 3]
+    assert layout.nodes == ("a", "b")
+    assert [place.node for place in layout.ranks] == [0, 0, 1, 1]
 
 
 def test_it_is_known_when_one_of_some_ranks_has_last_got_on(store):
@@ -177,12 +175,17 @@ def test_a_world_that_starts_again_begins_with_nothing(store):
     assert [its.what for its in update.now] == [""] * 4
 
 
-def test_a_world_that_is_gone_for_good_leaves(store):
+def test_the_next_world_takes_the_place_of_the_world(store):
+    tick(store, message([0, 1], cpu=30.0, sent=[(0, 1, MPI, 1000.0, 1.0)]))
     joined(store, 2, ("c",), world=1)
-    tick(store)
-    store.keep({0})
-    tick(store)
-    assert {place.world for place in store.update().layout.ranks} == {0}
+    store.left(0, 1)
+    tick(store, message([0, 1], cpu=30.0, sent=[(0, 1, MPI, 1000.0, 1.0)]))
+    update = store.update()
+    assert (update.layout.nodes, len(update.layout.ranks)) == (("c",), 2)
+    assert not update.now[1].is_lost, "what is told of the former world comes too late"
+    assert np.isnan(update.rank[-1, :, CPU]).all()
+    assert not update.traffic.bytes.any()
+    assert store.got_on(0, [0]) == 0.0
 
 
 def test_a_rank_that_tells_nothing_any_more_has_no_numbers(store):
@@ -236,11 +239,11 @@ def test_what_ranks_have_waited_so_far_is_known_to_the_meeting(store, clock):
 
     # rank 0 left the second barrier by then, rank 1 had not
     [early, late] = store.wait_times(begin + 0.65)
-    assert early == (0, 0, "Barrier", pytest.approx(0.3), pytest.approx(0.3))
-    assert late == (0, 1, "Barrier", 0.0, pytest.approx(0.1))
+    assert early == (0, "Barrier", pytest.approx(0.3), pytest.approx(0.3))
+    assert late == (1, "Barrier", 0.0, pytest.approx(0.1))
     [early, late] = store.wait_times(begin + 1.0)
-    assert early == (0, 0, "Barrier", pytest.approx(0.4), pytest.approx(0.4))
-    assert late == (0, 1, "Barrier", 0.0, pytest.approx(0.2))
+    assert early == (0, "Barrier", pytest.approx(0.4), pytest.approx(0.4))
+    assert late == (1, "Barrier", 0.0, pytest.approx(0.2))
 
 
 def test_the_wait_times_of_a_mark_are_exact_though_the_head_is_late(store, clock):
@@ -255,11 +258,11 @@ def test_the_wait_times_of_a_mark_are_exact_though_the_head_is_late(store, clock
     tick(store)
 
     assert store.wait_times(begin) == []
-    assert [row[3] for row in store.wait_times(end)] == pytest.approx([0.6, 0.0])
+    assert [row[2] for row in store.wait_times(end)] == pytest.approx([0.6, 0.0])
     forgotten = store.mark()
     tick(store, message([0, 1], synchronizations=barrier(2, (9.2, 9.8), 9.9)), seconds=5.0)
     tick(store, seconds=100.0)
-    assert [row[3] for row in store.wait_times(forgotten)] == pytest.approx([1.2, 0.0]), "of a client that has died"
+    assert [row[2] for row in store.wait_times(forgotten)] == pytest.approx([1.2, 0.0]), "of a client that has died"
 
 
 def test_the_wait_times_of_two_marks_at_nearly_the_same_time_are_apart(store, clock):
@@ -283,15 +286,11 @@ def test_nodes_and_cores_are_those_of_the_nodes(store):
     assert update.node[-1, 1].tolist() == list(range(len(NODE)))
 
 
-def test_ranks_of_several_worlds_share_the_cores_of_their_nodes(store):
+def test_ranks_share_the_cores_of_their_nodes(store):
     assert store.update().layout.shared_cores == ()
-    joined(store, 2, ("b",), world=1, cpus=lambda rank: (rank,))
+    joined(store, 6, start="second", cpus=lambda rank: (rank % 2,))
     tick(store)
-    assert store.update().layout.shared_cores[0] == SharedCores(1, 2, (2, 3, 4, 5))
-    store.keep({0, 1})
-    joined(store, 2, ("a", "c"), world=1, start="second", cpus=lambda _: (0,))
-    tick(store)
-    assert store.update().layout.shared_cores == (SharedCores(0, 2, (0, 1, 4)),)
+    assert store.update().layout.shared_cores[0] == SharedCores(0, 2, (0, 1, 2))
 
 
 def test_what_fits_tell_is_told_once(store):
@@ -304,7 +303,6 @@ def test_what_fits_tell_is_told_once(store):
 
 
 def test_an_update_is_the_same_after_its_journey(store):
-    joined(store, 3, ("a",), world=1)
     tick(store, message([0, 1], cpu=30.0, sent=[(0, 3, MPI, 100.0, 2.0)], sizes=[(0, MPI, 3)]))
     update = store.update()
     again = Update.unpack(update.pack())
@@ -320,20 +318,10 @@ def test_messages_of_worlds_that_nobody_knows_are_nobodys(store):
     assert len(store.update().layout.ranks) == 4
 
 
-def test_worlds_that_are_many_ranks_together_are_told_by_node(store):
-    joined(store, 96, ("b", "c"), world=1)
-    tick(store, message([2, 3], "b", sent=[(3, 1, MPI, 7.0, 1.0), (3, 2, MPI, 5.0, 1.0)]))
-    tick(store, message([50], "c", world=1, sent=[(50, 0, MPI, 200.0, 1.0)]))
-    update = store.update()
-    assert (update.by, update.layout.nodes) == ("node", ("a", "b", "c"))
-    assert update.traffic.bytes[MPI].tolist() == [[0, 0, 0], [7, 5, 0], [0, 200, 0]]
-
-
 def test_of_a_node_that_tells_nothing_any_more_nothing_is_known(store):
-    joined(store, 2, ("a",), world=1)
     tick(store, message([0, 1], "a"))
     assert np.isfinite(store.update().node[-1, 0]).all()
-    store.keep({1})
+    joined(store, 2, ("a",), world=1)
     tick(store, message([0, 1], "a", world=1), seconds=10.0)
     assert np.isfinite(store.update().node[-1, 0]).all(), "another world tells"
     tick(store, seconds=10.0)
@@ -379,7 +367,7 @@ def test_a_training_that_begins_anew_is_another_one(store):
 def test_ranks_that_all_report_keep_their_curves_however_many_they_are(store):
     for step in range(3):
         for rank in range(512):
-            store.report({"fit": f"training, rank {rank} of 0", "step": float(step)})
+            store.report({"fit": f"training, rank {rank}", "step": float(step)})
     tick(store)
     steps = [(its["fit"], its["step"]) for its in store.update().fits]
     assert len(steps) == len(set(steps)) == 3 * 512

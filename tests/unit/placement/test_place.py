@@ -392,22 +392,6 @@ def test_blocks_for_something_else_than_ranks_and_nodes_are_refused(client):
         place(TABLE, per="nodes")
 
 
-@pytest.mark.parametrize("world", [-1, 1.0, "one", True])
-def test_a_world_that_can_be_none_is_refused(client, world):
-    with raises(PlacementError, option="world"):
-        place(TABLE, world=world)
-
-
-def test_blocks_lie_on_the_ranks_of_the_world_that_is_asked_for(client):
-    X = place(TABLE, world=0)
-    assert X.chunks == place(TABLE).chunks
-    assert sources.placed_by(X) == "rank_0"
-    assert sources.placed_by(place(TABLE, per="node", world=0)) == "node_0"
-    assert client.gather(map_blocks(len, X)) == list(X.chunks[0])
-    with raises(PlacementError, option="world", given=1, allowed=("0",)):
-        place(TABLE, world=1)
-
-
 def test_a_collection_that_is_not_placed_is_refused(client):
     X = place(TABLE)
     for other in (

@@ -25,8 +25,8 @@ class Wait:
     operation, what : str
         The MPI operation, and the running function or cell.
     waiting, awaited : tuple of int
-        Indices of `Layout.ranks`: the ranks in the operation, and the other ranks of their world; none is awaited
-        if the operation is not collective.
+        Indices of `Layout.ranks`: the ranks in the operation, and the other ranks; none is awaited if the
+        operation is not collective.
     seconds : float
         Time since the first rank has entered the operation.
     """
@@ -40,13 +40,7 @@ class Wait:
 
 def rank_names(layout: Layout, ranks: Sequence[int]) -> str:
     """Return the names of ranks as text."""
-    worlds = sorted({layout.ranks[rank].world for rank in ranks})
-    names = []
-    for world in worlds:
-        numbers = [layout.ranks[rank].rank for rank in ranks if layout.ranks[rank].world == world]
-        noun = "rank" if len(numbers) == 1 else "ranks"
-        names.append(f"{noun} {ranges(numbers)}" + (f" of world {world}" if len(worlds) > 1 or world else ""))
-    return ", ".join(names)
+    return f"{'rank' if len(ranks) == 1 else 'ranks'} {ranges([layout.ranks[rank].rank for rank in ranks])}"
 
 
 def describe_activity(now: RankActivity, moment: float) -> str:
@@ -67,20 +61,18 @@ def time_ago(now: RankActivity, moment: float) -> str:
     return f"{duration(max(0.0, moment - now.since))} ago"
 
 
-def waits(layout: Layout, now: Sequence[RankActivity], moment: float) -> list[Wait]:
-    """Return the ranks in operations that last long, and the other ranks of their worlds; the longest wait first."""
-    groups: dict[tuple[int, str, str], list[int]] = {}
-    worlds: dict[int, list[int]] = {}
-    for rank, (place, activity) in enumerate(zip(layout.ranks, now, strict=True)):
-        worlds.setdefault(place.world, []).append(rank)
+def waits(now: Sequence[RankActivity], moment: float) -> list[Wait]:
+    """Return the ranks in operations that last long, and the other ranks; the longest wait first."""
+    groups: dict[tuple[str, str], list[int]] = {}
+    for rank, activity in enumerate(now):
         if activity.operation is not None:
-            groups.setdefault((place.world, activity.what, activity.operation), []).append(rank)
+            groups.setdefault((activity.what, activity.operation), []).append(rank)
     long_waits = []
-    for (world, what, operation), ranks in groups.items():
+    for (what, operation), ranks in groups.items():
         seconds = moment - min(now[rank].since for rank in ranks)
         if seconds >= PATIENCE:
             inside = set(ranks)
-            others = [rank for rank in worlds[world] if rank not in inside] if operation in _COLLECTIVES else []
+            others = [rank for rank in range(len(now)) if rank not in inside] if operation in _COLLECTIVES else []
             long_waits.append(Wait(operation, what, tuple(ranks), tuple(others), seconds))
     return sorted(long_waits, key=lambda wait: -wait.seconds)
 

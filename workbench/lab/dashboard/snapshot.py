@@ -82,7 +82,7 @@ class Snapshot:
     @cached_property
     def names(self) -> list[str]:
         """Names of the ranks."""
-        return [place.name for place in self.layout.ranks]
+        return [str(place.rank) for place in self.layout.ranks]
 
     @cached_property
     def between(self) -> list[str]:
@@ -111,7 +111,7 @@ class Snapshot:
     @cached_property
     def waits(self) -> list[Wait]:
         """Waits that last longer than `diagnosis.PATIENCE`."""
-        return diagnosis.waits(self.layout, self.update.now, self.valid_at)
+        return diagnosis.waits(self.update.now, self.valid_at)
 
     @cached_property
     def imbalance(self) -> float:

@@ -30,7 +30,7 @@ class ViewState(param.Parameterized):
     kind, measure, span : str
         Senders of the traffic, its measure, and its time span.
     pair : str
-        Ranks or nodes of the traffic over time, for example ``"w1.3,0"``: from, to; empty for the busiest pair.
+        Ranks or nodes of the traffic over time, for example ``"3,0"``: from, to; empty for the busiest pair.
     fit : str
         Identity of the fit; empty for the latest.
     minutes : int

@@ -237,8 +237,8 @@ class ActorParts:
     def together(self, method: str, *args: Any) -> Any:
         """See `workbench.ml.engine.parts.ConnectedParts.together`; there is no communicator between these parts."""
         raise InvalidRequest(
-            f"{method} needs the ranks of one MPI world, and this fit runs on Dask. Place the rows in one world of an "
-            "MPICluster, and leave the setting workbench.ml.engine at 'auto'.",
+            f"{method} needs the ranks of an MPICluster, and this fit runs on Dask. Place the rows on an MPICluster, "
+            "and leave the setting workbench.ml.engine at 'auto'.",
             option="workbench.ml.engine",
         )
 

@@ -23,7 +23,6 @@ from workbench.ml.engine.parts import LocalParts
 from workbench.ml.engine.progress import Report, Sender, receiver
 from workbench.ml.engine.select import chosen, serves_calls
 from workbench.ml.placed import in_blocks, placed
-from workbench.placement import pinning
 from workbench.placement.place import AlignedBlocks, PlacedBlocks
 
 if TYPE_CHECKING:
@@ -51,9 +50,9 @@ def fit(task: Task, data: Data, engine: str, report: Report | None, held: HeldPa
     task, data
         The task and its data.
     engine : {"auto", "mpi", "dask", "local"}
-        ``"mpi"``: one call of all ranks of an MPI world. ``"dask"``: requests of this process to all ranks, on any Dask
+        ``"mpi"``: one call of all ranks. ``"dask"``: requests of this process to all ranks, on any Dask
         cluster. ``"local"``: this process, for arrays. ``"auto"`` is ``"local"`` for arrays, and for Dask collections
-        ``"mpi"`` if one world holds all blocks, else ``"dask"``; the setting ``workbench.ml.engine`` replaces
+        ``"mpi"`` on an `MPICluster`, else ``"dask"``; the setting ``workbench.ml.engine`` replaces
         ``"auto"``.
     report
         Receives the records of `Parts.report`, in this process.
@@ -66,10 +65,10 @@ def fit(task: Task, data: Data, engine: str, report: Report | None, held: HeldPa
         part = task.part(*data.columns(), 0)
         result = task.algorithm(LocalParts([part], report), task.settings)
         return (result, part.kept()) if task.kept else result, "local"
-    X, y, weight = map(in_blocks, placed(data.columns(), engine))
+    X, y, weight = map(in_blocks, placed(data.columns()))
     blocks = Data(X, y, weight, distributed=True)
     if engine == "auto":
-        engine = "mpi" if _has_mpi(blocks) else "dask"
+        engine = "mpi" if serves_calls(PlacedBlocks.of(X).client) else "dask"
     identity = uuid.uuid4().hex
     if engine == "mpi":
         result = _by_mpi(task, blocks, identity, report)
@@ -84,16 +83,6 @@ def fit(task: Task, data: Data, engine: str, report: Report | None, held: HeldPa
 def _starts(data: Data) -> list[int]:
     """Return the number of the first row of each block."""
     return [0, *itertools.accumulate(data.X.chunks[0])][:-1]
-
-
-def _has_mpi(data: Data) -> bool:
-    """Return whether all blocks lie in one MPI world of a cluster that runs SPMD calls."""
-    blocks = PlacedBlocks.of(data.X)
-    if not serves_calls(blocks.client):
-        return False
-    ranks = {rank.address: pinning.world_of(rank.name) for rank in pinning.target_workers(blocks.client, "rank")}
-    # A block on a lost rank counts in no world: the call raises RankLost.
-    return len({ranks[pin.address] for pin in blocks.pins if pin.address in ranks}) < 2
 
 
 def _by_dask(task: Task, data: Data, fit: str, report: Report | None, held: HeldParts | None) -> Any:

@@ -165,7 +165,7 @@ class NearestNeighbors(Estimator):
         self._metric()
         engine = chosen(self.engine, distributed=data.distributed)
         if engine != "local":
-            data = Data(in_blocks(placed([data.X], engine)[0]), None, None, distributed=True)
+            data = Data(in_blocks(placed([data.X])[0]), None, None, distributed=True)
         # Blocks are checked now, and converted now if that takes a copy: a search does neither.
         task = Task(count, None, RowsPart, self._checks())
         if hasattr(X, "divisions") or not _is_searchable(data.X):

@@ -58,7 +58,8 @@ def training(checks: Checks, X: Any, y: Any, weight: Any, engine: str) -> Data:
             return Data(X, y, weight, distributed=False)
     elif y is not None:
         checks.shape(y)
-    X, y, weight = placed((X, y, weight), chosen(engine, distributed=True))
+    chosen(engine, distributed=True)  # a placement on a worker would wait for this worker
+    X, y, weight = placed((X, y, weight))
     data = Data(in_blocks(X, object), in_blocks(y), in_blocks(weight), distributed=True)
     refuse_no_rows(data.X, checks)
     return data

@@ -1,27 +1,28 @@
-"""Starts, watches, restarts, adds and removes the MPI worlds of a cluster, one change at a time."""
+"""Starts, watches, restarts and moves the MPI world of a cluster, one change at a time."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
-from typing import Any, Protocol
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Sequence
+from typing import Any, Protocol, TypeVar
 
 from workbench import config
+from workbench.collective.operation import CallQueue
 from workbench.deploy.job_spec import survives_a_lost_rank
 from workbench.deploy.record import Record
 from workbench.deploy.world import MPIWorld
 from workbench.errors import InvalidRequest, StartError, StartTimeout, WorkbenchError
 from workbench.head.job_world import JobWorld
+from workbench.head.move import moved
 from workbench.head.scheduler import HeadScheduler
 from workbench.head.world_process import WorldProcess
-from workbench.hints import Command
 from workbench.host import debug_log, processes
 from workbench.launch.launchers import launcher
 from workbench.text import count, rank_and_process
 
+T = TypeVar("T")
 # Seconds between two checks of the client's connection.
 _CHECK_INTERVAL = 0.5
 
@@ -71,8 +72,8 @@ class Changes:
             state = self._state()
             raise InvalidRequest(
                 f"{what} is not possible while {self.current.what} is in progress{f' ({state})' if state else ''}.",
-                hint="Wait for its end, or end it with Ctrl-C where it was requested. While a new world is not ready, "
-                "scale to fewer ranks withdraws that world.",
+                hint="Wait for its end, or end it with Ctrl-C where it was requested. While new ranks are not ready, "
+                "scale to another number withdraws them.",
             )
         self.current = change = Change(what)
         watch = asyncio.ensure_future(_withdraw_if_lost(change, client)) if client is not None else None
@@ -109,22 +110,26 @@ _LAUNCHER_TIMEOUT = 10.0
 _RANK = "%s: rank %d of world %d, process %s on %s"
 
 
-class Worlds:
-    """All worlds of a cluster, world 0 first.
+class ClusterWorld:
+    """The world of a cluster, and during a move the next one, which replaces it.
 
     Parameters
     ----------
     record
         The cluster's record, of which only constant fields are used.
     first
-        World 0, whose ``mpiexec`` already runs.
+        The first world, whose ``mpiexec`` already runs.
     scheduler
         The scheduler of the ranks.
+    queues
+        Returns the queues of calls and cells, which a move holds.
     report
-        Called with the message of each event, for logs, clients and record; with a ``kind``, ``lost`` or ``given-up``,
-        if users must see the message.
+        Called with the message of each event, for logs, clients and record; with a ``kind``, ``lost`` or ``moved``, if
+        users must see the message.
     changed
-        Called when ranks or worlds were added or removed.
+        Called when ranks were added or removed.
+    replaced
+        Called when the next world has become the cluster's.
     run
         Runs a coroutine in the background, and returns the task. An error of the coroutine ends the cluster.
     is_ending
@@ -137,38 +142,37 @@ class Worlds:
         first: WorldProcess,
         scheduler: HeadScheduler,
         *,
+        queues: Callable[[], Sequence[CallQueue]],
         report: Callable[..., None],
         changed: Callable[[], None],
+        replaced: Callable[[], None],
         run: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]],
         is_ending: Callable[[], bool],
     ) -> None:
-        self._record, self._scheduler = record, scheduler
-        self._report, self._changed, self._run, self._is_ending = report, changed, run, is_ending
+        self._record, self._scheduler, self._queues = record, scheduler, queues
+        self._report, self._changed, self._replaced = report, changed, replaced
+        self._run, self._is_ending = run, is_ending
         self._first = first
-        self._worlds: dict[int, MPIWorld] = {first.index: first}
-        # The tasks that keep later worlds running, by index.
-        self._keepers: dict[int, asyncio.Task[None]] = {}
-        self._indices = itertools.count(first.index + 1)
-        self._changes = Changes(lambda: next((world.waiting for world in self if world.waiting), ""))
+        self.world: MPIWorld = first
+        """The world, which a move replaces by another one."""
+        self.next: MPIWorld | None = None
+        """The world that a move starts."""
+        self._former: MPIWorld | None = None  # that a move ends
+        self._keeper: asyncio.Task[None] | None = None
+        self._index = first.index
+        self._changes = Changes(lambda: (self.next or self.world).waiting)
 
     def __iter__(self) -> Iterator[MPIWorld]:
-        """Iterate over the worlds in the order of their indices."""
-        return iter([world for _, world in sorted(self._worlds.items())])
+        """Iterate over the world and, during a move, the next or the former one."""
+        return iter([world for world in (self.world, self.next, self._former) if world is not None])
 
-    def get(self, index: int) -> MPIWorld | None:
-        """Return the world with an index, or None."""
-        return self._worlds.get(index)
+    def keep_first(self, timeout: float) -> None:
+        """Keep the world running in the background; `timeout` seconds are left for its first start.
 
-    async def keep_first(self, timeout: float) -> None:
-        """Keep world 0 running until it is stopped; `timeout` seconds are left for its first start.
-
-        Raises
-        ------
-        StartError
-            If its first start fails, or if it is lost, or does not start again, more often than
-            ``workbench.world.restarts``.
+        The cluster ends if the first start fails, or if the world is lost, or does not start again, more often than
+        ``workbench.world.restarts``.
         """
-        await self._keep(self._first, timeout, spawned=True)
+        self._keeper = self._run(self._keep(self._first, timeout, spawned=True))
 
     async def _keep(
         self, world: MPIWorld, timeout: float, *, spawned: bool = False, ready: asyncio.Future[None] | None = None
@@ -179,19 +183,20 @@ class Worlds:
             # `timeout` is shorter for a start that is already in progress.
             spawned, timeout, pause = False, self._record.ready_within, 0.0
             if failure:
-                lost, pause = f"world {world.index} did not start again: {failure}", next(pauses, _PAUSES[-1])
+                lost, pause = f"the world did not start again: {failure}", next(pauses, _PAUSES[-1])
             else:
                 pauses = iter(_PAUSES)
                 if ready is not None and not ready.done():
                     ready.set_result(None)
-                self._report(
-                    f"world {world.index} is ready: {count(world.ranks, 'rank')}, {world.mpi}{_fallback(world)}"
-                )
-                lost = f"world {world.index} was lost: {await world.exited()}"
+                if world is self.world:
+                    self._report(f"the world is ready: {count(world.ranks, 'rank')}, {world.mpi}{_fallback(world)}")
+                lost = f"the world was lost: {await world.exited()}"
             if self._is_ending() or (world.stopping and not (world.restart_requested or world.given_up or failure)):
                 return
             world.ready = False
             await self._forget_workers(world)
+            if world is not self.world:
+                raise StartError(f"{lost}.", hint=f"See {world.log}")
             if not world.restart_requested:
                 if restarts <= 0:
                     raise StartError(f"{lost}, and no more restarts are left (the setting workbench.world.restarts).")
@@ -231,31 +236,33 @@ class Worlds:
                 )
             if exited.done():
                 raise StartError(
-                    f"world {world.index} ended while starting ({exited.result()}); {registered}.",
+                    f"the world ended while starting ({exited.result()}); {registered}.",
                     hint=f"See {world.log}{network}",
                 )
             missing = ", ".join(map(str, world.missing()[:16]))
             raise StartTimeout(
-                f"world {world.index} was not ready after {self._record.ready_within:g} s; {registered}, missing: "
-                f"{missing}.",
+                f"the world was not ready after {self._record.ready_within:g} s; {registered}, missing: {missing}.",
                 hint=f"See {world.log}, or increase the setting workbench.start-timeout{network or '.'}",
             )
         finally:
             exited.cancel()
             complete.cancel()
 
+    def _get(self, index: int) -> MPIWorld | None:
+        return next((world for world in self if world.index == index), None)
+
     # -- ranks -------------------------------------------------------------------------------------------------
 
     def joined(self, world: int, rank: int, facts: dict[str, Any]) -> None:
         """Record that a rank has registered, and its facts."""
-        if world in self._worlds:
+        if (joined := self._get(world)) is not None:
             debug_log.write("process", _RANK, "registered", rank, world, facts.get("pid"), facts.get("host"))
-            self._worlds[world].joined(rank, facts)
+            joined.joined(rank, facts)
             self._changed()
 
     def ends(self, facts: dict[str, Any]) -> bool:
         """Return whether the world of a rank, by the facts of the rank, is ending, and its ranks with it."""
-        world = self._worlds.get(facts["world"])
+        world = self._get(facts["world"])
         if world is None or world.stopping or self._is_ending():
             return True
         return (bool(world.lost) or self._scheduler.loses(world.index)) and not self._survives(world)
@@ -265,7 +272,7 @@ class Worlds:
 
     def left(self, index: int, rank: int, cause: str = "") -> None:
         """Record that a rank has left, with the cause of a loss as the end of a sentence."""
-        world = self._worlds.get(index)
+        world = self._get(index)
         if world is None:
             return
         facts = world.left(rank)
@@ -287,7 +294,7 @@ class Worlds:
         await asyncio.sleep(_LAUNCHER_TIMEOUT)
         if world.starts == start and world.ready and not world.stopping and not self._is_ending():
             self._report(
-                f"the launcher of world {world.index} has not ended it within {_LAUNCHER_TIMEOUT:g} s after the loss "
+                f"the launcher of the world has not ended it within {_LAUNCHER_TIMEOUT:g} s after the loss "
                 "of a rank, so the head ends it"
             )
             world.given_up = True
@@ -295,194 +302,181 @@ class Worlds:
 
     async def _forget_workers(self, world: MPIWorld) -> None:
         """Remove the workers of a world from the scheduler, so that its next start can use their names."""
-        for address in self.addresses(world):
+        for address in self.members(world).values():
             await self._scheduler.remove_worker(address, stimulus_id="world-lost", expected=True)
 
-    def addresses(self, world: MPIWorld) -> list[str]:
-        """Return the addresses of the workers of a world, in rank order."""
-        return list(self.members(world).values())
-
-    def members(self, world: MPIWorld) -> dict[int, str]:
-        """Return the address of each registered rank of a world, in rank order."""
+    def members(self, world: MPIWorld | None = None) -> dict[int, str]:
+        """Return the addresses of the registered ranks of a world (None: the cluster's), by rank."""
+        world = world or self.world
         workers = ((state.extra.get("workbench", {}), address) for address, state in self._scheduler.workers.items())
         ranks = {facts["rank"]: address for facts, address in workers if facts.get("world") == world.index}
         return dict(sorted(ranks.items()))
 
-    async def scale(self, n: int, client: Connection | None = None) -> None:
-        """Change the number of ranks to `n`, by adding or removing whole worlds.
+    # -- changes -----------------------------------------------------------------------------------------------
+
+    async def move(self, n: int, client: Connection | None = None) -> None:
+        """Replace the world by one of `n` ranks, which get the results of the former ranks.
 
         Parameters
         ----------
         n
-            Ranks of all worlds together. Fewer ranks withdraw a change that waits for a world which they omit.
+            Number of ranks; the present number replaces lost ranks. The request withdraws an earlier one that waits for
+            its ranks.
         client
-            The connection whose end withdraws a new world that is not ready, and its job.
+            The connection whose end withdraws a new world that has not replaced the former one, and its job.
 
         Raises
         ------
         InvalidRequest
-            If no number of whole worlds has `n` ranks, the head cannot have connections to `n` ranks, or another change
-            is in progress.
+            If the head cannot have connections to `n` ranks, the host has no GPUs for them, or another change is in
+            progress.
         StartError
-            If a new world did not start, or was withdrawn. The others are not changed.
+            If the new world did not start, was lost, or was withdrawn; the former world continues.
         """
         what = f"scale({n})"
         # Two notebooks may request the same size: the second one waits for the first, and has nothing to do then.
         while (current := self._changes.current) is not None and current.what == what:
             await current.ended.wait()
-        totals = list(itertools.accumulate(world.ranks for world in self))
-        if n in totals[:-1] and all(world.ready for world in list(self)[: totals.index(n) + 1]):
-            await self._changes.replace(what)
+        await self._changes.replace(what)
+        if n == self.world.ranks and not self.world.lost:
+            return
         async with self._changes.alone(what, client) as change:
-            await self._scale(n, change)
+            await self._move(n, change)
 
-    async def _scale(self, n: int, change: Change) -> None:
-        sizes = [world.ranks for world in self]
-        totals = list(itertools.accumulate(sizes))
-        if n > totals[-1]:
-            processes.check_open_files(n)
-            await self._add_world(n - totals[-1], change)
-        elif n in totals:
-            for world in list(self)[totals.index(n) + 1 :]:
-                await self._remove_world(world)
-        else:
-            worlds, valid = " + ".join(map(str, sizes)), ", ".join(map(str, totals))
-            raise InvalidRequest(
-                f"scale({n}) is not possible: only whole worlds are added or removed, and this cluster has worlds of "
-                f"{worlds} ranks.",
-                option="ranks",
-                given=n,
-                allowed=f"{valid} or more",
-                hint=(f"Valid numbers: {valid} or more. To end world 0 too: ", Command("stop"), "."),
+    async def _move(self, n: int, change: Change) -> None:
+        former, world = self.world, self._next_world(n)
+        ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.next = world
+        keeper = self._run(self._keep_next(world, ready, change))
+        change.waits = True
+        try:
+            await _unless_withdrawn(ready, change)
+            self._report(f"{count(n, 'new rank')} wait for the end of running calls, cells and tasks")
+            async with contextlib.AsyncExitStack() as held:
+                for queue in self._queues():
+                    await _unless_withdrawn(held.enter_async_context(queue.paused()), change)
+                lost = await self._send_results(former, world, change)
+                former.stopping = True  # an operation that has waited does not begin there
+                self.world, self.next, self._former, ended = world, None, former, self._keeper
+                self._keeper = keeper
+                self._scheduler.take_over(world.index, self.members(former), self.members(world))
+                self._replaced()
+        except Exception as error:
+            await self._end_world(world, keeper)
+            self._report(f"scale({n}) has failed, and the ranks are as before: {error}")
+            raise
+        self._changed()
+        await self._end_world(former, ended)
+        self._report(f"the cluster has {count(n, 'rank')} now{lost}", kind="moved")
+
+    async def _send_results(self, former: MPIWorld, world: MPIWorld, change: Change) -> str:
+        """Move the results to the next world when running tasks have ended; return words on what is lost."""
+        try:
+            await _unless_withdrawn(self._scheduler.drain_workers(self.members(former).values()), change)
+            if lost := world.missing():
+                raise StartError(  # noqa: TRY301  (with the end of the other errors)
+                    f"rank {lost[0]} of the new ranks was lost.", ranks=lost, hint=f"See {world.log}"
+                )
+            return await _unless_withdrawn(
+                moved(self._scheduler, former.ranks, self.members(former), self.members(world)), change
             )
+        except Exception:
+            self._run(self._scheduler.resume_workers(self.members(former).values()))  # a stuck rank answers late
+            raise
 
-    async def _add_world(self, ranks: int, change: Change) -> None:
-        if self._record.resources.gpus_per_rank and not launcher(self._record.scheduler).batch:
+    def _next_world(self, ranks: int) -> MPIWorld:
+        processes.check_open_files(ranks + self.world.ranks)
+        batch, fits = launcher(self._record.scheduler).batch, ranks <= self._record.ranks
+        if self._record.resources.gpus_per_rank and not (batch or fits):
             raise InvalidRequest(
-                "scale is not possible with --gpus-per-rank on this host: the ranks of world 0 use the GPUs.",
+                "more ranks than at the start are not possible with --gpus-per-rank on this host, whose GPUs the ranks "
+                "share already.",
                 option="gpus_per_rank",
                 given=self._record.resources.gpus_per_rank,
                 hint="Start another cluster with more ranks, if the host has GPUs for all its ranks.",
             )
         if self._is_ending():
-            raise StartError(f"cluster {self._record.name!r} is ending, and starts no more worlds.")
+            raise StartError(f"cluster {self._record.name!r} is ending, and starts no more ranks.")
         # An index is not used again, because the job of an abandoned world may still exist.
-        index, mpi = next(self._indices), self._first.mpi
-        world: MPIWorld = WorldProcess(self._record, mpi, index, ranks, sum(world.ranks for world in self))
-        if launcher(self._record.scheduler).batch:
-            # World 0 uses the nodes of the first job, so more ranks need another job.
-            world = JobWorld(self._record, mpi, index, ranks, report=self._report)
-        self._worlds[world.index] = world
-        ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._index += 1
+        if batch and not fits:  # the first job has no room
+            return JobWorld(self._record, self._first.mpi, self._index, ranks, report=self._report)
+        return WorldProcess(self._record, self._first.mpi, self._index, ranks)
 
-        async def keep() -> None:
-            try:
-                await self._keep(world, self._record.ready_within, ready=ready)
-            except Exception as error:  # noqa: BLE001  (after any error the other worlds continue)
-                self._report(f"world {world.index} was abandoned: {error}", kind="given-up")
-                if not ready.done():
-                    ready.set_exception(error)
-            if not self._is_ending():  # otherwise `stop` ends all worlds
-                self._drop(world)
-
-        self._keepers[world.index] = self._run(keep())
-        change.waits = True
-        awaited: set[asyncio.Future[Any]] = {ready, change.withdrawn}
-        await asyncio.wait(awaited, return_when=asyncio.FIRST_COMPLETED)
-        if ready.done():
-            return ready.result()
-        await self._end_world(world)
-        withdrawn = f"world {world.index} was withdrawn before it was ready, because {change.withdrawn.result()}"
-        self._report(withdrawn)
-        raise StartError(f"{withdrawn}.")
-
-    async def _remove_world(self, world: MPIWorld) -> None:
-        moved = self._scheduler.retire_workers(workers=self.addresses(world), close_workers=False, remove=False)
-        results = "and its results were moved to the other worlds"
+    async def _keep_next(self, world: MPIWorld, ready: asyncio.Future[None], change: Change) -> None:
         try:
-            async with asyncio.timeout(config.seconds("start-timeout")):
-                await moved
-        except TimeoutError:  # a rank that hangs does not send its results
-            results = "but its results were not moved in time: needed results are computed again"
-        await self._end_world(world)
-        self._report(f"world {world.index} was removed, {results}")
+            await self._keep(world, self._record.ready_within, ready=ready)
+        except Exception as error:
+            if world is self.world:
+                raise
+            if ready.done():
+                change.withdraw(str(error))
+            else:
+                ready.set_exception(error)
 
-    async def _end_world(self, world: MPIWorld) -> None:
+    async def _end_world(self, world: MPIWorld, keeper: asyncio.Task[None] | None) -> None:
         # The world may have been lost meanwhile, and must not start again.
-        if keeper := self._keepers.pop(world.index, None):
+        if keeper is not None:
             keeper.cancel()
             await asyncio.wait([keeper])
         await world.stop(self._end_request(world))
         await self._forget_workers(world)
-        self._drop(world)
-
-    def _drop(self, world: MPIWorld) -> None:
-        if self._worlds.get(world.index) is world:
-            del self._worlds[world.index]
-        self._keepers.pop(world.index, None)
+        self.next = self._former = None
         self._changed()
         if isinstance(world, JobWorld):
             self._run(world.settle())
 
     async def restart(self, client: Connection | None = None) -> None:
-        """Restart all worlds in the same job, and wait for those that are being started; results on ranks are lost.
+        """Restart the world in the same job, or wait for its start; results on ranks are lost.
 
         Parameters
         ----------
         client
-            The connection whose end ends the wait; the worlds start all the same, because their ranks have ended.
+            The connection whose end ends the wait; the world starts all the same, because its ranks have ended.
 
         Raises
         ------
         InvalidRequest
             If another change is in progress.
         StartError
-            If a world does not start again, or loses ranks before all worlds have started.
+            If the world does not start again, or loses ranks before all ranks have started.
         """
         async with self._changes.alone("restart", client) as change:
-            await self._restart(change)
+            await self._restart(self.world, change)
 
-    async def _restart(self, change: Change) -> None:
-        worlds = list(self)
+    async def _restart(self, world: MPIWorld, change: Change) -> None:
         # A world that is being started, as after the loss of its ranks, gets new ranks without an end.
-        ready = [world for world in worlds if world.ready]
-        for world in ready:
+        starts = world.starts if world.ready else None
+        if world.ready:
             world.restart_requested = True
-        starts = {world.index: world.starts for world in ready}
-        await asyncio.gather(*(world.stop(self._end_request(world)) for world in ready))
+            await world.stop(self._end_request(world))
         change.waits = True
-        # Later worlds may wait for a job.
-        queued = config.seconds("queue-timeout") if any(world.job for world in worlds) else 0.0
+        queued = config.seconds("queue-timeout") if world.job else 0.0  # the next job may have to wait
         deadline = time.monotonic() + queued + self._record.ready_within + _EXTRA_TIMEOUT
-        while waiting := [
-            w for w in worlds if w.index in self._worlds and (w.starts == starts.get(w.index) or not w.ready)
-        ]:
+        while world.starts == starts or not world.ready:
             if self._is_ending():
                 raise StartError(f"cluster {self._record.name!r} ended during the restart. See its logs.")
             if change.withdrawn.done():
                 raise StartError(
-                    f"world {waiting[0].index} is not ready again, and the restart does not wait for it any more, "
-                    f"because {change.withdrawn.result()}."
+                    "the world is not ready again, and the restart does not wait for it any more, because "
+                    f"{change.withdrawn.result()}."
                 )
             if time.monotonic() > deadline:
                 raise StartTimeout(
-                    f"world {waiting[0].index} was not ready again at the deadline of the restart.",
-                    hint=f"See {waiting[0].log}",
+                    "the world was not ready again at the deadline of the restart.", hint=f"See {world.log}"
                 )
             await asyncio.sleep(0.05)
-        if lost := [w for w in worlds if w.index not in self._worlds]:
-            raise StartError(f"world {lost[0].index} did not start again, and was abandoned. See {lost[0].log}.")
-        if degraded := [w for w in worlds if w.lost]:
-            ranks = ", ".join(map(str, sorted(degraded[0].lost)[:16]))
+        if world.lost:
+            ranks = ", ".join(map(str, sorted(world.lost)[:16]))
             raise StartError(
-                f"world {degraded[0].index} has started again, and then lost ranks ({ranks}).",
-                ranks=sorted(degraded[0].lost),
-                hint=f"See {degraded[0].log}, and restart again.",
+                f"the world has started again, and then lost ranks ({ranks}).",
+                ranks=sorted(world.lost),
+                hint=f"See {world.log}, and restart again.",
             )
 
     def _end_request(self, world: MPIWorld) -> Callable[[], Awaitable[None]]:
         async def send() -> None:
-            addresses = self.addresses(world)
+            addresses = list(self.members(world).values())
             # MPI_Finalize is collective, so it would wait for a dead rank.
             message = {"op": "workbench_end", "finalize": not world.lost}
             if addresses:
@@ -491,16 +485,27 @@ class Worlds:
         return send
 
     async def stop(self) -> None:
-        """End all worlds."""
+        """End all ranks, also those that a move starts or ends."""
         await asyncio.gather(*(world.stop(self._end_request(world)) for world in self))
 
 
 def _fallback(world: MPIWorld) -> str:
     """Return a note for the user if the protocol mpi was requested and cannot be used."""
     levels = {facts["threads"] for facts in world.present.values()}
-    if world.record.protocol != "mpi" or levels == {"multiple"}:
+    if world.record.protocol != "mpi" or levels <= {"multiple"}:  # none: lost again
         return ""
     return (
         f"; this MPI supports only MPI_THREAD_{min(levels - {'multiple'}).upper()}, so blocks are sent over sockets, "
         "not over MPI"
     )
+
+
+async def _unless_withdrawn(work: Awaitable[T], change: Change) -> T:
+    """Return the result of `work`; raise StartError if the change is withdrawn before."""
+    awaited = asyncio.ensure_future(work)
+    either: set[asyncio.Future[Any]] = {awaited, change.withdrawn}
+    await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+    if awaited.done():
+        return await awaited
+    awaited.cancel()
+    raise StartError(f"{change.what} was withdrawn, because {change.withdrawn.result().rstrip('.')}.")
