@@ -23,8 +23,8 @@ PACKAGE = ROOT / "workbench"
 WINGS = {"lab", "ml", "tune", "torch", "bench"}
 # Measure: limit and target. A walk varies by a few files: a thread may begin its work before or after the request.
 LIMITS = {
-    "lines of the core": (41943, 31000),
-    "lines in all": (69564, 54000),
+    "lines of the core": (41946, 31000),
+    "lines in all": (69567, 54000),
     "modules of the core": (196, 165),
     "modules in all": (364, 330),
     "doors above four, in all packages": (43, 0),

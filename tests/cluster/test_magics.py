@@ -28,6 +28,22 @@ def scale(comm):
 
 run_on_ranks(scale)
 """
+ELSEWHERE = """\
+import subprocess, sys, time
+from workbench.errors import RankLost
+
+for ranks in ("4", "3"):
+    subprocess.run([sys.executable, "-m", "workbench", "scale", ranks, "first"], check=True, capture_output=True)
+    end = time.monotonic() + 60
+    while True:  # the notice of the head takes a moment
+        try:
+            print(workbench.run_on_ranks(lambda comm, X: (comm.size, len(X)), X))
+            break
+        except RankLost:
+            if time.monotonic() > end:
+                raise
+            time.sleep(0.1)
+"""
 CELLS = {
     "load": "%load_ext workbench\nranks = 2",
     "start": "%mpicluster start {ranks} --name first",
@@ -38,6 +54,7 @@ CELLS = {
     "list": "%mpicluster list",
     "attach": "%mpicluster attach first",
     "scale": "import numpy as np\nimport workbench\nX = workbench.place(np.ones(6))\n%mpicluster scale 3",
+    "scale elsewhere": ELSEWHERE,
     "restart": "%mpicluster restart",
     "status": "%mpicluster status",
     "logs": "%mpicluster logs --rank 2",
@@ -128,6 +145,10 @@ def test_scale_and_restart_tell_the_size_and_status_tells_all(cells):
     assert "cluster 'first' is ready: 3 of 3 ranks\n" in text(cells["scale"])
     assert text(cells["restart"]) == "cluster 'first' is ready: 3 of 3 ranks\n"
     assert "ranks       3 of 3, 1 thread each" in text(cells["status"]).splitlines()
+
+
+def test_blocks_are_found_where_the_scale_of_another_process_has_moved_them(cells):
+    assert text(cells["scale elsewhere"], "stdout").count("[(3, 2), (3, 2), (3, 2)]\n") == 2
 
 
 def test_logs_and_script_are_those_of_the_cluster_in_use(cells):

@@ -30,6 +30,7 @@ from workbench.deploy.record import Record
 from workbench.errors import WorkbenchError
 from workbench.hints import NOTEBOOK, Command
 from workbench.metrics.magics import ProfileMagics
+from workbench.placement.pinning import forget_pins
 from workbench.session.clients import without_cancellations
 from workbench.text import split
 
@@ -145,6 +146,8 @@ class Notebook(Place):
             await cluster.leave()
             self._release_ended(cluster, notice["message"])
         else:
+            if notice["kind"] == "moved":  # perhaps by another notebook
+                forget_pins()
             _print_notice(cluster, notice["message"])
 
     def _on_gone(self, cluster: MPICluster, reason: str) -> None:
