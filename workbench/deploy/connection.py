@@ -289,7 +289,7 @@ class HeadConnection(HeadClient):
         except TimeoutError as error:
             raise HeadUnreachable(
                 f"cluster {record.name!r}: {description} was not complete after {timeout:.0f} s.",
-                hint=f"Read the logs in {self._job.folder.logs}, or stop the cluster.",
+                hint=f"Wait for running calls, cells and tasks, and repeat. Logs: {self._job.folder.logs}",
             ) from error
         finally:
             request.cancel()

@@ -434,7 +434,7 @@ class Head:
         self._refresh()
 
     def _notify(self, message: str, kind: str) -> None:
-        # A notebook shows a message with a kind (lost, given-up, walltime, drain, end) immediately. Code reads the kind
+        # A notebook shows a message with a kind (lost, moved, walltime, drain, end) immediately. Code reads the kind
         # only, never the message.
         self.scheduler.log_event("workbench", {"cluster": self.record.name, "message": message, "kind": kind})
 
