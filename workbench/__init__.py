@@ -10,7 +10,10 @@ from typing import TYPE_CHECKING, Any
 from workbench import lazy
 
 if TYPE_CHECKING:
+    from workbench.checkpoint.client import keep as keep
     from workbench.checkpoint.client import restore as restore
+    from workbench.checkpoint.kept import kept as kept
+    from workbench.checkpoint.kept import should_stop as should_stop
     from workbench.cluster import MPICluster as MPICluster
     from workbench.collective.api import run_on_ranks as run_on_ranks
     from workbench.collective.api import spmd as spmd
@@ -23,7 +26,8 @@ if TYPE_CHECKING:
     from workbench.placement.place import reduce as reduce
 
 _HOMES = {
-    "workbench.checkpoint.client": "restore",
+    "workbench.checkpoint.client": "keep restore",
+    "workbench.checkpoint.kept": "kept should_stop",
     "workbench.cluster": "MPICluster",
     "workbench.collective.api": "run_on_ranks spmd",
     "workbench.collective.broadcast": "broadcast",

@@ -82,6 +82,11 @@ class MPICluster(EndingLoop):
         The MPI that mpi4py must use.
     protocol : {"mpi", "tcp"}, default="mpi"
         Protocol between ranks, always with TLS.
+    checkpoint : str, optional
+        Folder for what `workbench.keep` keeps, on a file system that all nodes share. Default:
+        ``workbench-kept/NAME-ID`` in the working directory.
+    every : float or str, default=1800.0
+        Time between two saves of what is kept, in seconds or for example ``"10 minutes"``.
     idle_timeout : float or str, optional
         Time without clients and tasks after which the cluster ends. Default: ``workbench.idle-timeout``.
     ssh_tunnel : str, optional
@@ -141,6 +146,8 @@ class MPICluster(EndingLoop):
         memory: int | str | None = None,
         mpi: str = "auto",
         protocol: str = "mpi",
+        checkpoint: str | None = None,
+        every: float | str = 1800.0,
         idle_timeout: float | str | None = None,
         ssh_tunnel: str | None = None,
         asynchronous: bool = False,
@@ -433,8 +440,6 @@ class MPICluster(EndingLoop):
         """
         from workbench.checkpoint.client import checkpoint
 
-        if self.asynchronous:
-            raise InvalidRequest("checkpoint() needs a synchronous cluster. Use MPICluster.attach(name) in a thread.")
         return checkpoint(self, path, named, keep)
 
     async def _change(self, operation: str, progress: str, **message: Any) -> None:

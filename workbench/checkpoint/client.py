@@ -5,7 +5,6 @@ The ranks read and write all files, also those of objects, since the file system
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import itertools
 import os
@@ -15,19 +14,26 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from workbench.checkpoint import arrays, folder, rank, values
-from workbench.checkpoint.folder import FileInfo, Version
+from workbench.checkpoint import arrays, folder, kept, rank, save, values
+from workbench.checkpoint.folder import Version
+from workbench.checkpoint.head import CHECKPOINT, KEEP
+from workbench.collective import serialize
 from workbench.collective.api import run_on_ranks
+from workbench.collective.client import failed
+from workbench.collective.request import request
 from workbench.errors import InvalidRequest, PlacementError, WorkbenchError, did_you_mean
 from workbench.launch.options import count
 from workbench.placement import pinning, rows, sources
 from workbench.placement.pinning import Pin, PinnedTask
 from workbench.placement.place import PlacedBlocks
 from workbench.session.current import current_client
+from workbench.session.head_client import ClientHead
 
 if TYPE_CHECKING:
     from distributed import Client
     from distributed.deploy.cluster import Cluster
+
+    from workbench.collective.protocol import Call
 
 
 # The default of `device`.
@@ -39,41 +45,102 @@ def checkpoint(cluster: Cluster, path: str | os.PathLike[str], named: Mapping[st
     from distributed import Client
 
     keep = count("keep", keep)
+    if cluster.asynchronous:
+        raise InvalidRequest("checkpoint() needs a synchronous cluster. Use MPICluster.attach(name) in a thread.")
     if not named:
         raise InvalidRequest("checkpoint: nothing is named. Pass what to save by its name: X=X, model=model.")
-    # A client that stays would be the current one of the notebook, and keep the cluster from its idle end.
+    # A client that stays would be the current one of the notebook, and keep the cluster from its idle end. Its end, as
+    # by Ctrl-C, ends the save.
     with Client(cluster, set_as_default=False) as client:
-        placed, contents = {}, {}
-        for name, value in named.items():
-            if not folder.is_name(name):
-                raise InvalidRequest(option="name", given=name, allowed="a name of a variable")
-            if (blocks := _blocks(client, name, value)) is not None:
-                placed[name] = blocks
-            else:
-                contents[name] = values.encode(name, value)
-        on_first = functools.partial(run_on_ranks, client=client, ranks=[0], result="root")
-        part = on_first(rank.begin, _absolute(path))
-        try:
-            entries, files = _write(client, part, placed)
-            about = {"cluster": cluster.name, "ranks": len(client.has_what())}
-            return Path(on_first(rank.commit, part, keep, about | {"entries": entries, "files": files}, contents))
-        except BaseException:
-            # The error says more than one of the removal, and a later save removes the folder too.
-            with contextlib.suppress(WorkbenchError):
-                on_first(rank.discard, part, timeout="1 minute")
-            raise
+        root = _absolute(path)
+        calls = list(_writes(client, root, named).values())
+        return _saved(client, CHECKPOINT, path=root, keep=keep, calls=calls)
 
 
-def _write(client: Client, part: str, placed: Mapping[str, PlacedBlocks]) -> tuple[dict[str, Any], dict[str, FileInfo]]:
-    """Write placed collections, and return the entries of the manifest and the files."""
-    entries: dict[str, Any] = {}
-    files: dict[str, FileInfo] = {}
-    for name, blocks in placed.items():
-        results = run_on_ranks(rank.write, blocks.collection, part, name, client=client)
-        entries[name] = results[0][0] | {"per": blocks.per}
-        for _, written in results:
-            files |= written
-    return entries, files
+def keep(comm: Any = None, /, *, rows: bool = False, **named: Any) -> Path | None:
+    """Keep data without further attention: the cluster saves them now, from time to time, and before its job ends.
+
+    Parameters
+    ----------
+    comm : mpi4py.MPI.Intracomm, optional
+        In a call or a cell, its communicator: all its ranks keep values of their own, and `workbench.kept` returns
+        them. In a notebook nothing.
+    rows : bool, default=False
+        In a call: the values are arrays that are divided among the ranks by rows, and any number of ranks can read
+        them. Otherwise as many ranks as have kept the values.
+    **named : object
+        What to keep, by its name: as for `workbench.MPICluster.checkpoint`; in a call arrays, plain values, tensors
+        and estimators. None: it is kept no longer.
+
+    Returns
+    -------
+    pathlib.Path or None
+        In a notebook the folder of the version that has all that is kept. In a call None.
+
+    Raises
+    ------
+    InvalidRequest
+        If an object is of another kind, a collection is not placed, or in a notebook, a file cannot be written.
+    PlacementError
+        If no client is connected to a cluster.
+
+    Notes
+    -----
+    The folder is that of the option ``checkpoint`` of the start, by default ``workbench-kept/NAME-ID`` in the working
+    directory of the cluster. `workbench.restore` without a path, or with the name of the cluster, reads it, also when
+    the cluster has ended.
+
+    In a call the values are copied at once, and written by a thread every ``every`` (an option of the start). A file
+    that cannot be written is a warning, and the call continues.
+
+    Examples
+    --------
+    >>> X = workbench.place(np.arange(8.0))
+    >>> version = workbench.keep(X=X, note="before the training")
+    >>> workbench.restore().note
+    'before the training'
+    """
+    if comm is not None:
+        kept.keep(comm, named, by_rows=rows)
+        return None
+    client = current_client()
+    calls = _writes(client, "", {name: value for name, value in named.items() if value is not None})
+    if unknown := next((name for name in named if not folder.is_name(name)), None):
+        raise InvalidRequest(option="name", given=unknown, allowed="a name of a variable")
+    return _saved(client, KEEP, named={**dict.fromkeys(named), **calls})
+
+
+def _writes(client: Client, root: str, named: Mapping[str, Any]) -> dict[str, Call]:
+    """Return the calls that write collections and objects, by name, when all blocks are computed."""
+    calls, needs = {}, []
+    for name, value in named.items():
+        if not folder.is_name(name):
+            raise InvalidRequest(option="name", given=name, allowed="a name of a variable")
+        if (blocks := _blocks(client, name, value)) is None:
+            contents = values.encode(name, value)
+            calls[name] = serialize.own_call(
+                client.id, "checkpoint", save.write_object, root, name, contents, ranks=[0]
+            )
+        else:
+            options: dict[str, Any] = {"client": client, "result": "root", "limit": None, "timeout": None}
+            arguments = [blocks.collection, root, name, blocks.per]
+            made = request(save.write, arguments, {}, **options, name="checkpoint")
+            made.message["work"]["counted"] = False
+            calls[name] = made.message
+            needs += made.needs
+    client.sync(pinning.wait_computed, needs, "a collection of a checkpoint")
+    return calls
+
+
+def _saved(client: Client, operation: str, **message: Any) -> Path:
+    """Have the head write a version, and return its folder."""
+    head = ClientHead(client, "a checkpoint")
+    try:
+        answer = client.sync(head.begin, operation, client=client.id, **message)
+    except WorkbenchError as error:
+        raise error.with_traceback(None) from None  # the message has all facts
+    failed(answer, "checkpoint")
+    return Path(serialize.loads(answer["values"][0]))
 
 
 def _absolute(path: str | os.PathLike[str]) -> str:
@@ -107,18 +174,20 @@ def _blocks(client: Client, name: str, value: Any) -> PlacedBlocks | None:
 
 
 def restore(
-    path: str | os.PathLike[str],
+    path: str | os.PathLike[str] | None = None,
     *names: str,
     version: int | None = None,
     device: str | None = _SAVED,
     client: Client | None = None,
 ) -> SimpleNamespace:
-    """Read a checkpoint of `MPICluster.checkpoint`, on any number of ranks.
+    """Read a checkpoint of `MPICluster.checkpoint` or `workbench.keep`, on any number of ranks.
 
     Parameters
     ----------
-    path : str or path
-        Folder of the checkpoint, on a file system that all nodes share.
+    path : str or path, optional
+        Folder of the checkpoint, on a file system that all nodes share; or the name of a cluster that was started in
+        this folder, also of one that has ended, for what it has kept last. Default: what the cluster of the client
+        keeps.
     *names : str
         What to restore. Default: all.
     version : int, optional
@@ -131,7 +200,8 @@ def restore(
     Returns
     -------
     types.SimpleNamespace
-        The collections, placed on the ranks of the client by their rows, and the objects, each as an attribute.
+        The collections, placed on the ranks of the client by their rows, and the objects, each as an attribute. Of a
+        value that a call keeps: a list with the value of each rank, or with ``rows=True`` the array of all rows.
 
     Raises
     ------
@@ -155,26 +225,30 @@ def restore(
     >>> int(saved.X.sum().compute()), saved.epoch
     (28, 3)
     """
-    client, root = current_client(client), _absolute(path)
+    client, root = current_client(client), "" if path is None else _absolute(path)
     on_first = functools.partial(run_on_ranks, client=client, ranks=[0], result="root")
     found: Version = on_first(rank.read_version, root, version)
     for name in names:
         if name not in found.entries:
-            message = f"checkpoint {root}: {found.folder.name} has no {name!r}: {did_you_mean(name, found.entries)}"
+            where, near = found.folder, did_you_mean(name, found.entries)
+            message = f"checkpoint {where.parent}: {where.name} has no {name!r}: {near}"
             raise InvalidRequest(message, option="name", given=name, allowed=found.entries)
     wanted = list(names or found.entries)
-    objects = [name for name in wanted if found.entries[name]["kind"] == rank.OBJECT]
-    limit = sum(info.bytes for name in objects for info in found.files_of(name).values()) + (64 << 20)
+    objects = [name for name in wanted if found.entries[name]["kind"] == save.OBJECT]
+    by_calls = {name for name in wanted if found.entries[name]["kind"] == kept.CALL}
+    limit = sum(info.bytes for name in (*objects, *by_calls) for info in found.files_of(name).values()) + (64 << 20)
     parts = on_first(rank.read_parts, found, wanted, limit=limit)
     restored, blocks = {}, []
     for name, part in parts.items():
         if name in objects:
             restored[name] = _decoded(found, name, part)
+        elif name in by_calls:
+            restored[name] = part
         else:
             restored[name], futures = _placed(client, found, name, part, device)
             blocks += futures
     # Damaged files are an error here, and not of the first use.
-    client.sync(pinning.wait_computed, blocks, f"the checkpoint {root}")
+    client.sync(pinning.wait_computed, blocks, f"the checkpoint {found.folder.parent}")
     return SimpleNamespace(**restored)
 
 

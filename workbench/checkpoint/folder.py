@@ -6,6 +6,7 @@
                  X/zarr.json, X/c.3.0               an array, which any reader of Zarr v3 reads
                  table/_types.arrow, 00003.parquet  a dataframe or series
                  model/value.json, model/arrays.npz an object
+                 u/3/value.json, u/3/arrays.npz     the value of rank 3 that a call keeps
     PATH/.HEX.part/                                 a version that is being written
 
 A version is written into a folder with another name, and the rename of this folder is the commit. No file of a version
@@ -24,7 +25,7 @@ import shutil
 import stat
 import time
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -38,6 +39,8 @@ from workbench.errors import CheckpointNotFound, InvalidRequest
 from workbench.host import files
 
 MANIFEST = "manifest.json"
+KEPT = "workbench-kept"
+"""Name of the folder for what clusters keep, in their working directory."""
 _FORMAT = 1
 _VERSION, _PART = re.compile(r"v\d{6,9}"), re.compile(r"\.[0-9a-f]{32}\.part")
 # The writer of a folder that has not changed for so long has died: no save takes a day.
@@ -105,6 +108,8 @@ def begin(root: Path) -> Path:
         If `root` cannot be created, belongs to another user, or other users can change it.
     """
     with worded(root, "create a folder"):
+        if root.parent.name == KEPT:
+            root.parent.mkdir(mode=0o700, exist_ok=True)
         root.mkdir(mode=0o700, exist_ok=True)
         status = root.stat()
         if status.st_uid != os.geteuid():
@@ -173,7 +178,7 @@ def as_bytes(array: npt.NDArray[Any]) -> Bytes:
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
 
 
-def commit(part: Path, keep: int, **manifest: Any) -> Path:
+def commit(part: Path, keep: int, *, without: Collection[str] | None = None, **manifest: Any) -> Path:
     """Make a written folder the newest version, remove all but the `keep` newest ones, and return its folder.
 
     Parameters
@@ -182,12 +187,17 @@ def commit(part: Path, keep: int, **manifest: Any) -> Path:
         The folder that `begin` returned, with all files.
     keep
         Number of versions to keep.
+    without
+        If given, the version also has the names of the newest version that it lacks, apart from these.
     **manifest
         The fields of `Version`, apart from `folder`.
     """
-    root, content = part.parent, {"format": _FORMAT, **manifest}
-    content["crc32c"] = google_crc32c.value(json.dumps(content).encode())
+    root = part.parent
     with worded(root, f"write {MANIFEST}"):
+        if without is not None:
+            _carry_over(part, manifest["entries"], manifest["files"], without)
+        content = {"format": _FORMAT, **manifest}
+        content["crc32c"] = google_crc32c.value(json.dumps(content).encode())
         write(part / MANIFEST, [json.dumps(content).encode()])
         folders = {folder for path in manifest["files"] for folder in (part / path).parents}
         for folder in sorted(folder for folder in folders if folder.is_relative_to(part)):
@@ -200,6 +210,24 @@ def commit(part: Path, keep: int, **manifest: Any) -> Path:
             former.rename(gone)
             shutil.rmtree(gone, ignore_errors=True)
     return version
+
+
+def _carry_over(part: Path, entries: dict[str, Any], files: dict[str, FileInfo], without: Collection[str]) -> None:
+    """Add to a version what the newest version has and this version lacks, as other names of the same files."""
+    if not (found := _complete(part.parent)):
+        return
+    newest = _read(found[-1][1])
+    for name in newest.entries.keys() - entries.keys() - set(without):
+        entries[name] = newest.entries[name]
+        for file, info in newest.files_of(name).items():
+            source, target = newest.folder / name / file, part / name / file
+            for parent in (target.parent.parent, target.parent):
+                parent.mkdir(mode=0o700, exist_ok=True)
+            try:
+                os.link(source, target, follow_symlinks=False)
+            except OSError:  # some file systems have no such links
+                shutil.copyfile(source, target, follow_symlinks=False)
+            files[f"{name}/{file}"] = info
 
 
 def _renamed(part: Path) -> Path:
@@ -223,6 +251,15 @@ def discard(part: Path) -> None:
 
 
 # -- read ----------------------------------------------------------------------------------------------------
+
+
+def of_name(root: Path) -> Path:
+    """Return a folder, or if there is none, the folder in which a cluster of this name has kept values last."""
+    if root.is_dir():
+        return root
+    with worded(root, "read the folder"):
+        found = [each for each in (root.parent / KEPT).glob(f"{root.name}-????????") if _complete(each)]
+        return max(found, key=lambda each: _complete(each)[-1][1].stat().st_mtime, default=root)
 
 
 def versions(root: Path) -> tuple[list[Version], list[InvalidRequest]]:

@@ -15,7 +15,7 @@ import re
 import sys
 import zipfile
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -50,11 +50,26 @@ def encode(name: str, value: Any) -> dict[str, bytes]:
     InvalidRequest
         If a part of the object is of another kind.
     """
-    encoder = _Encoder()
-    tree = encoder.encode(value, name)
+    tree, arrays = parts(name, value)
     buffer = io.BytesIO()
-    np.savez(buffer, **{str(number): array for number, array in enumerate(encoder.arrays)})
-    return {VALUE: json.dumps(tree, allow_nan=False).encode(), ARRAYS: buffer.getvalue()}
+    write_arrays(buffer, arrays)
+    return {VALUE: tree, ARRAYS: buffer.getvalue()}
+
+
+def parts(name: str, value: Any) -> tuple[bytes, list[Any]]:
+    """Return an object as JSON, and the arrays in it, in the memory of the object; raise an error as `encode`."""
+    encoder = _Encoder()
+    return json.dumps(encoder.encode(value, name), allow_nan=False).encode(), encoder.arrays
+
+
+def write_arrays(file: Any, arrays: Sequence[Any]) -> None:
+    """Write the arrays of an object as npz."""
+    np.savez(file, **{str(number): array for number, array in enumerate(arrays)})
+
+
+def revived(tree: bytes, arrays: list[Any]) -> Any:
+    """Return the object of `parts`, in the memory of these arrays."""
+    return _decode(json.loads(tree), arrays)
 
 
 class _Encoder:

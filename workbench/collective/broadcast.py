@@ -119,25 +119,17 @@ async def send(client: Client, obj: Any, timeout: float) -> Future[Any]:
 
 def _call(client: Client, key: Key, ranks: int, timeout: float) -> protocol.Call:
     """Return the request for the call that sends an object from rank 0 to the other ranks."""
-    return {
-        "call": uuid.uuid4().hex,
-        "client": client.id,
-        "origin": None,
-        "work": {
-            "name": "broadcast",
-            "contents": serialize.dumps((share, [key], {}, kept)),
-            "compares": False,
-            "counted": False,
-            "listener": None,
-        },
-        "wanted": {"root": False, "limit": None},
-        "keys": [[key], *[[]] * (ranks - 1)],
-        "addresses": None,
-        "ranks": None,
-        "timeout": None if timeout == math.inf else timeout,
+    return serialize.own_call(
+        client.id,
+        "broadcast",
+        share,
+        key,
+        keys=[[key], *[[]] * (ranks - 1)],
+        to_blocks=kept,
+        timeout=None if timeout == math.inf else timeout,
         # A broadcast that may wait forever for a turn must not hold the turn forever.
-        "turn_timeout": protocol.BROADCAST_S if timeout == math.inf else None,
-    }
+        turn_timeout=protocol.BROADCAST_S if timeout == math.inf else None,
+    )
 
 
 def share(comm: Any, key: Key) -> Any:

@@ -63,7 +63,7 @@ class CollectiveCall:
         *,
         deadline: float,
     ) -> None:
-        self._scheduler, self._queue, self._members = scheduler, queue, members
+        self._scheduler, self._queue, self.members = scheduler, queue, members
         self._request, self._deadline = request, deadline
         self._call, self._name, self._client = request["call"], request["work"]["name"], request["client"]
         self.world: MPIWorld  # of the turn, like the number
@@ -78,7 +78,7 @@ class CollectiveCall:
     async def run(self, world: MPIWorld) -> protocol.Answer:
         """Prepare all ranks of the call, run the call on them, and return the answer to the client."""
         self.world = world
-        self._serial = self._queue.communicator(self.world, list(self._members.ranks))
+        self._serial = self._queue.communicator(self.world, list(self.members.ranks))
         self._missing = set(self.world.missing())
         if (seconds := self._request["turn_timeout"]) is not None:
             self._deadline = min(self._deadline, asyncio.get_running_loop().time() + seconds)
@@ -91,11 +91,11 @@ class CollectiveCall:
                 # The client never gets the names of these blocks.
                 self._scheduler.client_releases_keys(keys=self._made, client=self._client)
             raise
-        return {**answer, "addresses": list(self._members.ranks.values())}
+        return {**answer, "addresses": list(self.members.ranks.values())}
 
     async def _reserve_all(self) -> protocol.Answer:
         """Prepare all ranks; return the answer to the client if a rank cannot run the call, else an empty answer."""
-        ranks = self._members.ranks
+        ranks = self.members.ranks
         self._keys = keys_by_rank(self._name, self._request["keys"], ranks)
         contents = self._request["work"]["contents"]
         admitted = send_limit(0 if contents is None else len(contents))
@@ -111,19 +111,19 @@ class CollectiveCall:
             "call": self._call,
             "work": self._request["work"],
             "serial": self._serial,
-            "ranks": list(self._members.ranks),
+            "ranks": list(self.members.ranks),
             "keys": self._keys[rank],
         }
         async with admitted:
-            answer: protocol.Ready = await self._members.ask(rank, protocol.RESERVE, **request)
+            answer: protocol.Ready = await self.members.ask(rank, protocol.RESERVE, **request)
         if missing := answer.get("missing"):
             tasks = [self._scheduler.tasks.get(key) for key in missing]
             holders = {task.key: [worker.address for worker in task.who_has or ()] for task in tasks if task}
             lost = [key for key in missing if not holders.get(key)]
-            if lost or await self._scheduler.gather_on_worker(self._members.ranks[rank], holders):
+            if lost or await self._scheduler.gather_on_worker(self.members.ranks[rank], holders):
                 raise CollectiveFailed(_gone(lost or missing, self._name))
             async with admitted:
-                answer = await self._members.ask(rank, protocol.RESERVE, **request)
+                answer = await self.members.ask(rank, protocol.RESERVE, **request)
             if "missing" in answer:  # again: the value was released
                 raise CollectiveFailed(_gone(answer["missing"], self._name))
         if "ended" in answer:
@@ -146,7 +146,7 @@ class CollectiveCall:
     def _outcomes(self, operation: str, **message: Any) -> Outcomes[protocol.Outcome]:
         """Ask all ranks at the same time."""
         asked = {
-            rank: asyncio.ensure_future(self._members.ask(rank, operation, **message)) for rank in self._members.ranks
+            rank: asyncio.ensure_future(self.members.ask(rank, operation, **message)) for rank in self.members.ranks
         }
         return Outcomes(asked, lambda outcome: "error" in outcome or "ended" in outcome)
 
@@ -156,7 +156,7 @@ class CollectiveCall:
         if self._request["addresses"] is None:
             return []  # values of futures, not blocks: other calls use the copies on other ranks
         for rank, keys in self._keys.items():
-            address = self._members.ranks[rank]
+            address = self.members.ranks[rank]
             for key in keys:
                 owners[key] = address if owners.get(key, address) == address else None
         return [(key, owner) for key, owner in owners.items() if owner is not None]
@@ -165,8 +165,8 @@ class CollectiveCall:
         """Have the ranks receive the messages left on the communicator; if that fails, retire the communicator."""
         try:
             settled = await gather_or_cancel(
-                self._members.ask(rank, protocol.SETTLE, protocol.CALL_END_S, call=self._call)
-                for rank in self._members.ranks
+                self.members.ask(rank, protocol.SETTLE, protocol.CALL_END_S, call=self._call)
+                for rank in self.members.ranks
             )
         except (CollectiveFailed, RankLost):
             settled = [False]
@@ -201,9 +201,9 @@ class CollectiveCall:
             # In this order: first no rank keeps further blocks, then the ranks free the kept blocks.
             self._retire()
             self._end("the head has canceled the call", begun=True)
-            self._members.tell("free-keys", keys=keys, stimulus_id=f"spmd-{self._call}")
+            self.members.tell("free-keys", keys=keys, stimulus_id=f"spmd-{self._call}")
             raise
-        for rank, address in self._members.ranks.items():
+        for rank, address in self.members.ranks.items():
             for key, nbytes in keeping.futures[rank].result()["kept"]:
                 self._scheduler.update_data(who_has={key: [address]}, nbytes={key: nbytes}, client=self._client)
                 task = self._scheduler.tasks[key]
@@ -250,11 +250,11 @@ class CollectiveCall:
         # Also the loss of a rank that is not in the call ends the wait.
         await poll_until(lambda: self._stop.done() or not self._missing.issuperset(self.world.missing()), _LOSS)
         lost = set(self.world.missing()) - self._missing
-        return next((self._members.lost(rank) for rank in self._members.ranks if rank in lost), None)
+        return next((self.members.lost(rank) for rank in self.members.ranks if rank in lost), None)
 
     async def _block_stragglers(self, outcomes: Outcomes[protocol.Outcome]) -> None:
         """Block further calls until all ranks have returned."""
-        members = {rank: self._members.ranks[rank] for rank in outcomes.running}
+        members = {rank: self.members.ranks[rank] for rank in outcomes.running}
         places = await whereabouts(self._scheduler, members, protocol.WHERE_STUCK_S)
         # Ranks that have left the call are about to answer; an import and an operation of a `Communicator` end soon.
         returning = [
@@ -290,7 +290,7 @@ class CollectiveCall:
 
     def _end(self, reason: str, *, begun: bool) -> None:
         message: protocol.End = {"call": self._call, "serial": self._serial if begun else None, "reason": reason}
-        self._members.tell(protocol.END, **message)
+        self.members.tell(protocol.END, **message)
 
 
 def keys_by_rank(name: str, keys: Sequence[Sequence[Key]], ranks: Iterable[int]) -> dict[int, Sequence[Key]]:
@@ -358,7 +358,7 @@ class SpmdCalls:
         began: Callable[[str, int | None], None],
         got_on: Callable[[int, Collection[int]], float],
     ) -> None:
-        self._scheduler, self._current, self._queue = scheduler, current, queue
+        self._scheduler, self._current, self.queue = scheduler, current, queue
         # Called with the identity of each call, and the number of the notebook's cell that has made the call.
         self._began = began
         # Returns the last time when one of some ranks of a world has entered or left an operation of MPI, if that is
@@ -388,29 +388,46 @@ class SpmdCalls:
             raise CollectiveFailed(f"{name} was canceled.")
         if request["work"]["counted"]:
             self._began(call, request["origin"])
-        members = RankRPC(self._scheduler, self._members(request), f"the call {name}")
         timeout = request["timeout"]
         deadline = math.inf if timeout is None else asyncio.get_running_loop().time() + timeout
-        operation = CollectiveCall(self._scheduler, self._queue, members, request, deadline=deadline)
-        needed = request["ranks"] or (None if request["addresses"] is None else [*members.ranks])
-        turn = self._queue.turn(request["client"], deadline, ranks=needed)
+        needed = self._needed(request)
+        operation = self._operation(request, deadline)
+        turn = self.queue.turn(request["client"], deadline, ranks=needed)
         self.operations[call] = turn, operation
         try:
             async with turn.held():
-                world = self._current.world
-                require_complete(world, needed)
-                members.ranks = self._members(request)  # another world may have replaced the one before the wait
-                self._running[call] = name, world.index, members.ranks
-                try:
-                    answer = await operation.run(world)
-                finally:
-                    del self._running[call]
+                answer = await self._run(request, operation, needed)
         finally:
             del self.operations[call]
         if "blocks" in answer:
             self._made[call] = answer.pop("keys")
             asyncio.get_running_loop().call_later(protocol.REMEMBER_S, self._made.pop, call, None)
         return answer
+
+    async def in_turn(self, request: protocol.Call) -> protocol.Answer:
+        """Run a call of the head, which has the turn on all ranks."""
+        return await self._run(request, self._operation(request, math.inf), self._needed(request))
+
+    def _operation(self, request: protocol.Call, deadline: float) -> CollectiveCall:
+        members = RankRPC(self._scheduler, self._members(request), f"the call {request['work']['name']}")
+        return CollectiveCall(self._scheduler, self.queue, members, request, deadline=deadline)
+
+    def _needed(self, request: protocol.Call) -> list[int] | None:
+        """Return the ranks of a call; None: all."""
+        return request["ranks"] or (None if request["addresses"] is None else [*self._members(request)])
+
+    async def _run(
+        self, request: protocol.Call, operation: CollectiveCall, needed: Collection[int] | None
+    ) -> protocol.Answer:
+        """Run a call in its turn, on the world of the turn: another one may have replaced that before the wait."""
+        world = self._current.world
+        require_complete(world, needed)
+        operation.members.ranks = self._members(request)
+        self._running[request["call"]] = request["work"]["name"], world.index, operation.members.ranks
+        try:
+            return await operation.run(world)
+        finally:
+            del self._running[request["call"]]
 
     def _members(self, request: protocol.Call) -> dict[int, str]:
         """Return the addresses of the ranks of a call, by rank, without ranks that are gone."""

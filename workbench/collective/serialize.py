@@ -12,6 +12,7 @@ import pickle
 import sys
 import threading
 import traceback
+import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,12 +21,13 @@ from typing import TYPE_CHECKING, Any
 
 import cloudpickle
 
-from workbench.collective.protocol import Error
+from workbench.collective.protocol import Call, Error
 from workbench.errors import CollectiveFailed
 from workbench.mpi.call_state import CallCancelled
 from workbench.text import brief
 
 if TYPE_CHECKING:
+    from dask.typing import Key
     from distributed.protocol.serialize import Serialized
 
 # Bytes of a pickled error, and characters of its traceback. Every rank may send one.
@@ -86,6 +88,52 @@ class _Limited(io.BytesIO):
             return super().write(contents)
         self.truncate(0)
         return size
+
+
+def own_call(
+    client: str,
+    name: str,
+    function: Callable[..., Any],
+    *args: Any,
+    ranks: list[int] | None = None,
+    keys: Sequence[Sequence[Key]] = ((),),
+    to_blocks: Callable[..., Any] | None = None,
+    timeout: float | None = None,
+    turn_timeout: float | None = None,
+) -> Call:
+    """Return the request for a call of a function of the workbench, which needs no check and is not measured.
+
+    Parameters
+    ----------
+    client
+        Identity of the client, or of the part of the head that makes the call.
+    name
+        Name of the call in messages.
+    function, *args
+        The function, and its arguments after the communicator.
+    ranks, keys, timeout, turn_timeout
+        As in `Call`.
+    to_blocks
+        Makes blocks of the results; None: the result of the first rank is the result of the call.
+    """
+    return {
+        "call": uuid.uuid4().hex,
+        "client": client,
+        "origin": None,
+        "work": {
+            "name": name,
+            "contents": dumps((function, list(args), {}, to_blocks)),
+            "compares": False,
+            "counted": False,
+            "listener": None,
+        },
+        "wanted": {"root": to_blocks is None, "limit": None},
+        "keys": [list(each) for each in keys],
+        "addresses": None,
+        "ranks": ranks,
+        "timeout": timeout,
+        "turn_timeout": turn_timeout,
+    }
 
 
 def loads(parcel: bytes) -> Any:

@@ -12,13 +12,14 @@ import typing
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, TypeVar
 
 from workbench.errors import from_fields
 from workbench.host.processes import ProcessId
 from workbench.launch.options import SCHEDULERS, RecordOptions, Resources
 
-SCHEMA = 8
+SCHEMA = 9
 DAMAGED = (ValueError, TypeError, KeyError, RecursionError)
 """Errors of the parser for a damaged record."""
 _ID = re.compile(r"[0-9a-f]{32}")
@@ -79,6 +80,10 @@ class Record(RecordOptions):
     """Modules that ranks import before they are ready."""
     directory: str = field(default_factory=os.getcwd)
     """Working directory of head and ranks."""
+    checkpoint: str | None = field(default=None, kw_only=True)
+    """Folder for what is kept, as it was requested; see `kept_in`."""
+    every: float = field(default=1800.0, kw_only=True)
+    """Seconds between two saves of what is kept."""
     idle_timeout: float = field(default=3600.0, kw_only=True)
     """Seconds without a client and without tasks after which the head ends the cluster."""
     id: str = field(default_factory=lambda: uuid.uuid4().hex)
@@ -121,6 +126,11 @@ class Record(RecordOptions):
     def up(self) -> int:
         """Ranks that are registered with the scheduler now."""
         return self.world.up if self.world else 0
+
+    @property
+    def kept_in(self) -> str:
+        """Folder for what the cluster keeps."""
+        return self.checkpoint or str(Path(self.directory, "workbench-kept", f"{self.name}-{self.id[:8]}"))
 
     def alive(self) -> bool | None:
         """Return whether the cluster still runs, or None if that is not visible from here.

@@ -60,6 +60,7 @@ def record_of(given: ClusterOptions) -> Record:
         "memory": memory,
         "interface": given.interface or (settings.interface if settings else None),
         "preload": _modules(values["preload"]),
+        "checkpoint": values["checkpoint"] and str(Path(values["checkpoint"]).expanduser().absolute()),
         "idle_timeout": values["idle_timeout"] or config.seconds("idle-timeout"),
     }
     return Record(

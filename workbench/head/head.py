@@ -8,6 +8,7 @@ import dataclasses
 import functools
 import inspect
 import logging
+import math
 import signal
 import threading
 import time
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from workbench import config
 from workbench.cells.head import Cells
+from workbench.checkpoint.head import KEEPER, Checkpoints
 from workbench.collective.head import SpmdCalls, Uploads
 from workbench.collective.operation import CallQueue
 from workbench.comm import certificates
@@ -51,6 +53,9 @@ _DISK_TIMEOUT = 5.0
 _REASON_TIMEOUT = 3.0
 # Seconds between two looks for the note of a `stop` that was killed, and the age from which the note is of one.
 _NOTE_INTERVAL, _NOTE_AGE = 60.0, 300.0
+# Seconds for the last save of what is kept after a signal or a `stop`. A PBS may kill the job after 10 s, and a `stop`
+# waits for 15 s.
+_LAST_SAVE_S = 8.0
 # Seconds for clients to fetch the last results before the ranks end.
 _FETCH_TIME = 5.0
 
@@ -111,12 +116,19 @@ class Head:
         )
         self.metrics = Metrics(self._state)
         store = self.metrics.store
-        began = store.calls.began
+
+        def began(call: str, origin: int | None) -> None:
+            self.checkpoints.changed = True
+            store.calls.began(call, origin)
+
         self.cells = Cells(self.scheduler, self.current, record, self._start, began)
         self.spmd = SpmdCalls(self.scheduler, self.current, self.collectives, began, store.got_on)
+        report = functools.partial(self._report, kind="checkpoint")
+        self.checkpoints = Checkpoints(self.scheduler, self.current, self.spmd, record, report)
         self.walltime = Walltime(
             end or job_end(record),
             grace=config.seconds("walltime-grace"),
+            saving=lambda: self.checkpoints.seconds,
             learned=lambda ends: self._update(ends=ends),
             report=functools.partial(self._report, kind="walltime"),
             drain=self.drain,
@@ -141,6 +153,7 @@ class Head:
             self._watch_scheduler(),
             self.metrics.run(),
             self.walltime.watch(),
+            self.checkpoints.watch(),
         ):
             self._start(coroutine)
         self.current.keep_first(self.record.deadline - time.time())
@@ -194,6 +207,7 @@ class Head:
                 ),
             )
         )
+        self.checkpoints.stop_calls_soon()
         self._report(f"{reason}: new work is rejected, and the cluster ends after the running work", kind="drain")
         self._start(self._drain(reason))
 
@@ -201,11 +215,13 @@ class Head:
 
     async def _open_scheduler(self) -> None:
         self.scheduler.restart_world, self.scheduler.is_expected = self.current.restart, self.current.ends
-        self.scheduler.stream_handlers |= {**self.spmd.stream_handlers, **self.metrics.stream_handlers}
+        for part in (self.spmd, self.metrics, self.checkpoints):
+            self.scheduler.stream_handlers |= part.stream_handlers
         needs_ranks: dict[str, Callable[..., Any]] = {
             **self.spmd.handlers,
             **Uploads(self.scheduler, self.current).handlers,
             **self.cells.handlers,
+            **self.checkpoints.handlers,
             "workbench_scale": self._rpc_scale,
             "workbench_restart": self._rpc_restart,
         }
@@ -268,9 +284,11 @@ class Head:
         return {**self.metrics.store.pulse(), "clients": len(self._clients()), "idle": idle}
 
     async def _rpc_scale(self, comm: Comm, n: int) -> None:
+        await self.checkpoints.save_changes()
         await self.current.move(n, comm)
 
     async def _rpc_restart(self, comm: Comm) -> None:
+        await self.checkpoints.save_changes()
         await self.current.restart(comm)
 
     async def _rpc_close(self, reason: str) -> None:
@@ -347,7 +365,7 @@ class Head:
                 self.end(f"the cluster had no client and no task for {timeout:.0f} s (idle-timeout)")
 
     def _clients(self) -> set[str]:
-        return set(self.scheduler.clients) - {"fire-and-forget"}
+        return set(self.scheduler.clients) - {"fire-and-forget", KEEPER}
 
     def _busy(self) -> bool:
         scheduler = self.scheduler
@@ -447,6 +465,8 @@ class Head:
         self._notify(f"the cluster ends: {reason}", "end")
         ending = self.folder.lost(reason)
         self.scheduler.reject_new_work(ending)
+        at_most = _LAST_SAVE_S if self._signaled or kind == ended.STOPPED else math.inf
+        await self.checkpoints.save_last(min(at_most, self.checkpoints.seconds))
         self.scheduler.fail_unfinished(ending)
         for task in self._tasks:
             task.cancel()

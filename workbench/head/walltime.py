@@ -67,6 +67,8 @@ class Countdown:
     grace
         Seconds before the end in which new work is rejected. In a short job at most a quarter of its time,
         and never less than `LAST`.
+    saving
+        Returns the seconds that a last save before the end takes; in a short job at most a quarter of its time.
 
     Attributes
     ----------
@@ -74,9 +76,9 @@ class Countdown:
         The end of the job in seconds since the epoch, if it is known.
     """
 
-    def __init__(self, grace: float) -> None:
+    def __init__(self, grace: float, saving: Callable[[], float] = lambda: 0.0) -> None:
         self.ends: float | None = None
-        self._grace = grace
+        self._grace, self._saving, self._quarter = grace, saving, math.inf
         self._ahead: tuple[float, ...] = ()
 
     def update_deadline(self, ends: float | None, now: float) -> str:
@@ -85,7 +87,8 @@ class Countdown:
             return ""
         before, self.ends = self.ends, ends
         if before is None:
-            self._grace = max(LAST, min(self._grace, (ends - now) / 4))
+            self._quarter = (ends - now) / 4
+            self._grace = max(LAST, min(self._grace, self._quarter))
         elif ends < before + _MIN_CHANGE:
             return ""
         self._ahead, announced = tuple(span for span in WARNINGS if span < ends - now), self._ahead
@@ -104,12 +107,17 @@ class Countdown:
 
     def should_drain(self, now: float) -> bool:
         """Return whether new work must be rejected now."""
-        return self.ends is not None and now >= self.ends - self._grace
+        return self.ends is not None and now >= self.ends - max(self._grace, self._last)
 
     def is_final(self, now: float, since: float) -> bool:
         """Return whether the time for running tasks is over, if new work is rejected since `since`."""
-        ends = since + max(self._grace, LAST) if self.ends is None else self.ends
-        return now >= ends - LAST
+        ends = since + max(self._grace, self._last) if self.ends is None else self.ends
+        return now >= ends - self._last
+
+    @property
+    def _last(self) -> float:
+        """Seconds for the last save and the end itself."""
+        return LAST + min(self._saving(), self._quarter)
 
 
 def _time_left(ends: float, now: float) -> str:
@@ -125,7 +133,7 @@ class Walltime:
     ----------
     end
         Returns the end of the job, see `job_end`.
-    grace
+    grace, saving
         As for `Countdown`.
     learned
         Called with each reported end.
@@ -140,13 +148,14 @@ class Walltime:
         end: Callable[[], float | None] | None,
         *,
         grace: float,
+        saving: Callable[[], float],
         learned: Callable[[float], None],
         report: Callable[[str], None],
         drain: Callable[[str], None],
     ) -> None:
         self._end, self._learned, self._report, self._drain = end, learned, report, drain
         self._announced = grace + ANNOUNCED
-        self.countdown = Countdown(grace)
+        self.countdown = Countdown(grace, saving)
 
     def expects_end(self, now: float) -> bool:
         """Return whether a signal now announces the end that is already known."""

@@ -29,6 +29,7 @@ GROUPS = {
     ),
     "environment of the ranks": ("mpi", "preload"),
     "network": ("protocol", "interface", "ssh_tunnel"),
+    "work that outlives its job": ("checkpoint", "every"),
     "time limits": ("idle_timeout",),
 }  # fmt: skip
 """The groups in which help and pages show the options."""
@@ -283,6 +284,15 @@ class RecordOptions:
     protocol: str = option(
         "mpi", "PROTOCOL", "protocol between ranks: mpi or tcp; default: mpi", choices=PROTOCOLS,
         doc="Protocol between ranks, always with TLS.",
+    )  # fmt: skip
+    checkpoint: str | None = option(
+        None, "PATH", "folder for what workbench.keep keeps; default: workbench-kept/NAME-ID", check=text,
+        doc="Folder for what `workbench.keep` keeps, on a file system that all nodes share. Default: "
+        "``workbench-kept/NAME-ID`` in the working directory.",
+    )  # fmt: skip
+    every: float | str = option(
+        1800.0, "TIME", "time between two saves of what is kept; default: 30 minutes", check=config.time_span,
+        doc='Time between two saves of what is kept, in seconds or for example ``"10 minutes"``.',
     )  # fmt: skip
     idle_timeout: float | str | None = option(
         None, "S", "time without clients and tasks after which the cluster ends, for example '2h'",

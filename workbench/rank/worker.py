@@ -24,6 +24,7 @@ from distributed.worker import _worker_cvar
 from workbench import comm, config
 from workbench.call_stack import of_tasks
 from workbench.cells.rank import Cells
+from workbench.checkpoint.head import STOP_SOON
 from workbench.collective import process_state, protocol
 from workbench.collective.operation import answering
 from workbench.collective.rank import SpmdCalls
@@ -62,16 +63,25 @@ class RankWorker(UnixHTTP, Worker):
     """Whether all ranks end together and can finalize MPI; None until the head requests the end."""
     activity: Activity
     """The calls and cells that the rank runs."""
+    record: Record
+    """The record of the cluster at the start of the rank."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.handlers |= {"workbench_end": self.end, "workbench_room": self.room}
+        self.stream_handlers[STOP_SOON] = self.stop_soon
 
     async def end(self, finalize: bool) -> str:
         """Confirm the head's request that this world ends, and close the worker."""
         self.finalize = finalize
         self.loop.call_later(0, self.close, executor_wait=False, reason="the head ends the world")
         return "OK"
+
+    def stop_soon(self) -> None:
+        """Ask running calls to return, as the job ends soon."""
+        from workbench.checkpoint import kept  # most ranks keep nothing
+
+        kept.request_stop()
 
     async def room(self) -> dict[str, Any]:
         """Return the folder to which values are spilled, its free bytes, and the bytes of the largest value in memory.
@@ -196,6 +206,7 @@ async def serve(
     )
     for executor in (worker.executors["default"], worker.executors["actor"]):
         executor.submit = functools.partial(executor.submit, _run_task)  # type: ignore[method-assign,call-arg]
+    worker.record = record
     current.set_current_worker(worker)
     process_state.tasks = busy.tasks
     # Functions of Dask such as get_client() then work in calls and cells as in tasks.
