@@ -13,6 +13,7 @@ from typing import Any, NoReturn, Self
 from distributed.core import Status
 
 from workbench.cancellation import run_to_end
+from workbench.checkpoint import following
 from workbench.collective.broadcast import broadcast
 from workbench.collective.serialize import dask_raises_exceptions_only
 from workbench.deploy import display, logs, registry
@@ -87,6 +88,9 @@ class MPICluster(EndingLoop):
         ``workbench-kept/NAME-ID`` in the working directory.
     every : float or str, default=1800.0
         Time between two saves of what is kept, in seconds or for example ``"10 minutes"``.
+    resubmit : int, default=0
+        Further batch jobs that continue the cluster: at the end of the walltime, after a preemption, and when the node
+        of the head fails. What `workbench.keep` keeps is there again.
     idle_timeout : float or str, optional
         Time without clients and tasks after which the cluster ends. Default: ``workbench.idle-timeout``.
     ssh_tunnel : str, optional
@@ -148,6 +152,7 @@ class MPICluster(EndingLoop):
         protocol: str = "mpi",
         checkpoint: str | None = None,
         every: float | str = 1800.0,
+        resubmit: int = 0,
         idle_timeout: float | str | None = None,
         ssh_tunnel: str | None = None,
         asynchronous: bool = False,
@@ -167,6 +172,8 @@ class MPICluster(EndingLoop):
         self._connection = HeadConnection(job, ssh_tunnel)
         self._ending = self._start_of is not None
         self.on_gone = lambda _: None
+        self.on_moved = lambda *_: None
+        self.follow = partial(following.follow, self)
         super().__init__(asynchronous=asynchronous, loop=loop, quiet=quiet, name=job.record.name)
         if not self.called_from_running_loop:
             self._loop_runner.start()

@@ -200,6 +200,12 @@ class HeadUnreachable(WorkbenchError, ConnectionError):
     docs = "troubleshooting#unreachable-heads"
 
 
+class ClusterMoves(HeadUnreachable):
+    """The job of the cluster ends, and its next job continues the cluster; a call waits and is repeated there."""
+
+    docs = "checkpoints#a-cluster-that-outlives-its-job"
+
+
 class RankLost(WorkbenchError, RuntimeError):
     """A task or an SPMD call needs a rank that was lost."""
 

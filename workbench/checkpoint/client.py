@@ -14,7 +14,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from workbench.checkpoint import arrays, folder, kept, rank, save, values
+from workbench.checkpoint import arrays, folder, following, kept, rank, save, values
 from workbench.checkpoint.folder import Version
 from workbench.checkpoint.head import CHECKPOINT, KEEP
 from workbench.collective import serialize
@@ -103,11 +103,23 @@ def keep(comm: Any = None, /, *, rows: bool = False, **named: Any) -> Path | Non
     if comm is not None:
         kept.keep(comm, named, by_rows=rows)
         return None
+    from dask.base import is_dask_collection
+
     client = current_client()
     calls = _writes(client, "", {name: value for name, value in named.items() if value is not None})
     if unknown := next((name for name in named if not folder.is_name(name)), None):
         raise InvalidRequest(option="name", given=unknown, allowed="a name of a variable")
-    return _saved(client, KEEP, named={**dict.fromkeys(named), **calls})
+    version = _saved(client, KEEP, named={**dict.fromkeys(named), **calls}, save=True)
+    following.note(client, {name: named[name] if is_dask_collection(named[name]) else None for name in named})
+    return version
+
+
+def keep_restored(client: Client, named: Mapping[str, Any]) -> None:
+    """Keep collections that were restored from what the cluster keeps."""
+    if named:
+        head, calls = ClientHead(client, "a checkpoint"), _writes(client, "", named)
+        client.sync(head.call, KEEP, client=client.id, named=calls, save=False)
+        following.note(client, named)
 
 
 def _writes(client: Client, root: str, named: Mapping[str, Any]) -> dict[str, Call]:

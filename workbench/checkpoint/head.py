@@ -87,14 +87,14 @@ class Checkpoints:
         """Write a version with what the calls write; return the answer of its commit, or of the call that failed."""
         return await self._save(client, path, keep, calls)
 
-    async def keep(self, client: str, named: Mapping[str, Call | None]) -> Answer:
-        """Keep what the calls write (None: keep it no longer), and write a version with all that is kept."""
+    async def keep(self, client: str, named: Mapping[str, Call | None], save: bool) -> Answer:
+        """Keep what the calls write (None: keep it no longer); with `save` write a version with all that is kept."""
         async with self._changing:
             before = self._kept, self._dropped
             self._kept = {name: call for name, call in {**self._kept, **named}.items() if call is not None}
             self._dropped = (self._dropped | named.keys()) - self._kept.keys()
             try:
-                answer = await self._save_kept(client, named)
+                answer: Answer = await self._save_kept(client, named) if save else {}
             except BaseException:
                 self._kept, self._dropped = before
                 raise

@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any, overload
 
 from workbench.collective.client import PendingCall
 from workbench.collective.request import request
-from workbench.errors import InvalidRequest
+from workbench.errors import ClusterMoves, InvalidRequest
 from workbench.mpi import context
 from workbench.mpi.context import is_in_call
+from workbench.session import moves
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -110,7 +111,7 @@ def run_on_ranks(
     array([3., 4.])
     """
     options = {"client": client, "result": result, "ranks": ranks, "timeout": timeout, "limit": limit}
-    return _call(fn, args, kwargs, **options, on_event=on_event).result()
+    return _result(fn, args, kwargs, {**options, "on_event": on_event})
 
 
 class SpmdFunction:
@@ -128,7 +129,7 @@ class SpmdFunction:
         """Call the function, and return the results; see `run_on_ranks`."""
         if args and _is_communicator(args[0]):
             return self._fn(*args, **kwargs)
-        return _call(self, args, kwargs, **self._options).result()
+        return _result(self, args, kwargs, self._options)
 
     def __get__(self, instance: object, owner: type | None = None) -> SpmdFunction:
         """Return a method of an object; each rank gets a copy of the object."""
@@ -228,6 +229,18 @@ def spmd(
     if fn is None:
         return lambda fn: SpmdFunction(fn, options)
     return SpmdFunction(fn, options)
+
+
+def _result(fn: Callable[..., Any], args: Any, kwargs: Any, options: dict[str, Any]) -> Any:
+    """Return the result of a call; a call that is refused because its cluster moves is repeated in the next job."""
+    while True:
+        call = _call(fn, args, kwargs, **options)
+        try:
+            return call.result()
+        except ClusterMoves:
+            if (cluster := call.client.cluster) is None:
+                raise
+            moves.wait(moves.begun(cluster))
 
 
 def _call(fn: Callable[..., Any], args: Any, kwargs: Any, **options: Any) -> PendingCall:

@@ -140,6 +140,11 @@ class PendingCall:
         callbacks = self._callbacks  # this object would be a cycle, and would keep the broadcast arguments
         self.future.add_brief_callback(lambda _: callbacks.put(None))
 
+    @property
+    def client(self) -> Client:
+        """The client of the call."""
+        return self._request.client
+
     def start(self) -> Future[Any]:
         """Begin the call without a wait, and return the future of the result."""
         # The future was created before, since Ctrl-C can arrive while this thread hands the call to the event loop.

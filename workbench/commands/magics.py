@@ -35,6 +35,7 @@ from workbench.session.clients import without_cancellations
 from workbench.text import split
 
 if TYPE_CHECKING:
+    from distributed import Client
     from IPython.core.interactiveshell import InteractiveShell
 
     from workbench.cluster import MPICluster
@@ -131,10 +132,19 @@ class Notebook(Place):
             self.release()
             if previous.id != cluster.record.id:
                 _print_if_running(previous)
-        client.subscribe_topic("workbench", functools.partial(self._notify, cluster))
-        cluster.on_gone = functools.partial(self._on_gone, cluster)
+        self._listen(cluster, client)
         self.shell.push({"cluster": cluster, "client": client})
         display(cluster)
+
+    def _listen(self, cluster: MPICluster, client: Client) -> None:
+        client.subscribe_topic("workbench", functools.partial(self._notify, cluster))
+        cluster.on_gone = functools.partial(self._on_gone, cluster)
+        cluster.on_moved = functools.partial(self._on_moved, cluster)
+
+    def _on_moved(self, former: MPICluster, cluster: MPICluster | None, message: str) -> None:
+        if cluster is not None:
+            self._listen(cluster, cluster.get_client())
+        _print_notice(former, message)
 
     async def _notify(self, cluster: MPICluster, event: tuple[float, dict[str, Any]]) -> None:
         """Print the notices of a cluster immediately, below whichever cell runs."""
@@ -145,6 +155,9 @@ class Notebook(Place):
         if notice["kind"] == "end":
             await cluster.leave()
             self._release_ended(cluster, notice["message"])
+        elif notice["kind"] == "move":
+            _print_notice(cluster, notice["message"])
+            await cluster.leave_moving()
         else:
             if notice["kind"] == "moved":  # perhaps by another notebook
                 forget_pins()

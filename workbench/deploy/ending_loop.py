@@ -14,9 +14,9 @@ from distributed.deploy.cluster import Cluster
 from distributed.utils import LoopRunner
 from tornado.ioloop import PeriodicCallback
 
-from workbench.deploy.stop import await_end
+from workbench.deploy.stop import await_end, stop
 from workbench.errors import HeadUnreachable
-from workbench.session import clients
+from workbench.session import clients, moves
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -42,9 +42,15 @@ class EndingLoop(Cluster):
     _job: ClusterJob
     _ending = False
     """Whether `close` ends the cluster."""
+    _moved = False
+    """Whether this object is closed, and the cluster continues in another job."""
 
     on_gone: Callable[[str], None]
     """Called on the loop, with the reason, when the cluster has ended and this object is closed."""
+    on_moved: Callable[[Any, str], object]
+    """Called in a thread, with the object of the cluster in its next job (None: there is none) and a message."""
+    follow: Callable[[], object]
+    """Called on the loop when the next job of the cluster is to be followed and this object is closed."""
 
     def _watch_end(self) -> None:
         """Close this object when the cluster has ended."""
@@ -54,9 +60,14 @@ class EndingLoop(Cluster):
 
     async def _close_if_gone(self) -> None:
         clients.mend(self, self._ending_error)
+        if self.status == Status.running and await asyncio.to_thread(self._job.has_moved):
+            await self.leave_moving()
         # Dask would try to reach the scheduler, and log errors.
         if self.status == Status.running and await self._connection.gone() and self.status == Status.running:
             end = await self._connection.end_reason()
+            if end is None and await asyncio.to_thread(self._job.is_continued):
+                await self.leave_moving()
+                return
             await self.leave()
             self.on_gone("its head was killed or crashed" if end is None else end.reason)
 
@@ -68,6 +79,16 @@ class EndingLoop(Cluster):
         self._ending = False
         await self.close()
         self._end_loop_soon(await clients.close(self, self._connection.lost()))
+
+    async def leave_moving(self) -> None:
+        """Disconnect from the cluster, whose job has ended, and follow the cluster to its next job."""
+        if self.status == Status.running:
+            moves.begun(self)
+            ends, self._ending = self._ending, False
+            await self.close()
+            self._ending, self._moved = ends, True
+            self._end_loop_soon(await clients.close(self, self._job.folder.moves("its job has ended")))
+            self.follow()
 
     async def _close(self) -> None:
         if self.status in (Status.closing, Status.closed):
@@ -98,6 +119,9 @@ class EndingLoop(Cluster):
         None
             Of an asynchronous object an awaitable.
         """
+        if self._moved and self._ending:
+            stopping = asyncio.to_thread(self._stop_moved)
+            return stopping if self.asynchronous else asyncio.run(stopping)
         try:
             closing = super().close(timeout)
         except HeadUnreachable:  # the loop has ended
@@ -105,6 +129,13 @@ class EndingLoop(Cluster):
         if not self.asynchronous:
             self._end_loop()
         return closing
+
+    def _stop_moved(self) -> None:
+        self._ending = False
+        with contextlib.suppress(FileNotFoundError):
+            record = self._job.folder.read()
+            if record.id == self._job.record.id:
+                stop(record)
 
     def sync(self, func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Run a coroutine function on the loop.
@@ -148,7 +179,7 @@ class EndingLoop(Cluster):
         return await self._connection.while_it_runs(super()._get_logs(*args, **kwargs))
 
     def get_client(self) -> Client:
-        """Return the current client if it is of this cluster, else a new client.
+        """Return the current client if it is of this cluster, else a new client; after a move one of the next job.
 
         Returns
         -------
@@ -160,6 +191,8 @@ class EndingLoop(Cluster):
         HeadUnreachable
             If this object is closed.
         """
+        if self._moved:
+            return moves.wait(moves.begun(self))
         if self.status in (Status.closing, Status.closed):
             raise self._connection.lost()
         return super().get_client()  # type: ignore[no-any-return]

@@ -30,7 +30,7 @@ from workbench import config, hints
 from workbench.deploy import ended
 from workbench.deploy.ended import EndReason
 from workbench.deploy.record import DAMAGED, Record, parse
-from workbench.errors import ClusterNotFound, HeadUnreachable, RecordError
+from workbench.errors import ClusterMoves, ClusterNotFound, HeadUnreachable, RecordError
 from workbench.hints import Command, Hint
 from workbench.host import files
 from workbench.host.files import check_closed, check_private, make_private, replace_file
@@ -213,6 +213,13 @@ class ClusterFolder:
         return HeadUnreachable(
             f"cluster {name!r} has ended ({reason}). Its logs are in {self.logs}.",
             hint=("Start a new cluster with ", Command("start", f"--name {name}"), "."),
+        )
+
+    def moves(self, reason: str) -> ClusterMoves:
+        """Return the error of a request to the cluster while its next job has not begun."""
+        return ClusterMoves(
+            f"cluster {self.path.name!r} moves to its next job ({reason}).",
+            hint=("Repeat the request when the next job runs: ", Command("list"), " shows the job."),
         )
 
     # -- removal -----------------------------------------------------------------------------------------------

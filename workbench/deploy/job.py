@@ -19,7 +19,7 @@ from typing import Any
 from workbench import config, hints
 from workbench.deploy import ended, logs
 from workbench.deploy.folder import ClusterFolder
-from workbench.deploy.job_spec import identity
+from workbench.deploy.job_spec import identity, job_spec, job_stem
 from workbench.deploy.record import Record
 from workbench.errors import (
     LaunchError,
@@ -315,11 +315,57 @@ class ClusterJob:
         -----
         The scheduler decides where the record's process is on another host, or is only the starter's.
         """
-        process = self.record.alive()
-        if not self.batch or (self.record.state != "submitted" and process is not None):
-            return process
-        with command.answering_soon():
-            return self._alive_by_scheduler(job_status)
+        alive = self.record.alive()
+        if self.batch and (self.record.state == "submitted" or alive is None):
+            with command.answering_soon():
+                alive = self._alive_by_scheduler(job_status)
+        # Its next job may be about to continue a cluster whose head was killed.
+        if alive is False and (following := self.following()) is not None and following.job_id() is not None:
+            return following.alive()
+        return alive
+
+    def is_continued(self) -> bool:
+        """Return whether another job continues the cluster after the job of this record, whose head has ended."""
+        return self.has_moved() or (self.following() is not None and self.alive() is not False)
+
+    def has_moved(self) -> bool:
+        """Return whether the record is that of another job than the one of this record."""
+        if not (self.batch and (self.record.resubmit or self.record.turn)):
+            return False
+        with suppress(OSError, RecordError):
+            record = self.folder.read()
+            return record.id == self.record.id and (record.turn, record.job) != (self.record.turn, self.record.job)
+        return False
+
+    def following(self) -> ClusterJob | None:
+        """Return the handle of the next job of the cluster, or None if no job follows this one."""
+        record = self.record.in_job(self.record.turn + 1) if self.batch else None
+        return None if record is None else ClusterJob(record, self.folder)
+
+    def submit_following(self) -> str:
+        """Submit the next job of the cluster, which begins after the present one, and return its id.
+
+        A job that was put back into its queue finds the next one there.
+
+        Raises
+        ------
+        LaunchError
+            If the scheduler does not accept the job.
+        """
+        following = self.following()
+        if following is None:
+            raise LaunchError(f"no job follows the present one of cluster {self.record.name!r}.")
+        known = following.job_id()
+        if known is not None and not following.ask_status().finished:
+            return known
+        return self.launcher.submit(job_spec(following.record, self.folder, after=str(self.job_id())))
+
+    def cause_of_end(self) -> str:
+        """Return why the scheduler ends the job of the head without a request of its user; empty if it does not."""
+        with suppress(OSError), (self.folder.logs / "head.log").open("rb") as log:
+            log.seek(max(0, log.seek(0, os.SEEK_END) - _REASON_BYTES))
+            return self.launcher.end_reason(log.read().decode(errors="replace"), str(self.record.job))
+        return ""
 
     def _alive_by_scheduler(self, job_status: JobStatus | None) -> bool | None:
         # The receipt is checked first: a command that ends after this check has written the id.
@@ -346,10 +392,8 @@ class ClusterJob:
         if self.record.job is None:
             return ""
         # Slurm shows a job that is ending without its cause, and has written the cause to the output of the job.
-        with suppress(OSError), (self.folder.logs / "head.log").open("rb") as log:
-            log.seek(max(0, log.seek(0, os.SEEK_END) - _REASON_BYTES))
-            if reason := self.launcher.end_reason(log.read().decode(errors="replace"), self.record.job):
-                return reason
+        if cause := self.cause_of_end():
+            return cause
         with command.answering_soon():
             status = self.verified(self.launcher.statuses([self.record.job])[self.record.job])
         return status.reason if status.state.ended or status.state is JobState.COMPLETING else ""
@@ -510,7 +554,7 @@ class ClusterJob:
 
     @property
     def _receipt(self) -> Path:
-        return self.folder.path / "job.job"
+        return self.folder.path / f"{job_stem(self.record)}.job"
 
     def _read_receipt(self, path: Path) -> str | None:
         try:

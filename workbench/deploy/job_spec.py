@@ -76,10 +76,16 @@ _RANK_MODULES = (
 )  # fmt: skip
 
 
-def job_spec(record: Record, folder: ClusterFolder) -> JobSpec:
-    """Return the job with the head and the first world of a cluster."""
-    command = ("-m", "workbench.head", record.name, public_id(record))
-    return _spec(record, folder, record.ranks, command, stem="job", log="head")
+def job_spec(record: Record, folder: ClusterFolder, after: str = "") -> JobSpec:
+    """Return the job with the head and the world of a cluster, which begins when the job `after` has ended."""
+    command = ("-m", "workbench.head", record.name, public_id(record), *([str(record.turn)] if record.turn else []))
+    spec = _spec(record, folder, record.ranks, command, stem=job_stem(record), log="head")
+    return dataclasses.replace(spec, after=after, requeue=record.resubmit > 0)
+
+
+def job_stem(record: Record) -> str:
+    """Return the name of the files of the job of a record."""
+    return f"job-{record.turn}" if record.turn else "job"
 
 
 def world_job_spec(record: Record, folder: ClusterFolder, index: int, ranks: int, start: int = 1) -> JobSpec:

@@ -84,6 +84,8 @@ class Record(RecordOptions):
     """Folder for what is kept, as it was requested; see `kept_in`."""
     every: float = field(default=1800.0, kw_only=True)
     """Seconds between two saves of what is kept."""
+    turn: int = field(default=0, kw_only=True)
+    """Number of jobs that have held the cluster before this one, or the one that is queued."""
     idle_timeout: float = field(default=3600.0, kw_only=True)
     """Seconds without a client and without tasks after which the head ends the cluster."""
     id: str = field(default_factory=lambda: uuid.uuid4().hex)
@@ -141,6 +143,21 @@ class Record(RecordOptions):
         if alive is False and self.state == "submitted" and time.time() < self.deadline:
             return None
         return alive
+
+    def in_job(self, turn: int) -> Record | None:
+        """Return the record for a start in the job of this number; None if that job must not continue the cluster.
+
+        The next job may find that the job before has ended without a word, and a job may be put back into its queue.
+        """
+        left = self.resubmit + self.turn - turn
+        if turn == self.turn and self.state == "submitted":
+            return self
+        if left < 0 or abs(turn - self.turn) > 1 or not (self.resubmit or left):
+            return None
+        return self.replace(
+            state="submitted", turn=turn, resubmit=left, job=None, address=None, http=None, world=None, next=None,
+            ends=None, mpi="auto",
+        )  # fmt: skip
 
     def replace(self, **changes: Any) -> Record:
         """Return the record with some fields changed."""

@@ -42,6 +42,9 @@ def record_of(given: ClusterOptions) -> Record:
     chosen = launcher(choose(given.scheduler))
     requested = Resources(**{each.name: values[each.name] for each in options(Resources)})
     size = _size(given.ranks, requested, chosen)
+    if values["resubmit"] and not chosen.batch:
+        allowed = f"0 with the scheduler {chosen.name}, which has no jobs that end"
+        raise InvalidRequest(option="resubmit", given=values["resubmit"], allowed=allowed)
     memory = None if given.memory is None else _bytes(given.memory, here=not chosen.batch)
     try:
         resources = chosen.resolve(requested, ranks=size, threads=values["threads"], memory=memory)

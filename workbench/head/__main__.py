@@ -39,6 +39,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="workbench.head")
     parser.add_argument("name")
     parser.add_argument("id", nargs="?", help="id of the cluster; default: the cluster with this name")
+    parser.add_argument("turn", nargs="?", type=int, default=0, help="number of jobs of the cluster before this one")
     # A shell starts background jobs with SIGINT ignored. Ranks would inherit this, and cells could not be interrupted.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     # An ancestor may have ignored SIGCHLD, and the kernel would not report how child processes end.
@@ -56,9 +57,11 @@ def main() -> int:
     # mpiexec is started from this thread, because mpiexec is tied to the thread that starts it.
     with ThreadPoolExecutor() as pool:
         library, importing = pool.submit(mpi_library.loaded_library), pool.submit(_import, "distributed")
-        record = await_record(arguments.name, arguments.id)
-        if record.state != "submitted":
-            return _refuse(record)
+        found = await_record(arguments.name, arguments.id)
+        if (record := found.in_job(arguments.turn)) is None or (record is not found and found.process.alive()):
+            return _refuse(found, arguments.turn)
+        if record is not found:
+            node_dirs.remove(record.id)  # of a head that was killed
         os.environ[stub.CLUSTER] = record.id
         record = record.replace(process=ProcessId.here(), state="starting", message="starting the MPI world")
         listener = None
@@ -119,8 +122,11 @@ async def _serve(record: Record, world: WorldProcess, address: str, times: dict[
     return await Head(record, world, address, times=times).run()
 
 
-def _refuse(record: Record) -> int:
+def _refuse(record: Record, turn: int) -> int:
     """End a job that has run before: an administrator or a preemption has put it back into the queue."""
+    if turn != record.turn:
+        logging.getLogger("workbench.head").info("another job has the cluster, so this one ends")
+        return 0
     message = "its job was put back into the queue after it had run, and its ranks were lost. Start a new cluster."
     if record.address is None:
         return _fail(record, StartError(message))  # a client may wait for the start

@@ -98,7 +98,8 @@ class Head:
         )
         self._changed = asyncio.Event()
         self._saving, self._has_room = threading.Lock(), True  # room on the disk of the record
-        self._signaled = False
+        self._signaled = self._time_is_up = False
+        self._following = ""  # the id of the job that continues the cluster
         self._end: asyncio.Future[tuple[str, str]] = asyncio.get_running_loop().create_future()
         self._tasks: set[asyncio.Task[None]] = set()
         self._idle_since = time.monotonic()
@@ -154,6 +155,7 @@ class Head:
             self.metrics.run(),
             self.walltime.watch(),
             self.checkpoints.watch(),
+            self._queue_following(),
         ):
             self._start(coroutine)
         self.current.keep_first(self.record.deadline - time.time())
@@ -162,7 +164,17 @@ class Head:
         except StartError as error:
             self.record = self.record.replace(failure=error.fields())
             return await self._close(ended.FAILED, error.message, error.hint)
-        return await self._close(kind, await self._scheduler_reason(reason) if self._signaled else reason)
+        if self._signaled:
+            reason = await self._scheduler_reason(reason)
+        if await self._moves(kind):
+            return await self._move(reason)
+        return await self._close(kind, reason)
+
+    async def _moves(self, kind: str) -> bool:
+        """Return whether the next job continues the cluster: its user has not ended it, nor canceled its job."""
+        if not self._following or kind != ended.ENDED:
+            return False
+        return self._time_is_up or (self._signaled and bool(await asyncio.to_thread(self._job().cause_of_end)))
 
     def end(self, reason: str, kind: str = ended.ENDED) -> None:
         """End the cluster in order; `kind` is one of `workbench.deploy.ended`."""
@@ -197,18 +209,15 @@ class Head:
         """Reject new work, and end the cluster in order when running tasks and calls have ended or are out of time."""
         if self.scheduler.refusal is not None:
             return
+        hint = "Fetch your results now, and start another cluster, with more time if needed (", Option("walltime"), ")."
+        message = f"cluster {self.record.name!r} accepts no more work: {reason}."
         self.scheduler.reject_new_work(
-            WorkbenchError(
-                f"cluster {self.record.name!r} accepts no more work: {reason}.",
-                hint=(
-                    "Fetch your results now, and start another cluster, with more time if needed (",
-                    Option("walltime"),
-                    ").",
-                ),
-            )
+            self.folder.moves(reason) if self._following else WorkbenchError(message, hint=hint)
         )
         self.checkpoints.stop_calls_soon()
-        self._report(f"{reason}: new work is rejected, and the cluster ends after the running work", kind="drain")
+        after = f"job {self._following} continues the cluster" if self._following else "the cluster ends"
+        self._report(f"{reason}: new work is rejected, and {after} after the running work", kind="drain")
+        self._time_is_up = True
         self._start(self._drain(reason))
 
     # -- start -------------------------------------------------------------------------------------------------
@@ -268,7 +277,7 @@ class Head:
             return None
         error = self._end.exception()
         reason = error.message if isinstance(error, WorkbenchError) else self._end.result()[1]
-        return self.folder.lost(reason)
+        return self.folder.moves(reason) if self._time_is_up and self._following else self.folder.lost(reason)
 
     # -- requests of clients -----------------------------------------------------------------------------------
 
@@ -337,6 +346,18 @@ class Head:
         await self.scheduler.drain_workers(self.scheduler.workers)
         await asyncio.gather(self.collectives.wait_idle(), self.cells.queue.wait_idle())
         await asyncio.sleep(_FETCH_TIME)
+
+    async def _queue_following(self) -> None:
+        """Submit the next job when this one is ready: the job may begin when this one has ended, however it ends."""
+        if not self.record.resubmit:
+            return
+        await self.current.world.complete()
+        try:
+            self._following = await asyncio.to_thread(self._job().submit_following)
+        except (LaunchError, OSError) as error:
+            self._report(f"no job will continue the cluster: {error}", kind="walltime")
+        else:
+            self._report(f"job {self._following} continues the cluster after this one")
 
     async def _watch_lease(self) -> None:
         await self.folder.wait_until_lost()
@@ -458,20 +479,45 @@ class Head:
 
     # -- end ---------------------------------------------------------------------------------------------------
 
+    async def _move(self, reason: str) -> int:
+        """End this job, and leave the cluster to the next one."""
+        logger.info("job %s continues the cluster: %s", self._following, reason)
+        self._notify(f"{reason}: job {self._following} continues the cluster", "move")
+        await self._stop_all(self.folder.moves(reason), _LAST_SAVE_S if self._signaled else math.inf, reason)
+        if (record := self.record.in_job(self.record.turn + 1)) is not None:
+            waits = config.seconds("queue-timeout") + record.ready_within
+            message = f"job {self._following} continues the cluster: {reason}"
+            self.record = record.replace(message=message, deadline=time.time() + waits)
+            await self._on_disk(self._save)
+        return 0
+
     async def _close(self, kind: str, reason: str, hint: Hint = ()) -> int:
         note = functools.partial(self.folder.note, self.record, kind, reason, hint=hint)
         await self._on_disk(note)
         logger.info("ending the cluster: %s", reason)
         self._notify(f"the cluster ends: {reason}", "end")
-        ending = self.folder.lost(reason)
-        self.scheduler.reject_new_work(ending)
+        failed = kind == ended.FAILED
         at_most = _LAST_SAVE_S if self._signaled or kind == ended.STOPPED else math.inf
+        await self._stop_all(self.folder.lost(reason), at_most, reason, state="failed" if failed else "closing")
+        if not await asyncio.to_thread(self._ends_other_jobs):
+            return 1
+        if failed:
+            # The record stays for clients that wait for the start; the key does not.
+            await self._on_disk(certificates.remove, self.folder.path)
+            await self._on_disk(self._save)  # a full disk has room now
+        else:
+            await self._on_disk(self.folder.remove)
+        await self._on_disk(note)
+        return 1 if failed else 0
+
+    async def _stop_all(self, ending: WorkbenchError, at_most: float, reason: str, state: str = "closing") -> None:
+        """Save what is kept in `at_most` seconds, and end the world and the scheduler; requests get the error."""
+        self.scheduler.reject_new_work(ending)
         await self.checkpoints.save_last(min(at_most, self.checkpoints.seconds))
         self.scheduler.fail_unfinished(ending)
         for task in self._tasks:
             task.cancel()
-        failed = kind == ended.FAILED
-        self.record = self.record.replace(state="failed" if failed else "closing", message=reason)
+        self.record = self.record.replace(state=state, message=reason)
         await self._on_disk(self._save)
         await asyncio.gather(self.current.stop(), self.cells.close())
         try:
@@ -483,16 +529,6 @@ class Head:
             # Dask raises for connections to lost hosts. Files and record must still be removed.
             logger.exception("the scheduler did not close in order")
         node_dirs.remove(self.record.id)
-        if not await asyncio.to_thread(self._ends_other_jobs):
-            return 1
-        if failed:
-            # The record stays for clients that wait for the start; the key does not.
-            await self._on_disk(certificates.remove, self.folder.path)
-            await self._on_disk(self._save)  # a full disk has room now
-        else:
-            await self._on_disk(self.folder.remove)
-        await self._on_disk(note)
-        return 1 if failed else 0
 
     @staticmethod
     async def _on_disk(function: Callable[..., None], *arguments: Any) -> None:

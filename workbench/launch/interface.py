@@ -36,6 +36,10 @@ class JobSpec:
     directory: Path = Path("/")
     """Working directory of the job."""
 
+    after: str = ""
+    """Id of the job after whose end this one begins; empty: none."""
+    requeue: bool = False
+    """Whether the scheduler may start the job again, for example after the failure of a node."""
     identity: str = ""
     """Unique text that the scheduler keeps as the job's comment or in the job's name, where it can."""
 

@@ -29,7 +29,7 @@ GROUPS = {
     ),
     "environment of the ranks": ("mpi", "preload"),
     "network": ("protocol", "interface", "ssh_tunnel"),
-    "work that outlives its job": ("checkpoint", "every"),
+    "work that outlives its job": ("checkpoint", "every", "resubmit"),
     "time limits": ("idle_timeout",),
 }  # fmt: skip
 """The groups in which help and pages show the options."""
@@ -81,6 +81,11 @@ def rank_count(given: Any, *, here: bool = True) -> int:
             hint=f"Choose at most {MEMORY_LIMIT // _RANK_MEMORY}.",
         )
     return ranks
+
+
+def count_or_none(option: str, given: Any) -> int:
+    """Return a whole number from 0 on."""
+    return 0 if given in (0, "0") and not isinstance(given, bool) else count(option, given)
 
 
 def text(option: str, given: Any) -> str:
@@ -293,6 +298,11 @@ class RecordOptions:
     every: float | str = option(
         1800.0, "TIME", "time between two saves of what is kept; default: 30 minutes", check=config.time_span,
         doc='Time between two saves of what is kept, in seconds or for example ``"10 minutes"``.',
+    )  # fmt: skip
+    resubmit: int = option(
+        0, "N", "further jobs that continue the cluster when its job ends; default: 0", check=count_or_none,
+        doc="Further batch jobs that continue the cluster: at the end of the walltime, after a preemption, and when "
+        "the node of the head fails. What `workbench.keep` keeps is there again.",
     )  # fmt: skip
     idle_timeout: float | str | None = option(
         None, "S", "time without clients and tasks after which the cluster ends, for example '2h'",

@@ -23,7 +23,7 @@ from workbench.launch.pbs_script import (
     by_directives,
     job_name,
     left_out,
-    output_directives,
+    order_directives,
     resolve,
     script_text,
 )
@@ -69,7 +69,7 @@ class PBSLauncher(BatchLauncher):
         # With another prefix the script's directives would be comments.
         environment.pop("PBS_DPREFIX", None)
         # Also on the command line, since Slurm's emulation does not read these directives in the script.
-        options = " ".join(output_directives(_flavor())).split()
+        options = " ".join(order_directives(spec, _flavor())).split()
         # Only the name, in the script's folder: Slurm's emulation passes the path to a shell without quotes.
         return Submission(("qsub", *options, spec.script.name), environment, removed, spec.script.parent)
 

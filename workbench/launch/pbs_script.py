@@ -38,11 +38,12 @@ class Flavor(enum.Enum):
     EMULATION = "Slurm's emulation of PBS"
 
 
-def output_directives(flavor: Flavor) -> tuple[str, ...]:
-    """Return the directives by which PBS keeps no output and starts the job once."""
+def order_directives(spec: JobSpec, flavor: Flavor) -> list[str]:
+    """Return the directives for the start of a job: once or again, and after which job; PBS keeps no output."""
     # Without a host OpenPBS copies the empty output to the host of qsub: where scp fails, each job ends 95 s later.
     output = "localhost:/dev/null" if flavor is Flavor.PRO else "/dev/null"
-    return "-j oe", f"-o {output}", "-r n"
+    after = [f"-W depend=afterany:{spec.after}"] if spec.after else []
+    return ["-j oe", f"-o {output}", f"-r {'y' if spec.requeue else 'n'}", *after]
 
 
 def directives(text: str) -> set[str]:
@@ -162,7 +163,7 @@ def script_text(spec: JobSpec, site: Site, flavor: Flavor) -> str:
     ):
         if "\n" in str(value):
             raise InvalidRequest(f"{str(value)!r} has more than one line. PBS needs names and paths on one line.")
-    always = (f"-N {job_name(spec.name, spec.identity)}", "-S /bin/bash", *output_directives(flavor))
+    always = (f"-N {job_name(spec.name, spec.identity)}", "-S /bin/bash", *order_directives(spec, flavor))
     lines = [f"#PBS {line}" for line in always if not directives(line) & skipped(site.skip)]
     # An advance reservation of PBS is a queue.
     queue = request.reservation.partition(".")[0] if request.reservation else request.queue

@@ -145,10 +145,12 @@ def _directives(spec: JobSpec, site: Site, notice: int | None) -> Iterator[str]:
         ("--reservation", request.reservation),
         ("--gpus-per-task", request.gpus_per_rank),
         ("--signal", notice and f"B:USR1@{notice}"),
+        ("--dependency", f"afterany:{spec.after}" if spec.after else None),
+        ("--kill-on-invalid-dep", "yes" if spec.after else None),
     ]
     yield from (f"#SBATCH {name}={quoted(str(value))}" for name, value in settings if value is not None)
-    # A head that Slurm starts again would find the record of its first start.
-    yield "#SBATCH --no-requeue"
+    # A head that Slurm starts again finds the record of its first start, and continues only if the user wants that.
+    yield "#SBATCH --requeue" if spec.requeue else "#SBATCH --no-requeue"
     yield from header(
         "slurm",
         replace(

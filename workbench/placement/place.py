@@ -17,6 +17,7 @@ from workbench.errors import InvalidRequest, PlacementError
 from workbench.gpu.tensors import device_of
 from workbench.placement import inside, pinning, rows, sources
 from workbench.placement.pinning import Pin, PinnedTask
+from workbench.session import moves
 from workbench.session.current import current_client
 
 if TYPE_CHECKING:
@@ -44,6 +45,9 @@ class PlacedBlocks:
             If `X` is not placed, a block is not on its rank, or the client has another cluster.
         """
         per, futures = _found(X)
+        if moves.followed(futures[0].client) is not futures[0].client:
+            X = moves.there(X)
+            per, futures = _found(X)
         client = current_client(client or futures[0].client)
         pinning.check_cluster(client, futures, sources.type_name(X))
         cached = [pin for future in futures if (pin := pinning.cached_pin(future))]

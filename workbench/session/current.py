@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from workbench.errors import HeadUnreachable, PlacementError
 from workbench.hints import LISTED, Command
+from workbench.session import moves
 
 if TYPE_CHECKING:
     from distributed import Client, Worker
@@ -44,8 +45,10 @@ def current_client(client: Client | None = None) -> Client:
     from distributed import Client, get_client
 
     try:
-        client = get_client() if client is None else client
+        client = moves.followed(get_client() if client is None else client)
     except ValueError:
+        client = moves.followed(None)
+    if client is None:
         raise PlacementError(
             f"no client is connected to a cluster{_gone(_last)}.",
             hint=(
@@ -54,7 +57,7 @@ def current_client(client: Client | None = None) -> Client:
                 ", or MPICluster(...).get_client()) or pass client=.",
                 *((" ", *LISTED) if _last else ()),
             ),
-        ) from None
+        )
     if not isinstance(client, Client):
         raise PlacementError(
             f"client={client!r:.80} is not a client. Pass a distributed.Client, for example the result of "

@@ -1,0 +1,88 @@
+"""A notebook follows its cluster to the next job: new objects, and what the notebook keeps is there again."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+from workbench.deploy.folder import ClusterFolder
+from workbench.errors import ClusterNotFound
+from workbench.placement import sources
+from workbench.session import moves
+from workbench.session.current import notebook_names
+
+if TYPE_CHECKING:
+    from distributed import Client
+    from distributed.deploy.cluster import Cluster
+
+# The placed collections that this process keeps, by the objects of the clusters and by name.
+_kept: WeakKeyDictionary[Cluster, dict[str, Any]] = WeakKeyDictionary()
+# Seconds between two looks at the record of a cluster whose head was killed.
+_POLL_S = 2.0
+
+
+def note(client: Client, named: Mapping[str, Any]) -> None:
+    """Note the placed collections that this process keeps on the cluster of a client; None: no longer."""
+    if client.cluster is not None:
+        kept = {**_kept.get(client.cluster, {}), **named}
+        _kept[client.cluster] = {name: value for name, value in kept.items() if value is not None}
+
+
+def follow(former: Any) -> None:
+    """Have a thread connect to the next job of a cluster, the `workbench.MPICluster` of whose former job is closed."""
+    arguments = former, moves.begun(former)
+    threading.Thread(target=_follow, args=arguments, name="next-job", daemon=True).start()
+
+
+def _follow(former: Any, move: Future[Client]) -> None:
+    from workbench.checkpoint.client import keep_restored, restore
+
+    kept = _kept.pop(former, {})
+    try:
+        cluster = _attached(former)
+        client = cluster.get_client()
+        found = vars(restore(None, *kept, client=client)) if kept else {}
+        keep_restored(client, found)
+    except BaseException as error:  # noqa: BLE001  (raised where a request waits)
+        move.set_exception(error)
+        former.on_moved(None, f"the notebook is not connected to the next job: {error}")
+        return
+    there = {id(kept[name]): found[name] for name in found}
+    for name in found:
+        moves.replaced[kept[name]._name] = found[name]  # noqa: SLF001  (of arrays and of dataframes)
+    names, lost = notebook_names(), []
+    for name, value in list(names.items()):
+        if value is former:
+            names[name] = cluster
+        elif getattr(value, "cluster", None) is former:
+            names[name] = client
+        elif id(value) in there:
+            names[name] = there[id(value)]
+        elif _was_placed_by(value, former):
+            lost.append(name)
+    move.set_result(client)
+    words = f"job {cluster.record.job} continues the cluster"
+    words += f"; restored: {', '.join(found)}" * bool(found) + f"; lost, since not kept: {', '.join(lost)}" * bool(lost)
+    former.on_moved(cluster, words)
+
+
+def _attached(former: Any) -> Any:
+    """Return the object of the cluster in its next job, when that is ready."""
+    name, known = former.record.name, former.record
+    folder = ClusterFolder.of(known)
+    while True:
+        record = folder.read()
+        if record.id != known.id:
+            raise ClusterNotFound(f"cluster {name!r} has ended, and another cluster has its name.")
+        if record.turn != known.turn or record.state == "submitted":
+            return type(former).attach(name, quiet=True)
+        time.sleep(_POLL_S)
+
+
+def _was_placed_by(value: Any, cluster: Cluster) -> bool:
+    found = sources.find_blocks(value)
+    return found is not None and found[1][0].client.cluster is cluster
