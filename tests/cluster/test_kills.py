@@ -14,13 +14,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import dask.array as da
+import numpy as np
 import pytest
 from distributed import Client
 from support.folders import folders_of
 from support.last_word import end_of
 from support.processes import DEADLINE, GONE_WITHIN, gone, kill, launcher_of, processes_of, until
+from support.raised import raises
 
-from workbench import MPICluster, run_on_ranks
+from workbench import MPICluster, blocks, map_blocks, place, run_on_ranks
 from workbench.deploy import ended, registry, stop
 from workbench.errors import ClusterNotFound, HeadUnreachable, MemoryLimitReached, RankLost
 from workbench.launch import local, mpi_library
@@ -147,6 +150,42 @@ def _end_rank_by_a_task(cluster: MPICluster, client: Client) -> None:
     until("the loss is seen", lambda: cluster.refresh().state == "degraded")
     assert len(client.run(os.getpid)) == 1
     assert client.submit(sum, [1, 2]).result(DEADLINE) == 3
+
+
+@pytest.mark.mpi_flavor
+def test_after_a_lost_world_blocks_are_made_again_unless_they_had_no_source_or_code_may_have_changed_them() -> None:
+    draws = da.random.RandomState(7).random_sample((600, 2), chunks=(50, 2))
+    with MPICluster(2, quiet=True) as cluster, Client(cluster) as client:
+        X, read, written, scattered = (place(each) for each in (draws, draws + 1, draws + 2, np.ones((600, 2))))
+        shifted = [block.result(DEADLINE) for block in map_blocks(np.negative, X)]
+        assert run_on_ranks(_total, read, writes=False) != run_on_ranks(_total, written)
+        derived = map_blocks(np.sum, written)
+        assert len(client.gather([*derived, *blocks(scattered)])) == 4
+        starts = cluster.record.world.starts
+        kill(launcher_of(cluster))
+        until("the world is there again", lambda: _ready_again(cluster, starts + 1))
+
+        np.testing.assert_array_equal(X.compute(), draws.compute(scheduler="threads"))
+        np.testing.assert_array_equal(
+            np.concatenate(client.gather(map_blocks(np.negative, X))), np.concatenate(shifted)
+        )
+        total = draws.sum().compute(scheduler="threads")
+        assert run_on_ranks(_total, X, result="root") == pytest.approx(total)
+        assert run_on_ranks(_total, read, result="root") == pytest.approx(total + 1200)
+        for rank, block in enumerate(blocks(written)):
+            with raises(RankLost, ranks=(rank,)):
+                block.result(DEADLINE)
+        with raises(RankLost, ranks=(0,)):
+            derived[0].result(DEADLINE)
+        with pytest.raises(RankLost):
+            run_on_ranks(_total, scattered)
+        with pytest.raises(RankLost):
+            run_on_ranks(_total, written)
+        assert "made again" in cluster.logs()
+
+
+def _total(comm: Any, X: Any) -> float:
+    return float(comm.allreduce(X.sum()))
 
 
 def _shared_memory(cluster: MPICluster) -> set[Path]:

@@ -186,13 +186,17 @@ class DaskScheduler:
     address = "tls://127.0.0.1:1"
 
     def __init__(self, sim):
-        self.sim, self.workers = sim, {}
+        self.sim, self.workers, self.awaited = sim, {}, {}
 
     async def drain_workers(self, addresses):
         await asyncio.sleep(self.sim.draw.choice((0.0, 0.0, self.sim.draw.uniform(0, 60))))  # tasks run
 
     async def resume_workers(self, addresses):
         await asyncio.sleep(self.sim.draw.uniform(0, 1))
+
+    def pin_again(self, ranks):
+        again, self.awaited = len(self.awaited), {}
+        return again
 
     def take_over(self, world, former, ranks):
         pass
@@ -292,6 +296,9 @@ class Simulation:
     def remove(self, address):
         if worker := self.dask.workers.pop(address, None):
             facts = worker.extra["workbench"]
+            if self.current.returns(facts):
+                self.counts["ranks that are awaited"] += 1
+                self.dask.awaited[address] = facts["rank"]
             self.current.left(facts["world"], facts["rank"])
 
     def unregister(self, index, start):
@@ -379,6 +386,8 @@ class Simulation:
             task.result()  # raises unexpected errors
         self.faults += [f"{len(late)} requests have no deadline"] if late else []
         await asyncio.sleep(300)
+        if self.dask.awaited and not self.failed():
+            self.faults.append(f"tasks of {sorted(self.dask.awaited)} wait for ever")
         # Not those of earlier starts that the scheduler has taken after it answered that they do not exist.
         wanted = {world.index for world in self.current}
         for job in self.scheduler.jobs.values():

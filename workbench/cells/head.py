@@ -33,7 +33,7 @@ from workbench.collective.operation import (
 from workbench.collective.protocol import REMEMBER_S
 from workbench.errors import CollectiveFailed, InvalidRequest, PlacementError, RankLost, WorkbenchError
 from workbench.hints import Command
-from workbench.placement.head import drop_copies
+from workbench.placement.head import drop_copies, mark_written
 from workbench.positions import ranges
 
 if TYPE_CHECKING:
@@ -338,6 +338,7 @@ class _Cell:
         for transfer in names.values():
             if blocks := transfer.get("blocks"):
                 engines.sent_blocks |= {blocks[address]: address for address in self._members.ranks.values()}
+                mark_written(self._cells.scheduler, blocks.values())
         reach = await engines.ready(everyone)
         self._ends = {rank: asyncio.get_running_loop().create_future() for rank in ranks}
         admitted = send_limit(sum(len(transfer.get("parcel", b"")) for transfer in names.values()))

@@ -136,7 +136,7 @@ def _writes(client: Client, root: str, named: Mapping[str, Any]) -> dict[str, Ca
         else:
             options: dict[str, Any] = {"client": client, "result": "root", "limit": None, "timeout": None}
             arguments = [blocks.collection, root, name, blocks.per]
-            made = request(save.write, arguments, {}, **options, name="checkpoint")
+            made = request(save.write, arguments, {}, **options, name="checkpoint", writes=False)
             made.message["work"]["counted"] = False
             calls[name] = made.message
             needs += made.needs

@@ -35,6 +35,7 @@ def run_on_ranks(
     timeout: float | str | None = None,
     limit: float | str | None = None,
     on_event: OnEvent | None = None,
+    writes: bool = True,
     **kwargs: Any,
 ) -> Any:
     """Call ``fn(comm, *args, **kwargs)`` on all ranks at the same time, and return the results.
@@ -68,6 +69,9 @@ def run_on_ranks(
         Receives each `workbench.extension.Event` that the function sends with `workbench.extension.send` or
         `workbench.extension.ask`, in the thread that called `run_on_ranks`. An error of `on_event` ends the call on all
         ranks.
+    writes : bool, default=True
+        Whether the function may write into the blocks of placed collections. False: if the world is lost later, and
+        started again, the blocks are made again from their graphs.
 
     Returns
     -------
@@ -111,7 +115,7 @@ def run_on_ranks(
     array([3., 4.])
     """
     options = {"client": client, "result": result, "ranks": ranks, "timeout": timeout, "limit": limit}
-    return _result(fn, args, kwargs, {**options, "on_event": on_event})
+    return _result(fn, args, kwargs, {**options, "on_event": on_event, "writes": writes})
 
 
 class SpmdFunction:
@@ -179,6 +183,7 @@ def spmd(
     limit: float | str | None = None,
     name: str | None = None,
     on_event: OnEvent | None = None,
+    writes: bool = True,
 ) -> Callable[[Callable[..., Any]], SpmdFunction]: ...
 def spmd(
     fn: Callable[..., Any] | None = None,
@@ -191,6 +196,7 @@ def spmd(
     limit: float | str | None = None,
     name: str | None = None,
     on_event: OnEvent | None = None,
+    writes: bool = True,
 ) -> SpmdFunction | Callable[[Callable[..., Any]], SpmdFunction]:
     """Decorate a function that runs on all ranks at the same time, with an MPI communicator as first argument.
 
@@ -198,7 +204,7 @@ def spmd(
     ----------
     fn : callable, optional
         The function. Without the function, `spmd` returns a decorator with the options.
-    client, result, ranks, timeout, limit, on_event : optional
+    client, result, ranks, timeout, limit, on_event, writes : optional
         See `run_on_ranks`.
     name : str, optional
         Name of the calls in messages and on the dashboard. Default: the name of the function.
@@ -225,6 +231,7 @@ def spmd(
         "limit": limit,
         "name": name,
         "on_event": on_event,
+        "writes": writes,
     }
     if fn is None:
         return lambda fn: SpmdFunction(fn, options)

@@ -33,7 +33,7 @@ from workbench.collective.operation import (
 )
 from workbench.errors import CollectiveFailed, CollectiveTimeout, InvalidRequest, RankLost, WorkbenchError
 from workbench.mpi.counters import KEYS
-from workbench.placement.head import drop_copies
+from workbench.placement.head import drop_copies, mark_written
 from workbench.positions import ranges
 
 if TYPE_CHECKING:
@@ -132,6 +132,7 @@ class CollectiveCall:
 
     async def _run_all(self) -> protocol.Answer:
         """Run the call, and end the call when one rank fails."""
+        mark_written(self._scheduler, (key for key, _ in self._written()))
         message: protocol.Go = {"call": self._call, "wanted": self._request["wanted"]}
         outcomes = self._outcomes(protocol.GO, **message)
         try:
@@ -153,7 +154,7 @@ class CollectiveCall:
     def _written(self) -> list[tuple[Key, str]]:
         """Return the keys of blocks that only one rank got, with the address; several ranks write to copies."""
         owners: dict[Key, str | None] = {}
-        if self._request["addresses"] is None:
+        if self._request["addresses"] is None or not self._request["writes"]:
             return []  # values of futures, not blocks: other calls use the copies on other ranks
         for rank, keys in self._keys.items():
             address = self.members.ranks[rank]

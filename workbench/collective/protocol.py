@@ -116,6 +116,8 @@ class Call(Id):
     """Keys of the values for the slots among the arguments, for each rank; one item if all ranks have the same."""
     addresses: list[str] | None
     """Addresses of the ranks with the blocks, in the order of the blocks; None without blocks."""
+    writes: bool
+    """Whether the function may write into its blocks."""
     ranks: list[int] | None
     """Ranks that take part; None: the ranks of `addresses`, or all ranks."""
     timeout: float | None

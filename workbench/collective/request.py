@@ -81,6 +81,7 @@ def request(
     ranks: Sequence[int] | None = None,
     name: str | None = None,
     on_event: Callable[[Any], object] | None = None,
+    writes: bool = True,
 ) -> Request:
     """Return the request for a call; parameters as of `workbench.run_on_ranks`.
 
@@ -154,6 +155,7 @@ def request(
                 [future.key if (future := column[number]) else "" for column in columns] for number in range(parts)
             ],
             "addresses": [pin.address for pin in placed.pins] if placed else None,
+            "writes": writes,
             "ranks": chosen,
             "timeout": None if timeout is None else config.time_span("timeout", timeout),
             "turn_timeout": None,

@@ -130,6 +130,7 @@ def own_call(
         "wanted": {"root": to_blocks is None, "limit": None},
         "keys": [list(each) for each in keys],
         "addresses": None,
+        "writes": False,
         "ranks": ranks,
         "timeout": timeout,
         "turn_timeout": turn_timeout,

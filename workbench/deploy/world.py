@@ -50,6 +50,11 @@ class MPIWorld(abc.ABC):
         return "degraded" if self.lost else "ready"
 
     @property
+    def killed(self) -> bool:
+        """Whether a signal has ended the launcher of this start, which takes its ranks along."""
+        return False
+
+    @property
     def log(self) -> Path:
         """File with the output of ``mpiexec`` and of ranks that failed while starting."""
         return logs.of_world(self.folder.logs, self.index)

@@ -15,7 +15,7 @@ from workbench.deploy.record import Record
 from workbench.deploy.world import MPIWorld
 from workbench.errors import InvalidRequest, StartError, StartTimeout, WorkbenchError
 from workbench.head.job_world import JobWorld
-from workbench.head.move import moved
+from workbench.head.move import heir, moved
 from workbench.head.scheduler import HeadScheduler
 from workbench.head.world_process import WorldProcess
 from workbench.host import debug_log, processes
@@ -190,6 +190,9 @@ class ClusterWorld:
                     ready.set_result(None)
                 if world is self.world:
                     self._report(f"the world is ready: {count(world.ranks, 'rank')}, {world.mpi}{_fallback(world)}")
+                    if waiting := self._scheduler.pin_again(self.members(world)):
+                        results = f"{count(waiting, 'result')} of lost ranks {'is' if waiting == 1 else 'are'}"
+                        self._report(f"{results} made again on the new ranks", kind="lost")
                 lost = f"the world was lost: {await world.exited()}"
             if self._is_ending() or (world.stopping and not (world.restart_requested or world.given_up or failure)):
                 return
@@ -204,6 +207,8 @@ class ClusterWorld:
                 again = f"its {count(world.ranks, 'rank')} are started again{f' in {pause:g} s' if pause else ''}"
                 self._report(f"{lost}; {again}, {count(restarts, 'more restart')} left", kind="lost")
                 await asyncio.sleep(pause)
+            else:
+                self._scheduler.awaited.clear()
             world.restart_requested = False
 
     async def _start(self, world: MPIWorld, timeout: float, *, spawned: bool) -> str:
@@ -267,8 +272,18 @@ class ClusterWorld:
             return True
         return (bool(world.lost) or self._scheduler.loses(world.index)) and not self._survives(world)
 
+    def returns(self, facts: dict[str, Any]) -> bool:
+        """Return whether a rank that leaves, by its facts, is started again without a request."""
+        world = self.world
+        if facts["world"] != world.index or world.restart_requested or self._is_ending():
+            return False
+        if world.stopping:
+            return world.given_up
+        return not (world.ready and self._survives(world) and world.present.keys() - {facts["rank"]})
+
     def _survives(self, world: MPIWorld) -> bool:
-        return survives_a_lost_rank(self._record, world.mpi, world.ranks, own_job=world.job is not None)
+        survives = survives_a_lost_rank(self._record, world.mpi, world.ranks, own_job=world.job is not None)
+        return survives and not world.killed
 
     def left(self, index: int, rank: int, cause: str = "") -> None:
         """Record that a rank has left, with the cause of a loss as the end of a sentence."""
@@ -355,11 +370,14 @@ class ClusterWorld:
             async with contextlib.AsyncExitStack() as held:
                 for queue in self._queues():
                     await _unless_withdrawn(held.enter_async_context(queue.paused()), change)
+                ranks = self.members(world)
                 lost = await self._send_results(former, world, change)
                 former.stopping = True  # an operation that has waited does not begin there
                 self.world, self.next, self._former, ended = world, None, former, self._keeper
                 self._keeper = keeper
-                self._scheduler.take_over(world.index, self.members(former), self.members(world))
+                self._scheduler.take_over(world.index, self.members(former), ranks)
+                heirs = {rank: ranks.get(heir(rank, former.ranks, n)) for rank in range(former.ranks)}
+                self._scheduler.pin_again({rank: address for rank, address in heirs.items() if address})
                 self._replaced()
         except Exception as error:
             await self._end_world(world, keeper)

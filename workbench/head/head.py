@@ -224,6 +224,7 @@ class Head:
 
     async def _open_scheduler(self) -> None:
         self.scheduler.restart_world, self.scheduler.is_expected = self.current.restart, self.current.ends
+        self.scheduler.returns = self.current.returns
         for part in (self.spmd, self.metrics, self.checkpoints):
             self.scheduler.stream_handlers |= part.stream_handlers
         needs_ranks: dict[str, Callable[..., Any]] = {
@@ -373,7 +374,7 @@ class Head:
         while True:
             await asyncio.sleep(1)
             self.scheduler.memory_kills.sample()
-            if self.scheduler.unrunnable:
+            if self.scheduler.unrunnable and not self.scheduler.awaited:
                 fail_unrunnable(self.scheduler)
 
     async def _watch_idle(self) -> None:

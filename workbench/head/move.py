@@ -8,12 +8,18 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from workbench.errors import StartError
+from workbench.placement.head import run_unrunnable
 from workbench.text import count
 
 if TYPE_CHECKING:
     from dask.typing import Key
     from distributed import Scheduler
     from distributed.scheduler import TaskState
+
+
+def heir(rank: int, size: int, n: int) -> int:
+    """Return the one of `n` ranks that replaces a rank of `size` ranks; see `moved`."""
+    return rank * n // size if n >= size else ((rank + 1) * n - 1) // size
 
 
 async def moved(scheduler: Scheduler, size: int, former: Mapping[int, str], ranks: Mapping[int, str]) -> str:
@@ -41,11 +47,7 @@ async def moved(scheduler: Scheduler, size: int, former: Mapping[int, str], rank
     StartError
         If results could not be sent, or a new rank was lost. The tasks are pinned as before.
     """
-    n = len(ranks)
-    heirs = {
-        address: ranks[rank * n // size if n >= size else ((rank + 1) * n - 1) // size]
-        for rank, address in former.items()
-    }
+    heirs = {address: ranks[heir(rank, size, len(ranks))] for rank, address in former.items()}
 
     def targets(task: TaskState) -> set[str]:
         pinned = set(task.worker_restrictions or ()) & heirs.keys()
@@ -68,9 +70,7 @@ async def moved(scheduler: Scheduler, size: int, former: Mapping[int, str], rank
         for task in scheduler.tasks.values():
             if task.worker_restrictions and not heirs.keys().isdisjoint(task.worker_restrictions):
                 task.worker_restrictions = {*task.worker_restrictions} - heirs.keys() | targets(task)
-        for address in ranks.values():  # tasks that have waited for a paused rank
-            runnable = scheduler.bulk_schedule_unrunnable_after_adding_worker(scheduler.workers[address])
-            scheduler.transitions(runnable, stimulus_id="moved")
+        run_unrunnable(scheduler, ranks.values())  # tasks that have waited for a paused rank
     finally:
         if managed:
             manager.start()

@@ -26,6 +26,7 @@ from tornado.iostream import IOStream
 from workbench import comm
 from workbench.cells import protocol as cells
 from workbench.collective import protocol as collective
+from workbench.collective.operation import poll_until
 from workbench.comm.unix_http import UnixHTTP, bridge_streams
 from workbench.deploy.logs import of_rank
 from workbench.errors import InvalidRequest, RankLost, WorkbenchError
@@ -34,7 +35,7 @@ from workbench.head.lost_ranks import MemoryKills
 from workbench.hints import Command, Option
 from workbench.host.debug_log import is_written, write
 from workbench.host.processes import exit_code
-from workbench.placement.head import disown, fail_processing, protect_pinned
+from workbench.placement.head import disown, fail_lost, fail_processing, pin_again, protect_pinned
 from workbench.text import exit_description, rank_and_process
 
 if TYPE_CHECKING:
@@ -134,6 +135,8 @@ _NEW_WORK = (
     "workbench_restart",
 )
 _NOT_SENT = "a rank was lost, or the ranks were restarted, while data were sent to the ranks. Send the data again."
+# Seconds for the end of a killed launcher to be seen after the ends of its ranks.
+_LAUNCHER_S = 0.5
 # Part of the limit above which the use of memory may be the cause of a loss.
 _MUCH = 0.8
 # States of tasks that have started or finished.
@@ -147,6 +150,8 @@ class HeadScheduler(UnixHTTP, Scheduler):
     """Restarts the world, also for ``client.restart()``, because a rank cannot be restarted alone."""
     is_expected: Callable[[dict[str, Any]], bool]
     """Returns whether a rank, by its facts, leaves because its world ends, so that its tasks may run again."""
+    returns: Callable[[dict[str, Any]], bool]
+    """Returns whether a rank that leaves, by its facts, is started again without a request."""
     world = 0
     """Index of the world whose ranks are the workers 0, 1, ..., n - 1."""
     refusal: WorkbenchError | None = None
@@ -177,6 +182,8 @@ class HeadScheduler(UnixHTTP, Scheduler):
         self.memory_kills = MemoryKills()
         self.causes: dict[str, str] = {}
         """Known causes of the losses of ranks, as ends of sentences, by address."""
+        self.awaited: dict[str, int] = {}
+        """Lost ranks whose world is about to start again, by address. Tasks that are pinned to them wait."""
         self._logs = logs
         # Ranks whose cause is being found, by address: the index of the world, and the end of the removal.
         self._losing: dict[str, tuple[int, asyncio.Event]] = {}
@@ -205,6 +212,16 @@ class HeadScheduler(UnixHTTP, Scheduler):
                 del self.aliases[worker.name]
                 worker.name, self.aliases[name] = name, address
 
+    def pin_again(self, ranks: Mapping[int, str]) -> int:
+        """Pin the tasks of the awaited ranks to those with the addresses `ranks`; return the number of tasks to run."""
+        awaited, self.awaited = self.awaited, {}
+        return pin_again(self, {address: ranks[rank] for address, rank in awaited.items() if rank in ranks})
+
+    def _check_no_workers(self) -> None:
+        """Let tasks fail that wait for a worker for too long, unless ranks are about to start again."""
+        if not self.awaited:
+            super()._check_no_workers()
+
     async def remove_worker(
         self, address: str, *, stimulus_id: str, expected: bool = False, close: bool = True
     ) -> Literal["OK", "already-removed"]:
@@ -219,12 +236,18 @@ class HeadScheduler(UnixHTTP, Scheduler):
             return await remove(expected=expected)
         self.causes.pop(address, None)  # of an earlier rank with this address
         if expected or self.is_expected(facts):
-            self._forget_kills(facts)
+            if self.returns(facts):
+                self.awaited[address] = facts["rank"]
+            self._forget_results(worker, facts)
             return await remove(expected=True)
         removed = asyncio.Event()
         self._losing[address] = facts["world"], removed
+        # A rank that is about to be removed as well must not get the tasks of this one.
+        self.handle_worker_status_change(Status.closing, worker, stimulus_id)
         try:
             self.causes[address] = cause = await self._cause(worker, facts)
+            if await poll_until(lambda: self.returns(facts), _LAUNCHER_S):
+                self.awaited[address] = facts["rank"]
             fail_processing(
                 self,
                 worker,
@@ -232,7 +255,7 @@ class HeadScheduler(UnixHTTP, Scheduler):
                 "run again, because a task that ends its rank would end the next one, too.",
                 hint=("Read the log of the rank (", Command("logs"), "), then submit the task again."),
             )
-            self._forget_kills(facts)
+            self._forget_results(worker, facts, cause)
             return await remove(expected=False)
         finally:
             del self._losing[address]
@@ -242,7 +265,10 @@ class HeadScheduler(UnixHTTP, Scheduler):
         """Return whether a rank of a world was lost, and is not removed yet."""
         return any(index == world for index, _ in self._losing.values())
 
-    def _forget_kills(self, facts: dict[str, Any]) -> None:
+    def _forget_results(self, worker: WorkerState, facts: dict[str, Any], cause: str = "") -> None:
+        """Make the results fail that are lost with a rank for ever, unless the cluster ends."""
+        if self.refusal is None:
+            fail_lost(self, worker, f"{rank_and_process(facts)} has ended{cause}")
         if facts["host"] == socket.gethostname():
             self.memory_kills.forget(facts["pid"])
 

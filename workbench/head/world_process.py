@@ -89,6 +89,12 @@ class WorldProcess(MPIWorld):
         with contextlib.suppress(BrokenPipeError):
             os.write(self._running_process().stdin.fileno(), f"{address}\n".encode())  # type: ignore[union-attr]
 
+    @property
+    def killed(self) -> bool:
+        """As `MPIWorld.killed`."""
+        code = None if self._process is None else self._process.poll()
+        return code is not None and code < 0
+
     def _running_process(self) -> subprocess.Popen[bytes]:
         if self._process is None:
             raise RuntimeError(f"World {self.index} was not started. Call spawn() first.")

@@ -8,7 +8,9 @@ objects keep the results on their ranks:
   (``distributed.scheduler.active-memory-manager.policies: [{class: workbench.placement.head.KeepPinned}]``);
 - `protect_pinned`, called once with the scheduler, wraps the handlers of requests from clients.
 
-A task that is pinned to a lost rank would wait for ever: `fail_unrunnable` makes the task fail.
+A task that is pinned to a lost rank would wait for ever: `fail_unrunnable` makes the task fail. If the world starts
+again without a request, `pin_again` pins the task to the new rank, where Dask makes its result again. `fail_lost`
+excludes results that would differ from those before.
 
 A rank that retires still hands its values over to other ranks, where they are better kept than lost.
 """
@@ -17,9 +19,10 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import wraps
 from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
 
 from distributed.active_memory_manager import ReduceReplicas
 from distributed.protocol import pickle
@@ -33,6 +36,13 @@ if TYPE_CHECKING:
     from distributed.scheduler import TaskState, WorkerState
 
     from workbench.hints import Hint
+
+
+PLACE_AGAIN = "Place the data again: X = place(X)."
+"""End of the message about a lost block."""
+
+# Values into whose memory code of the user may have written.
+_written: WeakSet[TaskState] = WeakSet()
 
 
 def is_pinned(task: TaskState) -> bool:
@@ -121,11 +131,82 @@ def drop_copies(scheduler: Scheduler, written: Iterable[tuple[Key, str]], stimul
         scheduler.request_remove_replicas(address, keys, stimulus_id=stimulus)
 
 
+def mark_written(scheduler: Scheduler, keys: Iterable[Key]) -> None:
+    """Note that code of the user gets values into whose memory the code may write."""
+    _written.update(scheduler.tasks[key] for key in keys if key in scheduler.tasks)
+
+
+def fail_lost(scheduler: Scheduler, worker: WorkerState, lost: str) -> None:
+    """Make the values fail with `RankLost` that only a worker that leaves has, and that no task can make again.
+
+    Parameters
+    ----------
+    lost
+        The loss of the worker, as a sentence without an end.
+    """
+    stimulus = f"rank-lost-{time.time()}"
+    ranks = (worker.extra["workbench"]["rank"],)
+    # Again, because tasks cannot be made from those that fail here.
+    while failing := [task for task in worker.has_what if len(task.who_has or ()) == 1 and _is_final(task)]:
+        for task in failing:
+            blamed = next((each.exception_blame for each in task.dependencies if each.state == "erred"), None)
+            task.exception_blame = blamed or task
+            if blamed is None:
+                written = ", and a call or a cell may have changed the value before" if task in _written else ""
+                error = RankLost(f"{task.key!r} is gone: {lost}{written}. {PLACE_AGAIN}", ranks=ranks)
+                task.exception, task.exception_text = pickle.dumps(error), str(error)
+            scheduler.transition(task.key, "released", stimulus_id=stimulus)  # recommends to make the value again
+            further = scheduler.transition(task.key, "erred", stimulus_id=stimulus)
+            scheduler.transitions(further, stimulus_id=stimulus)
+
+
+def _is_final(task: TaskState) -> bool:
+    """Return whether no task makes the value of a task again as the value was; actors are Dask's."""
+    if task.actor:
+        return False
+    if task.run_spec is None or task.has_lost_dependencies or task in _written:
+        return True
+    return any(each.state == "erred" or each in _written for each in task.dependencies)
+
+
+def pin_again(scheduler: Scheduler, heirs: Mapping[str, str]) -> int:
+    """Pin the tasks of lost ranks to those that take their places, and run them; return their number.
+
+    Parameters
+    ----------
+    heirs
+        The addresses of the new ranks, by those of the lost ranks.
+    """
+    heirs = {_before(rank) if rank in scheduler.workers else rank: heir for rank, heir in heirs.items()}
+    waiting = 0
+    for task in scheduler.tasks.values():
+        if lost := heirs.keys() & (task.worker_restrictions or ()):
+            task.worker_restrictions = {*(task.worker_restrictions or ())} - lost | {heirs[rank] for rank in lost}
+            if task.state in ("waiting", "no-worker"):
+                waiting += 1
+                # Clients forget the former rank, also of values that were not made before.
+                scheduler.report({"op": "lost-data", "key": task.key}, ts=task)
+    run_unrunnable(scheduler, heirs.values())
+    return waiting
+
+
+def run_unrunnable(scheduler: Scheduler, addresses: Iterable[str]) -> None:
+    """Run the tasks that have waited for certain workers."""
+    for address in set(addresses) & scheduler.workers.keys():
+        runnable = scheduler.bulk_schedule_unrunnable_after_adding_worker(scheduler.workers[address])
+        scheduler.transitions(runnable, stimulus_id="pinned-again")
+
+
 def disown(scheduler: Scheduler, address: str) -> None:
     """Keep tasks of a lost rank away from a new rank with the same address, so that `fail_unrunnable` ends them."""
     for task in scheduler.tasks.values():
         if is_pinned(task) and address in (task.worker_restrictions or ()):
-            task.worker_restrictions = {*(task.worker_restrictions or ())} - {address} | {f"{address} (before)"}
+            task.worker_restrictions = {*(task.worker_restrictions or ())} - {address} | {_before(address)}
+
+
+def _before(address: str) -> str:
+    """Return the name of a lost rank whose address another rank has now."""
+    return f"{address} (before)"
 
 
 def fail_processing(scheduler: Scheduler, worker: WorkerState, message: str, hint: Hint) -> None:
@@ -149,7 +230,7 @@ def fail_unrunnable(scheduler: Scheduler) -> None:
             continue
         error = RankLost(
             f"{task.key!r} must run on {' or '.join(ranks)}, and that rank is gone, with its copy of the blocks. "
-            "Place the data again: X = place(X)."
+            f"{PLACE_AGAIN}"
         )
         _fail(scheduler, task, error)
 

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet
 
 from workbench.errors import CollectiveFailed, PlacementError, RankLost
 from workbench.hints import Command
@@ -29,6 +29,8 @@ PER = ("rank", "node")
 """The values of ``per``."""
 
 _PINS: WeakKeyDictionary[Future[Any], Pin] = WeakKeyDictionary()
+# Clients of `_forget_lost`.
+_WATCHED: WeakSet[Client] = WeakSet()
 
 
 @dataclass(frozen=True)
@@ -124,6 +126,21 @@ def forget_pins() -> None:
     _PINS.clear()
 
 
+def _forget_lost(client: Client) -> None:
+    """Forget the workers of all values when this client gets a report of a lost value, which may be made elsewhere."""
+    if client in _WATCHED:
+        return
+    _WATCHED.add(client)
+    handlers: Any = client._stream_handlers  # noqa: SLF001  (Dask has no event for it)
+    handle = handlers["lost-data"]
+
+    def lost(key: Any = None) -> None:
+        forget_pins()
+        handle(key)
+
+    handlers["lost-data"] = lost
+
+
 def cached_pin(future: Future[Any]) -> Pin | None:
     """Return the worker of a future's value, if this process pinned the value."""
     return _PINS.get(future)
@@ -174,6 +191,7 @@ def submit(
     given = [value for call in calls for value in (*call.args, *call.kwargs.values())]
     items = [item for value in given for item in (value if isinstance(value, list) else [value])]
     check_cluster(client, [item for item in items if isinstance(item, Future)], "an argument")
+    _forget_lost(client)
     tasks = {
         call.key: Task(
             call.key,
@@ -205,7 +223,10 @@ def rediscover(client: Client, futures: Sequence[Future[Any]], per: str) -> list
     ------
     PlacementError
         If a block is not on its rank.
+    RankLost
+        If a block was lost with its rank.
     """
+    client.sync(wait_computed, futures, "a block")  # after a loss of ranks, until their blocks are made again
     ranks = target_workers(client, per)
     holders = client.who_has(futures)
     if len(futures) < len(ranks):
@@ -213,8 +234,7 @@ def rediscover(client: Client, futures: Sequence[Future[Any]], per: str) -> list
         held = {address for addresses in holders.values() for address in addresses}
         ranks = [rank for rank in ranks if rank.address in held] or ranks
     for number, (future, rank) in enumerate(zip_longest(futures, ranks[: len(futures)])):
-        # A block that is not computed yet has no holder, but a task that waits for its rank.
-        if rank is None or (holders[future.key] and rank.address not in holders[future.key]):
+        if rank is None or rank.address not in holders[future.key]:
             raise PlacementError(
                 f"block {number} of {len(futures)} is not on the rank on which the block was placed. The cluster has "
                 f"{len(ranks)} ranks now. Place the data again: X = place(X)."
@@ -280,7 +300,7 @@ async def wait_computed(futures: Sequence[Future[Any]], role: str) -> None:
     """
     from distributed.client import FuturesCancelledError, _wait
 
-    if any(future.status == "pending" for future in futures):
+    while any(future.status in ("pending", "lost") for future in futures):
         # The loop below reports which future was canceled.
         with contextlib.suppress(FuturesCancelledError):
             await _wait(futures)

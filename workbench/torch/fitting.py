@@ -126,7 +126,11 @@ def fit(
 
     plan = Plan(loss, epochs, size, optimizer, schedule, patience, callback, checkpoint, seed, shuffle, name, device)
     rows = [validation] if isinstance(validation, Stream) else map(AlignedBlocks, validation or ())
-    state, history = run_on_ranks(train, module, plan, X, y, *rows, result="root", client=client, limit=limit)
+    # Other batches are copies of rows, into which a module may write.
+    writes = shuffle is None or validation is not None
+    state, history = run_on_ranks(
+        train, module, plan, X, y, *rows, result="root", client=client, limit=limit, writes=writes
+    )
     module.load_state_dict(state)
     return list(history)
 

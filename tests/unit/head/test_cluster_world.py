@@ -63,7 +63,11 @@ class Scheduler:
     address, workers = "tls://127.0.0.1:1", {}
 
     def __init__(self):
-        self.losing, self.log = set(), []
+        self.losing, self.log, self.awaited = set(), [], {}
+
+    def pin_again(self, ranks):
+        self.awaited.clear()
+        return 0
 
     def loses(self, world):
         return world in self.losing

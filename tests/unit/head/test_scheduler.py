@@ -9,7 +9,8 @@ from types import SimpleNamespace
 import pytest
 from distributed import Scheduler
 from distributed.comm.core import CommClosedError
-from distributed.core import _expects_comm
+from distributed.core import Status, _expects_comm
+from distributed.scheduler import WorkerState
 from distributed.security import Security
 from distributed.utils import has_keyword
 from support.patience import DEADLINE
@@ -17,6 +18,14 @@ from support.patience import DEADLINE
 from workbench.errors import RankLost
 from workbench.head import lost_ranks
 from workbench.head.scheduler import HeadScheduler
+
+
+def a_rank(address, name, facts):
+    """Return the worker of a rank, as the scheduler has it."""
+    return WorkerState(
+        address=address, status=Status.running, pid=7, nthreads=1, memory_limit=0, local_directory="", services={},
+        versions={}, nanny=None, server_id="", scheduler=None, name=name, extra={"workbench": facts},
+    )  # fmt: skip
 
 
 class Connection:
@@ -72,8 +81,8 @@ async def test_a_rank_that_leaves_in_order_has_not_the_cause_of_an_earlier_one_a
         return "OK"
 
     monkeypatch.setattr(Scheduler, "remove_worker", remove_worker)
-    rank = SimpleNamespace(address="tls://192.0.2.1:1234", extra={"workbench": {"host": "n2"}})
-    scheduler.workers = {rank.address: rank}
+    rank = a_rank("tls://192.0.2.1:1234", "0", {"host": "n2", "rank": 0, "world": 0, "pid": 7})
+    scheduler.workers, scheduler.returns = {rank.address: rank}, lambda _: False
     scheduler.causes = {rank.address: " with signal 9 (SIGKILL)"}
 
     await scheduler.remove_worker(rank.address, stimulus_id="closing", expected=True)
@@ -98,15 +107,9 @@ async def test_while_the_cause_of_a_loss_is_read_the_loss_is_known_and_no_other_
     monkeypatch.setattr(Scheduler, "remove_worker", remove_worker)
     monkeypatch.setattr(lost_ranks, "read", read)
     facts = {"host": "n2", "world": 1, "rank": 3, "pid": 7}
-    rank = SimpleNamespace(
-        address="tls://192.0.2.1:1234",
-        name="3 of world 1",
-        extra={"workbench": facts},
-        metrics={},
-        memory_limit=0,
-        processing={},
-    )
-    scheduler.workers, scheduler.is_expected = {rank.address: rank}, lambda _: False
+    rank = a_rank("tls://192.0.2.1:1234", "3 of world 1", facts)
+    scheduler.workers = {rank.address: rank}
+    scheduler.is_expected, scheduler.returns = lambda _: False, lambda _: True
 
     async with asyncio.timeout(DEADLINE):
         lost = asyncio.ensure_future(scheduler.remove_worker(rank.address, stimulus_id="closed"))
@@ -120,6 +123,7 @@ async def test_while_the_cause_of_a_loss_is_read_the_loss_is_known_and_no_other_
     assert removals[0] == (True, False), "the tasks of the rank fail"
     assert not scheduler.loses(1)
     assert scheduler.causes == {rank.address: " as rank-3.log says"}
+    assert scheduler.awaited == {rank.address: 3}
 
 
 @pytest.mark.parametrize("error", [KeyError("mpi://127.0.0.1:1"), CommClosedError("a rank has left")])

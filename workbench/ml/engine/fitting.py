@@ -136,6 +136,6 @@ def _thread_pools(modules: int) -> ThreadpoolController:  # noqa: ARG001  (the k
 def _by_mpi(task: Task, data: Data, fit: str, report: Report | None) -> Any:
     client = PlacedBlocks.of(data.X).client
     # Without a limit of bytes: `fit` has no argument for one.
-    options: dict[str, Any] = {"client": client, "result": "root", "limit": math.inf}
+    options: dict[str, Any] = {"client": client, "result": "root", "limit": math.inf, "writes": False}
     call = spmd(**options, name=f"{task.checks.estimator}.fit", on_event=None if report is None else receiver(report))
     return call(on_rank)(task, _starts(data), fit, *data.columns())
