@@ -102,8 +102,7 @@ def test_a_message_on_the_page_of_troubles_is_one_of_the_code():
     missing = [words for words in parts if not re.search(BETWEEN.join(words), code)]
 
     assert len(parts) > 60
-    # Dask has these.
-    assert missing == [["FutureCancelledError"], ["lost", "dependencies"]]
+    assert missing == []
 
 
 def test_the_names_of_other_projects_exist():

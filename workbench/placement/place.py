@@ -178,7 +178,8 @@ def place(
 
     Returns before the blocks are computed, like ``persist``; only dataframes are computed first, because their lengths
     are needed. A rank that cannot use the device raises InvalidRequest when its block is used. Blocks are lost with
-    their rank: place the data again after a restart of the world.
+    their rank. If the world is lost and starts again, Dask makes them again from their graphs. Place data of this
+    process and blocks that a function may have changed again, and all blocks after a restart on request.
 
     Estimators convert the blocks of a dataframe to arrays in each fit. For several fits place the array of the
     dataframe, ``place(table.to_dask_array().compute_chunk_sizes())``, whose blocks are fitted without a copy.
