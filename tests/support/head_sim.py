@@ -386,7 +386,8 @@ class Simulation:
             task.result()  # raises unexpected errors
         self.faults += [f"{len(late)} requests have no deadline"] if late else []
         await asyncio.sleep(300)
-        if self.dask.awaited and not self.failed():
+        world = self.current.world  # while it is not ready, its ranks are about to start
+        if self.dask.awaited and world.ready and not world.lost and not self.failed():
             self.faults.append(f"tasks of {sorted(self.dask.awaited)} wait for ever")
         # Not those of earlier starts that the scheduler has taken after it answered that they do not exist.
         wanted = {world.index for world in self.current}

@@ -191,8 +191,7 @@ class ClusterWorld:
                 if world is self.world:
                     self._report(f"the world is ready: {count(world.ranks, 'rank')}, {world.mpi}{_fallback(world)}")
                     if waiting := self._scheduler.pin_again(self.members(world)):
-                        results = f"{count(waiting, 'result')} of lost ranks {'is' if waiting == 1 else 'are'}"
-                        self._report(f"{results} made again on the new ranks", kind="lost")
+                        self._report(f"results of lost ranks are made again: {waiting}", kind="lost")
                 lost = f"the world was lost: {await world.exited()}"
             if self._is_ending() or (world.stopping and not (world.restart_requested or world.given_up or failure)):
                 return
