@@ -52,7 +52,7 @@ def checkpoint(cluster: Cluster, path: str | os.PathLike[str], named: Mapping[st
     # A client that stays would be the current one of the notebook, and keep the cluster from its idle end. Its end, as
     # by Ctrl-C, ends the save.
     with Client(cluster, set_as_default=False) as client:
-        root = _absolute(path)
+        root = absolute_path(path)
         calls = list(_writes(client, root, named).values())
         return _saved(client, CHECKPOINT, path=root, keep=keep, calls=calls)
 
@@ -155,13 +155,14 @@ def _saved(client: Client, operation: str, **message: Any) -> Path:
     return Path(serialize.loads(answer["values"][0]))
 
 
-def _absolute(path: str | os.PathLike[str]) -> str:
+def absolute_path(path: str | os.PathLike[str], option: str = "path") -> str:
+    """Return the absolute path of a folder; raise InvalidRequest with the name of the option if that is no path."""
     try:
         absolute = str(Path(path).expanduser().absolute())
     except (RuntimeError, TypeError):
         absolute = ""
     if not str(path) or not absolute or "\0" in absolute:
-        raise InvalidRequest(option="path", given=path, allowed="the path of a folder whose parent exists")
+        raise InvalidRequest(option=option, given=path, allowed="the path of a folder whose parent exists")
     return absolute
 
 
@@ -237,7 +238,7 @@ def restore(
     >>> int(saved.X.sum().compute()), saved.epoch
     (28, 3)
     """
-    client, root = current_client(client), "" if path is None else _absolute(path)
+    client, root = current_client(client), "" if path is None else absolute_path(path)
     on_first = functools.partial(run_on_ranks, client=client, ranks=[0], result="root")
     found: Version = on_first(rank.read_version, root, version)
     for name in names:

@@ -107,6 +107,18 @@ def begin(root: Path) -> Path:
     InvalidRequest
         If `root` cannot be created, belongs to another user, or other users can change it.
     """
+    open_root(root)
+    with worded(root, "create a folder"):
+        for folder in root.iterdir():
+            if _PART.fullmatch(folder.name) and time.time() - _last_change(folder) > _ABANDONED_S:
+                shutil.rmtree(folder, ignore_errors=True)
+        part = root / f".{uuid.uuid4().hex}.part"
+        part.mkdir(mode=0o700)
+    return part
+
+
+def open_root(root: Path) -> None:
+    """Create the folder of a checkpoint if it is missing; raise InvalidRequest as `begin` does."""
     with worded(root, "create a folder"):
         if root.parent.name == KEPT:
             root.parent.mkdir(mode=0o700, exist_ok=True)
@@ -115,12 +127,6 @@ def begin(root: Path) -> Path:
         if status.st_uid != os.geteuid():
             raise _invalid(root, f"the folder belongs to user {status.st_uid}, not to you. Name another folder.")
         _check_closed(root, status)
-        for folder in root.iterdir():
-            if _PART.fullmatch(folder.name) and time.time() - _last_change(folder) > _ABANDONED_S:
-                shutil.rmtree(folder, ignore_errors=True)
-        part = root / f".{uuid.uuid4().hex}.part"
-        part.mkdir(mode=0o700)
-    return part
 
 
 def _last_change(folder: Path) -> float:

@@ -133,6 +133,10 @@ class FindsNonFinite:
     """Whether `make` leaves the search for these numbers to the part."""
     _check: Callable[[], Any] | None = None
 
+    def search_with(self, check: Callable[[], Any]) -> None:
+        """Set the check that raises the error for a block with such a number."""
+        self._check = check
+
     def refuse_non_finite(self) -> None:
         """Raise the ValueError of scikit-learn for the block; return if only a sum of finite numbers was not finite."""
         if self._check is not None:
@@ -204,7 +208,7 @@ def make(part: Any, checks: Checks, start: int, *columns: Any) -> Any:
         return part(*checks.of_block(*columns), start)
     X, y, weight = columns
     made = part(X, y if checks.target else None, weight, start)
-    made._check = functools.partial(checks.apply, *columns)
+    made.search_with(functools.partial(checks.apply, *columns))
     return made
 
 

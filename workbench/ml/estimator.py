@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 import warnings
 from typing import Any, ClassVar, Self
 
@@ -13,10 +14,12 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from workbench.checkpoint.client import absolute_path
 from workbench.gpu.tensors import on_host
 from workbench.ml.checks import FLOATS, checked
 from workbench.ml.data import Data, axes_of, know_features, refuse_other_axes
 from workbench.ml.engine import fitting
+from workbench.ml.engine.journal import EVERY, Checkpoint, journaled
 from workbench.ml.engine.kept_arrays import Applied
 from workbench.ml.engine.mpi_parts import Task
 from workbench.ml.engine.progress import Callback, reporting
@@ -52,8 +55,37 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
     verbose: int
     callback: Callback | None
 
-    def _fit(self, task: Task, data: Data, held: fitting.HeldParts | None = None) -> Any:
-        """Run a fit, and return its result; see `workbench.ml.engine.fitting.fit`."""
+    def _fit(
+        self,
+        task: Task,
+        data: Data,
+        held: fitting.HeldParts | None = None,
+        *,
+        checkpoint: str | os.PathLike[str] | None = None,
+        every: float = EVERY,
+    ) -> Any:
+        """Run a fit, and return its result; see `workbench.ml.engine.fitting.fit`.
+
+        Parameters
+        ----------
+        task, data, held
+            Arguments of `workbench.ml.engine.fitting.fit`.
+        checkpoint
+            The folder of the journal of the fit, on a file system that all ranks share; None: there is no journal. A
+            fit that was interrupted continues, if its estimator, parameters and data are the same, and a fit that has
+            ended is not computed again.
+        every
+            Seconds between two states of the ranks in the folder: the work that an interruption costs at most. A
+            fit whose ranks have no state, such as that of `workbench.ml.PCA`, loses one pass over the rows at most.
+
+        Raises
+        ------
+        InvalidRequest
+            If the folder has the journal of another fit, or cannot be read or written.
+        """
+        if checkpoint is not None:
+            path = absolute_path(checkpoint, "checkpoint")
+            task = journaled(task, Checkpoint(path, every, draws=getattr(self, "random_state", 0) is None))
         iterations = getattr(self, self._limited_by, None)
         with reporting(type(self).__name__, iterations, self.verbose, self.callback) as report:
             result, self.engine_ = fitting.fit(task, data, self.engine, report, held)

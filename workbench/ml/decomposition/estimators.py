@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from abc import abstractmethod
 from dataclasses import replace
@@ -26,6 +27,7 @@ from workbench.ml.decomposition import fit as decomposition_fit
 from workbench.ml.decomposition.device_part import DeviceDecompositionPart
 from workbench.ml.decomposition.part import DecompositionPart
 from workbench.ml.device_rows import part_on
+from workbench.ml.engine.journal import EVERY
 from workbench.ml.engine.mpi_parts import Task
 from workbench.ml.engine.progress import Callback
 from workbench.ml.estimator import Estimator, dtype_for
@@ -63,7 +65,14 @@ class _Decomposition(ClassNamePrefixFeaturesOutMixin, Transformer, Estimator):  
     n_oversamples: int
     random_state: Any
 
-    def fit(self, X: Any, y: Any = None) -> Self:
+    def fit(
+        self,
+        X: Any,
+        y: Any = None,
+        *,
+        checkpoint: str | os.PathLike[str] | None = None,
+        every: float = EVERY,
+    ) -> Self:
         """Compute the components.
 
         Parameters
@@ -72,6 +81,10 @@ class _Decomposition(ClassNamePrefixFeaturesOutMixin, Transformer, Estimator):  
             The rows.
         y : None
             Not used.
+        checkpoint : path, default=None
+            Folder from which the fit continues after an interruption: see `workbench.ml.estimator.Estimator._fit`.
+        every : float, default=60.0
+            Seconds of work that an interruption costs at most.
 
         Returns
         -------
@@ -120,6 +133,8 @@ class _Decomposition(ClassNamePrefixFeaturesOutMixin, Transformer, Estimator):  
                 checks,
             ),
             data,
+            checkpoint=checkpoint,
+            every=every,
         )
         dtype = data.dtype
         self.components_ = fitted.components.astype(dtype)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from numbers import Integral, Number, Real
 from typing import Any, ClassVar, Self
@@ -18,6 +19,7 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted
 from workbench.ml.checks import FLOATS, Checks
 from workbench.ml.data import training
 from workbench.ml.device_rows import part_on
+from workbench.ml.engine.journal import EVERY
 from workbench.ml.engine.mpi_parts import Task
 from workbench.ml.engine.progress import Callback
 from workbench.ml.estimator import Estimator, dtype_for
@@ -137,7 +139,15 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, Transformer, ClusterMixin, Estimat
         self.verbose = verbose
         self.callback = callback
 
-    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
+    def fit(
+        self,
+        X: Any,
+        y: Any = None,
+        sample_weight: Any = None,
+        *,
+        checkpoint: str | os.PathLike[str] | None = None,
+        every: float = EVERY,
+    ) -> Self:
         """Compute the centers.
 
         Parameters
@@ -148,6 +158,10 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, Transformer, ClusterMixin, Estimat
             Not used.
         sample_weight : float, array-like, or Dask array or series of shape (rows,), default=None
             Weights of the rows, at least 0; None: all 1.
+        checkpoint : path, default=None
+            Folder from which the fit continues after an interruption: see `workbench.ml.estimator.Estimator._fit`.
+        every : float, default=60.0
+            Seconds of work that an interruption costs at most.
 
         Returns
         -------
@@ -164,16 +178,12 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, Transformer, ClusterMixin, Estimat
         self.__dict__.pop("labels_", None)
         self.__dict__.pop("inertia_", None)
         settings = self._settings(data.X)
+        kept = (np.empty(0, np.int32),) if self.compute_labels else ()
+        task = Task(kmeans_fit.fit, settings, part_on(self.device, KMeansPart, DeviceKMeansPart), checks, kept)
+        fitted = self._fit(task, data, checkpoint=checkpoint, every=every)
         if self.compute_labels:
-            kept = (np.empty(0, np.int32),)
-            fitted, (self.labels_,) = self._fit(
-                Task(kmeans_fit.fit, settings, part_on(self.device, KMeansPart, DeviceKMeansPart), checks, kept), data
-            )
+            fitted, (self.labels_,) = fitted
             self.inertia_ = fitted.inertia
-        else:
-            fitted = self._fit(
-                Task(kmeans_fit.fit, settings, part_on(self.device, KMeansPart, DeviceKMeansPart), checks), data
-            )
         self.cluster_centers_, self.n_iter_ = fitted.centers.astype(data.dtype), fitted.iterations
         if fitted.distinct < self.n_clusters:
             warnings.warn(
@@ -227,12 +237,12 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, Transformer, ClusterMixin, Estimat
             del state["labels_"]
         return state
 
-    def fit_predict(self, X: Any, y: Any = None, sample_weight: Any = None) -> Any:
+    def fit_predict(self, X: Any, y: Any = None, sample_weight: Any = None, **options: Any) -> Any:
         """Compute the centers, and return the cluster of each row.
 
         Parameters
         ----------
-        X, y, sample_weight
+        X, y, sample_weight, **options
             See `fit`.
 
         Returns
@@ -240,7 +250,7 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, Transformer, ClusterMixin, Estimat
         array of shape (rows,), int32
             `labels_`; without `compute_labels` the result of `predict`.
         """
-        self.fit(X, y, sample_weight)
+        self.fit(X, y, sample_weight, **options)
         return self.labels_ if self.compute_labels else self.predict(X)
 
     def predict(self, X: Any) -> Any:

@@ -66,6 +66,25 @@ class KMeansPart(Keeps, FindsNonFinite):
         self._sum, self._squares, self._weighted = np.empty(0), 0.0, 0.0
         self._kept: NDArray[np.int32] | None = None
 
+    def state(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """See `workbench.ml.engine.journaled_part.HasState.state`."""
+        rows = {
+            "labels": self._labels,
+            "kept": self._kept,
+            "distances": self._distances if len(self._distances) else None,
+        }
+        sums = {"sums": self._sums, "counts": self._counts, "members": self._members}
+        return rows, {**sums, "steps": self._steps, "middle": self._middle}
+
+    def restore(self, rows: dict[str, Any], values: dict[str, Any], *, same: bool) -> None:
+        """See `workbench.ml.engine.journaled_part.HasState.restore`."""
+        self._labels, self._kept = rows.get("labels"), rows.get("kept")
+        self._distances, self._middle = rows.get("distances", np.empty(0)), values.get("middle")
+        if same:
+            self._sums, self._counts, self._members = values["sums"], values["counts"], values["members"]
+        # Otherwise the next step computes the sums from all rows.
+        self._steps = int(values["steps"]) if same else 0
+
     @np.errstate(over="ignore", invalid="ignore")
     def sample(self, total: int) -> Moments:
         """Return the moments of a sample that does not depend on the parts; of no rows for a matrix in CSR format."""

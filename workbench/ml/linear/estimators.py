@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from dataclasses import replace
 from numbers import Real
@@ -18,6 +19,7 @@ from workbench.ml import memory_guard
 from workbench.ml.checks import Checks
 from workbench.ml.data import training
 from workbench.ml.device_rows import part_on
+from workbench.ml.engine.journal import EVERY
 from workbench.ml.engine.mpi_parts import Task
 from workbench.ml.engine.progress import Callback
 from workbench.ml.estimator import Estimator, dtype_for
@@ -49,7 +51,15 @@ class _Linear(MultiOutputMixin, Regressor, Estimator):  # type: ignore[misc]
     fit_intercept: bool
     device: str | None
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+    def fit(
+        self,
+        X: Any,
+        y: Any,
+        sample_weight: Any = None,
+        *,
+        checkpoint: str | os.PathLike[str] | None = None,
+        every: float = EVERY,
+    ) -> Self:
         """Fit the model.
 
         Parameters
@@ -60,6 +70,10 @@ class _Linear(MultiOutputMixin, Regressor, Estimator):  # type: ignore[misc]
             The targets.
         sample_weight : float, array-like, or Dask array or series of shape (rows,), default=None
             Weights of the rows; None: all 1.
+        checkpoint : path, default=None
+            Folder from which the fit continues after an interruption: see `workbench.ml.estimator.Estimator._fit`.
+        every : float, default=60.0
+            Seconds of work that an interruption costs at most.
 
         Returns
         -------
@@ -83,7 +97,7 @@ class _Linear(MultiOutputMixin, Regressor, Estimator):  # type: ignore[misc]
         task = Task(
             linear_fit.fit, replace(settings, limit=limit), part_on(self.device, LinearPart, DeviceLinearPart), checks
         )
-        fitted = self._fit(task, data)
+        fitted = self._fit(task, data, checkpoint=checkpoint, every=every)
         self.coef_, self.intercept_ = fitted.coef.astype(data.dtype), fitted.intercept.astype(data.dtype)
         if data.y.ndim == 1:
             self.coef_, self.intercept_ = self.coef_[0], self.intercept_[0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import replace
 from numbers import Integral, Real
@@ -17,6 +18,7 @@ from workbench.ml import memory_guard
 from workbench.ml.checks import Checks
 from workbench.ml.data import training
 from workbench.ml.device_rows import part_on
+from workbench.ml.engine.journal import EVERY
 from workbench.ml.engine.mpi_parts import Task
 from workbench.ml.engine.progress import Callback
 from workbench.ml.estimator import Estimator, dtype_for
@@ -137,7 +139,15 @@ class LogisticRegression(Classifier, Estimator):
         self.verbose = verbose
         self.callback = callback
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+    def fit(
+        self,
+        X: Any,
+        y: Any,
+        sample_weight: Any = None,
+        *,
+        checkpoint: str | os.PathLike[str] | None = None,
+        every: float = EVERY,
+    ) -> Self:
         """Fit the model.
 
         Parameters
@@ -148,6 +158,10 @@ class LogisticRegression(Classifier, Estimator):
             The labels.
         sample_weight : float, array-like, or Dask array or series of shape (rows,), default=None
             Weights of the rows; None: all 1.
+        checkpoint : path, default=None
+            Folder from which the fit continues after an interruption: see `workbench.ml.estimator.Estimator._fit`.
+        every : float, default=60.0
+            Seconds of work that an interruption costs at most.
 
         Returns
         -------
@@ -170,7 +184,10 @@ class LogisticRegression(Classifier, Estimator):
             limit = memory_guard.check(name, data, self.engine, logistic_fit.needs, "Pass solver='lbfgs'", later=np.inf)
             settings = replace(settings, limit=limit)
         fitted = self._fit(
-            Task(logistic_fit.fit, settings, part_on(self.device, LogisticPart, DeviceLogisticPart), checks), data
+            Task(logistic_fit.fit, settings, part_on(self.device, LogisticPart, DeviceLogisticPart), checks),
+            data,
+            checkpoint=checkpoint,
+            every=every,
         )
         weights = np.atleast_2d(fitted.weights).astype(data.dtype)
         self.classes_ = fitted.classes

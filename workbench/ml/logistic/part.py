@@ -50,6 +50,14 @@ class LogisticPart(FindsNonFinite):
         self._rows = max(_LEAST, _CACHED // max(1, X.shape[1] * self._dtype.itemsize))
         self._codes: _Array = np.empty(0)
 
+    def state(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """See `workbench.ml.engine.journaled_part.HasState.state`."""
+        return {"codes": self._codes, "weight": self._weight}, {}
+
+    def restore(self, rows: dict[str, Any], values: dict[str, Any], *, same: bool) -> None:
+        """See `workbench.ml.engine.journaled_part.HasState.restore`."""
+        self._codes, self._weight = rows.get("codes", self._codes), rows.get("weight", self._weight)
+
     def classes(self) -> _Array:
         """Return the sorted labels of the block."""
         return classes_of(self._y)
