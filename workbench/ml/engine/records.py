@@ -211,8 +211,8 @@ class RecordFile:
         """Remove all but these first records."""
         self.records = records
         self._file.truncate(records[-1].end if records else 0)
-        self._file.seek(0, os.SEEK_END)
         if not records:
+            self._file.seek(0)
             self._file.write(_MAGIC)
 
     def append(self, name: str, value: Any) -> None:
@@ -220,6 +220,7 @@ class RecordFile:
         pieces, crc = encode(name, value), 0
         for piece in pieces:
             crc = google_crc32c.extend(crc, piece)
+        self._file.seek(0, os.SEEK_END)
         self._file.write(_LENGTHS.pack(sum(piece.nbytes for piece in pieces), crc))
         for piece in pieces:
             self._file.write(piece.data)
