@@ -281,6 +281,7 @@ class Answers:
         self._parts, self._journal, self._every, self._keeps = parts, journal, every, keeps
         self.direct, self.report = parts.direct, parts.report
         self._number, self._saved_at, self._is_live = 0, time.monotonic(), False
+        self._may_save = True
 
     def sum(self, method: str, *args: Any) -> Any:
         """See `workbench.ml.engine.parts.Parts.sum`."""
@@ -289,6 +290,8 @@ class Answers:
     def each(self, method: str, *args: Any) -> list[Any]:
         """See `workbench.ml.engine.parts.Parts.each`."""
         answers: list[Any] = self._answer(self._parts.each, method, args)
+        # The next request may be about one of these parts, which other parts of a later division could not answer.
+        self._may_save = False
         return answers
 
     def fold(self, join: Callable[[Any, Any], Any], method: str, *args: Any) -> Any:
@@ -300,13 +303,13 @@ class Answers:
         return self._answer(self._parts.together, method, args)
 
     def _answer(self, ask: Callable[..., Any], method: str, args: tuple[Any, ...]) -> Any:
-        number = self._number
-        self._number += 1
+        number, may_save = self._number, self._may_save
+        self._number, self._may_save = number + 1, True
         if number < len(self._journal.answers) or self._journal.complete:
             return self._journal.answer(number, method)
         if not self._is_live:
             self._load()
-        elif time.monotonic() - self._saved_at >= self._every:
+        elif may_save and time.monotonic() - self._saved_at >= self._every:
             self._save(number)
         answer = ask(method, *args)
         self._journal.append(method, answer)
