@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Awaitable, Sequence
-from functools import partial
+from collections.abc import Awaitable, Callable, Sequence
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, NoReturn, Self
@@ -29,7 +28,7 @@ from workbench.launch.options import options as cluster_options
 from workbench.metrics.tables import frame, openmetrics
 from workbench.placement.pinning import forget_pins
 from workbench.placement.place import place_again
-from workbench.session.current import dashboard_path, notebook_id, notebook_names
+from workbench.session.current import dashboard_path, notebook_names
 
 
 class MPICluster(EndingLoop):
@@ -127,6 +126,7 @@ class MPICluster(EndingLoop):
 
     # `of_job` sets the job of an object; any other object makes the job from its options.
     _given_job: ClusterJob | None = None
+    _follow = following.follow
 
     def __init__(
         self,
@@ -171,9 +171,6 @@ class MPICluster(EndingLoop):
         self._start_of = job if isinstance(job, ClusterStart) else None
         self._connection = HeadConnection(job, ssh_tunnel)
         self._ending = self._start_of is not None
-        self.on_gone = lambda _: None
-        self.on_moved = lambda *_: None
-        self.follow = partial(following.follow, self)
         super().__init__(asynchronous=asynchronous, loop=loop, quiet=quiet, name=job.record.name)
         if not self.called_from_running_loop:
             self._loop_runner.start()
@@ -338,11 +335,7 @@ class MPICluster(EndingLoop):
         HeadUnreachable
             If the head does not answer.
         """
-
-        async def fetch() -> Any:
-            return frame(await self._connection.metrics(), what)
-
-        return self.sync(fetch)
+        return self.sync(self._measured, frame, what)
 
     def openmetrics(self) -> Any:
         """Return the last measurements in the text format of OpenMetrics, which Prometheus reads.
@@ -357,11 +350,10 @@ class MPICluster(EndingLoop):
         HeadUnreachable
             If the head does not answer.
         """
+        return self.sync(self._measured, openmetrics)
 
-        async def fetch() -> str:
-            return openmetrics(await self._connection.metrics())
-
-        return self.sync(fetch)
+    async def _measured(self, render: Callable[..., Any], *args: Any) -> Any:
+        return render(await self._connection.metrics(), *args)
 
     def scale(self, n: int) -> Any:
         """Start a world of `n` ranks, send all results of the present ranks there, and end the present ranks.
@@ -485,14 +477,11 @@ class MPICluster(EndingLoop):
         for code without communication. Code that communicates belongs in ``%%mpi`` cells and ``@spmd`` functions, where
         a failed rank ends the operation on all ranks. Close the client after its last use: ``engines.close()``.
         """
-        from workbench.cells.engine_client import forwarded, rank_client
-        from workbench.cells.protocol import ENGINES_S, REACH
+        from workbench.cells.engine_client import of_cluster
 
         if self.asynchronous:
             raise InvalidRequest("ipyparallel() needs a synchronous cluster. Use MPICluster.attach(name) in a thread.")
-        reach = self.sync(self._connection.call, REACH, ENGINES_S)
-        connection = forwarded(reach["connection"], partial(self.forward, "engines"))
-        return rank_client(connection, len(reach["idents"]), self.get_client, notebook_id())
+        return of_cluster(self, self._connection.call)
 
     def forward(self, purpose: str, addresses: list[str]) -> Any:
         """Return addresses by which this process reaches addresses of the head's host.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -10,10 +11,11 @@ from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 from workbench.cells import namespaces
-from workbench.cells.protocol import REACH_S
+from workbench.cells.protocol import ENGINES_S, REACH, REACH_S
 from workbench.cells.run_cell import Ping, RunCell
 from workbench.errors import HeadUnreachable, InvalidRequest
 from workbench.hints import Command
+from workbench.session.current import notebook_id
 
 # The ports of a controller that a client uses.
 _PORTS = ("registration", "control", "mux", "task", "broadcast", "notification", "iopub")
@@ -76,6 +78,13 @@ def forwarded(connection: dict[str, Any], forward: Callable[[list[str]], list[st
     interface = local[0].rpartition(":")[0]
     ports = {name: int(address.rpartition(":")[2]) for name, address in zip(_PORTS, local, strict=True)}
     return connection | ports | {"interface": interface, "location": interface.partition("://")[2]}
+
+
+def of_cluster(cluster: Any, call: Callable[..., Any]) -> Any:
+    """Return an `ipyparallel.Client` of the ranks of a `workbench.MPICluster`, whose head `call` asks."""
+    reach = cluster.sync(call, REACH, ENGINES_S)
+    connection = forwarded(reach["connection"], functools.partial(cluster.forward, "engines"))
+    return rank_client(connection, len(reach["idents"]), cluster.get_client, notebook_id())
 
 
 def rank_client(connection: dict[str, Any], ranks: int, dask: Callable[[], Any], namespace: str) -> Any:

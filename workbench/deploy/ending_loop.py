@@ -45,12 +45,13 @@ class EndingLoop(Cluster):
     _moved = False
     """Whether this object is closed, and the cluster continues in another job."""
 
-    on_gone: Callable[[str], None]
+    on_gone: Callable[[str], object] = staticmethod(lambda _: None)
     """Called on the loop, with the reason, when the cluster has ended and this object is closed."""
-    on_moved: Callable[[Any, str], object]
+    on_moved: Callable[[Any, str], object] = staticmethod(lambda *_: None)
     """Called in a thread, with the object of the cluster in its next job (None: there is none) and a message."""
-    follow: Callable[[], object]
-    """Called on the loop when the next job of the cluster is to be followed and this object is closed."""
+
+    def _follow(self) -> None:
+        """Connect to the cluster in its next job; called on the loop when this object is closed."""
 
     def _watch_end(self) -> None:
         """Close this object when the cluster has ended."""
@@ -88,7 +89,7 @@ class EndingLoop(Cluster):
             await self.close()
             self._ending, self._moved = ends, True
             self._end_loop_soon(await clients.close(self, self._job.folder.moves("its job has ended")))
-            self.follow()
+            self._follow()
 
     async def _close(self) -> None:
         if self.status in (Status.closing, Status.closed):

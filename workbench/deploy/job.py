@@ -33,9 +33,8 @@ from workbench.errors import (
 from workbench.hints import Command, Hint, Option
 from workbench.launch import command
 from workbench.launch.command import settled
-from workbench.launch.interface import UNKNOWN, JobState, JobStatus
+from workbench.launch.interface import UNKNOWN, JobState, JobStatus, describe
 from workbench.launch.launchers import launcher, poller
-from workbench.text import clock
 
 _SEVERAL = " and job "
 # After this time a message says that the end of a job is awaited.
@@ -586,28 +585,3 @@ def is_new(receipt: Path) -> bool:
         return abs(time.time() - receipt.stat().st_mtime) < PUBLISHED_S
     except OSError:
         return False
-
-
-def describe(status: JobStatus) -> str:
-    """Describe the status of a job.
-
-    Examples
-    --------
-    >>> describe(JobStatus(JobState.QUEUED, "waiting for resources"))
-    'QUEUED: waiting for resources'
-    >>> describe(JobStatus(JobState.HELD, "held by the user"))
-    'HELD by the user'
-    """
-    if status.unknown_to_scheduler:
-        return "gone: the scheduler no longer knows the job"
-    if status.state is JobState.UNKNOWN and status.reason:
-        return status.reason
-    name = status.state.name
-    text = f"{name}: {status.reason}" if status.reason else name
-    if status.reason.startswith(f"{status.state.value} "):
-        text = name + status.reason.removeprefix(status.state.value)
-    if status.state is JobState.QUEUED and status.start:
-        text += f", start expected {clock(status.start)}"
-    if status.state is JobState.RUNNING and status.nodes:
-        text += f" on {status.nodes}"
-    return text

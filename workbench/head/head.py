@@ -12,7 +12,7 @@ import math
 import signal
 import threading
 import time
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
 from workbench import config
@@ -32,7 +32,7 @@ from workbench.head.cluster_world import ClusterWorld
 from workbench.head.pauses import Pauses
 from workbench.head.scheduler import HeadScheduler, RankMembershipPlugin, logged
 from workbench.head.walltime import Walltime, job_end
-from workbench.head.world_process import WorldProcess
+from workbench.head.world_process import WorldProcess, step_times
 from workbench.hints import Hint, Option
 from workbench.host import node_dirs, output
 from workbench.metrics.head import Metrics
@@ -432,7 +432,7 @@ class Head:
             self.metrics.store.joined(world, rank, facts)
         if self._times and current.ready:
             times = [present["times"] for present in current.present.values()]
-            logger.info("the start:\n  %s", "\n  ".join(_step_times(self._times, times, time.time())))
+            logger.info("the start:\n  %s", "\n  ".join(step_times(self._times, times, time.time())))
             self._times = {}
 
     def _replaced(self) -> None:
@@ -553,51 +553,3 @@ class Head:
 def _described(world: MPIWorld) -> World:
     gpus = devices.describe_gpus(world.present.values())
     return World(world.index, world.ranks, world.state, len(world.present), world.starts, world.job, gpus)
-
-
-_RANK_STEPS = {
-    "begun": "ranks begin",
-    "forked": "ranks are forked",
-    "imported": "ranks have imported their modules",
-    "in MPI": "ranks have initialized MPI",
-    "addressed": "ranks know the scheduler's address",
-    "serving": "ranks have made their workers",
-}
-
-
-def _step_times(head: Mapping[str, float], ranks: Iterable[Mapping[str, float]], ready: float) -> list[str]:
-    r"""Return one line per step of a start.
-
-    Parameters
-    ----------
-    head
-        Times of the steps of the head, in seconds since the epoch, by step. The first one is the beginning.
-    ranks
-        The same for each rank.
-    ready
-        The time at which all ranks had registered.
-
-    Examples
-    --------
-    >>> ranks = [{"begun": 10.2, "serving": 10.8}, {"begun": 10.3, "serving": 10.7}]
-    >>> print(*_step_times({"the head begins": 10.0, "the scheduler listens": 10.5}, ranks, 11.0), sep="\n")
-    0.00 s          the head begins
-    0.20 to 0.30 s  ranks begin
-    0.50 s          the scheduler listens
-    0.70 to 0.80 s  ranks have made their workers
-    1.00 s          all ranks have registered
-    """
-    times_of_ranks = list(ranks)
-    begin = min(head.values())
-    steps = [(time, time, text) for text, time in head.items()]
-    for step, text in _RANK_STEPS.items():
-        if times := [times[step] for times in times_of_ranks if step in times]:
-            steps.append((min(times), max(times), text))
-    steps.append((ready, ready, "all ranks have registered"))
-    rows = []
-    for first, last, text in sorted(steps):
-        period = (
-            f"{first - begin:.2f}" if f"{first:.2f}" == f"{last:.2f}" else f"{first - begin:.2f} to {last - begin:.2f}"
-        )
-        rows.append(f"{period + ' s':<15} {text}")
-    return rows

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from workbench import config
-from workbench.deploy.job import PUBLISHED_S, ClusterJob, describe
+from workbench.deploy.job import PUBLISHED_S, ClusterJob
 from workbench.deploy.job_spec import world_job_spec
 from workbench.deploy.record import Record
 from workbench.deploy.world import MPIWorld
 from workbench.errors import LaunchError, StartError
-from workbench.launch.interface import UNKNOWN, JobState, JobStatus
+from workbench.launch.interface import UNKNOWN, JobState, JobStatus, describe
 from workbench.launch.launchers import launcher
 from workbench.launch.mpi_library import MPI
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from workbench.launch.options import Resources
+from workbench.text import clock
 
 
 @dataclass(frozen=True)
@@ -115,6 +116,31 @@ class JobStatus:
 
 UNKNOWN = JobStatus(JobState.UNKNOWN)
 """Status of a job whose scheduler does not answer, or whose answer cannot be read."""
+
+
+def describe(status: JobStatus) -> str:
+    """Describe the status of a job.
+
+    Examples
+    --------
+    >>> describe(JobStatus(JobState.QUEUED, "waiting for resources"))
+    'QUEUED: waiting for resources'
+    >>> describe(JobStatus(JobState.HELD, "held by the user"))
+    'HELD by the user'
+    """
+    if status.unknown_to_scheduler:
+        return "gone: the scheduler no longer knows the job"
+    if status.state is JobState.UNKNOWN and status.reason:
+        return status.reason
+    name = status.state.name
+    text = f"{name}: {status.reason}" if status.reason else name
+    if status.reason.startswith(f"{status.state.value} "):
+        text = name + status.reason.removeprefix(status.state.value)
+    if status.state is JobState.QUEUED and status.start:
+        text += f", start expected {clock(status.start)}"
+    if status.state is JobState.RUNNING and status.nodes:
+        text += f" on {status.nodes}"
+    return text
 
 
 def scheduler_is_silent(scheduler: str, error: Exception) -> JobStatus:

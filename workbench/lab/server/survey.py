@@ -18,11 +18,11 @@ from typing import Any, ParamSpec, TypeAlias, TypeVar
 from workbench.commands.actions import Gone
 from workbench.deploy import ended, registry
 from workbench.deploy import folder as folders
-from workbench.deploy.job import ClusterJob, describe
+from workbench.deploy.job import ClusterJob
 from workbench.deploy.record import Record
 from workbench.errors import RecordError, WorkbenchError, from_fields
 from workbench.hints import PANEL
-from workbench.launch.interface import UNKNOWN, JobState, JobStatus
+from workbench.launch.interface import UNKNOWN, JobState, JobStatus, describe
 from workbench.launch.launchers import poller
 
 # Seconds between two removals of the records of ended clusters, and for their starters to read the reason before.
