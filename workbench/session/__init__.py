@@ -1,4 +1,4 @@
-"""The session of a user in this process: the notebook, the current client, and the connection to the head.
+"""The session of a user in this process: the notebook, the current client, the connection to the head, its moves.
 
-Doors: `clients`, `current`, `head_client`.
+Doors: `clients`, `current`, `head_client`, `moves`.
 """
