@@ -27,8 +27,7 @@ from workbench.launch.options import ClusterOptions, rank_count
 from workbench.launch.options import options as cluster_options
 from workbench.metrics.tables import frame, openmetrics
 from workbench.placement.pinning import forget_pins
-from workbench.placement.place import place_again
-from workbench.session.current import dashboard_path, notebook_names
+from workbench.session.current import dashboard_path
 
 
 class MPICluster(EndingLoop):
@@ -380,7 +379,7 @@ class MPICluster(EndingLoop):
         ranks = rank_count(n, here=not self._job.record.spread)
         done = self.sync(self._change, "workbench_scale", f"scaling to {ranks}", n=ranks)
         if not self.asynchronous:
-            display.placed_again(*place_again(notebook_names(), str(self.scheduler_info["id"])), ranks)
+            following.place_again(self, ranks)
         return done
 
     def restart(self) -> Any:

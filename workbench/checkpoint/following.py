@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Mapping
@@ -9,8 +10,9 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
+from workbench.deploy import display
 from workbench.deploy.folder import ClusterFolder
-from workbench.errors import ClusterNotFound
+from workbench.errors import ClusterNotFound, PlacementError
 from workbench.placement import sources
 from workbench.session import moves
 from workbench.session.current import notebook_names
@@ -30,6 +32,17 @@ def note(client: Client, named: Mapping[str, Any]) -> None:
     if client.cluster is not None:
         kept = {**_kept.get(client.cluster, {}), **named}
         _kept[client.cluster] = {name: value for name, value in kept.items() if value is not None}
+
+
+def place_again(cluster: Any, ranks: int) -> None:
+    """Place the collections of the notebook again after a change of the ranks, and what the notebook keeps."""
+    from workbench.checkpoint.client import keep_restored
+    from workbench.placement import place
+
+    kept = _kept.get(cluster, {})
+    display.placed_again(*place.place_again(notebook_names(), str(cluster.scheduler_info["id"]), kept), ranks)
+    with contextlib.suppress(PlacementError):  # the version before has what could not be placed again
+        keep_restored(cluster.get_client(), kept)
 
 
 def follow(former: Any) -> None:

@@ -209,7 +209,9 @@ def place(
     return placed if others else placed[0]
 
 
-def place_again(names: MutableMapping[str, Any], cluster: str) -> tuple[list[str], list[str]]:
+def place_again(
+    names: MutableMapping[str, Any], cluster: str, kept: MutableMapping[str, Any] | None = None
+) -> tuple[list[str], list[str]]:
     """Place the collections among `names` on the present ranks, and put the new collections in their place.
 
     Parameters
@@ -219,6 +221,8 @@ def place_again(names: MutableMapping[str, Any], cluster: str) -> tuple[list[str
         clusters, and those with one block on each rank (or node).
     cluster : str
         The identity of the cluster's scheduler.
+    kept : dict, optional
+        Other names of collections, many of which are among `names`; they are not returned.
 
     Returns
     -------
@@ -227,8 +231,14 @@ def place_again(names: MutableMapping[str, Any], cluster: str) -> tuple[list[str
     failed : list of str
         The names of the collections for which that failed, which are unchanged.
     """
-    again, failed = [], []
     made: dict[int, Any] = {}  # by the identity of the collection before; None where that failed
+    done = _replaced(names, cluster, made)
+    _replaced(kept or {}, cluster, made)
+    return done
+
+
+def _replaced(names: MutableMapping[str, Any], cluster: str, made: dict[int, Any]) -> tuple[list[str], list[str]]:
+    again, failed = [], []
     for name, value in list(names.items()):
         if name.startswith("_") or (found := sources.find_blocks(value)) is None:
             continue
