@@ -33,6 +33,7 @@ export function formatGroup(group: string, trans: TranslationBundle): string {
     scheduler: trans.__('Scheduler'),
     'environment of the ranks': trans.__('Environment of the ranks'),
     network: trans.__('Network'),
+    'work that outlives its job': trans.__('Work that outlives its job'),
     'time limits': trans.__('Time limits')
   };
   return titles[group] ?? group;

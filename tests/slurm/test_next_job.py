@@ -9,13 +9,12 @@ import time
 import numpy as np
 import pytest
 from distributed import Client
-from support.nodes import remains
 from support.processes import until
 
 import workbench
 from workbench import MPICluster, place, spmd
 from workbench.deploy import registry
-from workbench.errors import ClusterNotFound, HeadUnreachable, RankLost, StartError, WorkbenchError
+from workbench.errors import HeadUnreachable, RankLost, WorkbenchError
 
 X = np.arange(8.0)
 

@@ -63,7 +63,7 @@ class Argument:
             aliases=option.aliases,
             many=option.many,
             number=option.kinds == ("int",),
-            batch_only=option.name in {job_option.name for job_option in options(JobOptions)} - WITHOUT_SCHEDULER,
+            batch_only=option.name in {each.name for each in options(JobOptions)} - WITHOUT_SCHEDULER | {"resubmit"},
             group=option.group,
         )
 

@@ -90,7 +90,7 @@ def test_an_answer_comes_back_as_it_was(value):
 
 @pytest.mark.parametrize("value", [object(), {1, 2}, np.zeros(1, [("a", int)])], ids=["object", "set", "structure"])
 def test_other_answers_are_refused(value):
-    with pytest.raises(TypeError, match="a journal cannot keep"):
+    with pytest.raises(TypeError):
         records.encode("step", [value])
 
 
@@ -145,14 +145,14 @@ def test_a_changed_record_ends_the_journal_and_the_first_one_is_an_error(tmp_pat
 def test_files_of_others_are_refused_and_not_changed(tmp_path):
     path = tmp_path / "journal"
     path.write_text("my diary")
-    with pytest.raises(InvalidRequest, match="another program"):
+    with raises(InvalidRequest, option="checkpoint"):
         KMeans(2).fit(X, checkpoint=tmp_path)
     assert path.read_text() == "my diary"
     path.rename(tmp_path / "diary")
-    with pytest.raises(InvalidRequest, match="has other files"):
+    with raises(InvalidRequest, option="checkpoint"):
         KMeans(2).fit(X, checkpoint=tmp_path)
     (tmp_path / "journal").symlink_to(tmp_path / "diary")
-    with pytest.raises(InvalidRequest, match="cannot open the journal"):
+    with raises(InvalidRequest, option="path"):
         KMeans(2).fit(X, checkpoint=tmp_path)
     assert (tmp_path / "diary").read_text() == "my diary"
 
@@ -164,11 +164,11 @@ def test_a_folder_has_one_fit_at_a_time_and_is_closed_to_others(tmp_path):
         if record["iteration"] == 1:
             KMeans(2).fit(X, checkpoint=folder)
 
-    with pytest.raises(InvalidRequest, match="another fit uses the folder"):
+    with raises(InvalidRequest, option="checkpoint"):
         KMeans(2, callback=fit_again).fit(X, checkpoint=folder)
     assert folder.stat().st_mode & 0o777 == 0o700
     folder.chmod(0o777)
-    with pytest.raises(InvalidRequest, match="others than the owner can change the folder"):
+    with raises(InvalidRequest, option="path"):
         KMeans(2).fit(X, checkpoint=folder)
 
 
