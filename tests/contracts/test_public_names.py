@@ -10,12 +10,15 @@ NAMES = [
     "__version__",
     "blocks",
     "broadcast",
+    "keep",
+    "kept",
     "map_blocks",
     "place",
     "reduce",
     "report",
     "restore",
     "run_on_ranks",
+    "should_stop",
     "spmd",
 ]
 

@@ -43,6 +43,7 @@ PAUSES = {
     "tests/server/test_api_forms.py": "a third dry run must not begin while two go on",
     "tests/server/test_board.py": "the registry must not be looked at while nobody sees it",
     "tests/support/head_sim.py": "the seconds are those of a virtual clock",
+    "tests/support/keeping.py": "a training takes longer than its job",
     "tests/support/metered.py": "a rank is late, and the time that others wait for it is measured",
     "tests/support/spmd_left.py": "a call must not be ended while code after MPI runs",
     "tests/support/unpacked.py": "the objects of a cell take long",

@@ -4,84 +4,134 @@ from __future__ import annotations
 
 import os
 import signal
-import time
+from contextlib import suppress
+from pathlib import Path
 
 import numpy as np
 import pytest
 from distributed import Client
-from support.processes import until
+from support import keeping
+from support.last_word import end_of
+from support.nodes import remains
+from support.processes import DEADLINE, until
 
 import workbench
-from workbench import MPICluster, place, spmd
-from workbench.deploy import registry
-from workbench.errors import HeadUnreachable, RankLost, WorkbenchError
+from workbench import MPICluster, place, run_on_ranks
+from workbench.checkpoint import folder
+from workbench.deploy import ended, registry
+from workbench.errors import CheckpointNotFound, HeadUnreachable, WorkbenchError
 
 X = np.arange(8.0)
-
-
-@spmd(result="root")
-def train(comm, X, last):
-    """Add all numbers once in each step, from the last kept step on, as far as the job lasts."""
-    step, total = workbench.kept(comm, "state", (0, 0.0))
-    while step < last and not workbench.should_stop(comm):
-        time.sleep(0.1)
-        step, total = step + 1, total + comm.allreduce(float(X.sum()))
-        workbench.keep(comm, state=(step, total))
-    return step, total
+STEPS = 20
 
 
 @pytest.fixture
-def cluster(slurm, tmp_path, monkeypatch):
-    """A cluster of two ranks that three jobs may hold, one after another; the second job is in the queue."""
+def start(slurm, tmp_path, monkeypatch):
+    """Return a function that starts a cluster of two ranks with a job in the queue that continues the cluster."""
     monkeypatch.chdir(tmp_path)
-    options = {"nodes": 1, "scheduler": "slurm", "walltime": "2 minutes", "every": "1s", "quiet": True}
-    with MPICluster(2, resubmit=2, **options) as cluster:
+
+    def started(**options):
+        cluster = MPICluster(2, nodes=1, scheduler="slurm", every="1 s", quiet=True, **options)
         until("the next job is in the queue", lambda: len(slurm.jobs()) == 2)
-        yield cluster
+        return cluster
+
+    return started
 
 
-def trained(placed, last):
-    """Train to the end; return the step and the sum."""
-    while True:
-        try:
-            step, total = train(placed, last)
-        except (HeadUnreachable, RankLost, WorkbenchError):
-            time.sleep(0.2)  # the job has ended during the call
-            continue
-        if step >= last:
-            return step, total
+def kept_state(cluster):
+    """Return whether a version has the state of the training."""
+    with suppress(CheckpointNotFound):
+        return "state" in folder.read(Path(cluster.record.kept_in)).entries
+    return False
 
 
-def ends_its_job(slurm, cluster, how):
-    """End the job of a cluster while a call trains; the training must end in the next job as if nothing had happened."""
-    with Client(cluster):
+def begun(cluster):
+    """Train on placed data until the state is in files; return the data."""
+    placed = place(X)
+    workbench.keep(X=placed)
+    assert keeping.train(placed, STEPS) == (STEPS, STEPS * X.sum())
+    until("the state is in files", lambda: kept_state(cluster))
+    return placed
+
+
+def first_answer(function, *args):
+    """Return the result of a function, which the end of a job may interrupt."""
+    found = []
+
+    def answered():
+        with suppress(WorkbenchError):
+            found.append(function(*args))
+        return found
+
+    until("an answer in the next job", answered, within=2 * DEADLINE)
+    return found[0]
+
+
+def continues(cluster, placed):
+    """Require that the next job has the state and the data; return its record."""
+    state = first_answer(run_on_ranks, keeping.kept, "state")
+    assert state == [(STEPS, STEPS * X.sum())] * 2
+    assert keeping.train(placed, STEPS + 5) == (STEPS + 5, (STEPS + 5) * X.sum())
+    client = cluster.get_client()
+    assert client.submit(sum, [1, 2]).result(DEADLINE) == 3
+    record = registry.read(cluster.record.name)
+    assert (record.id, record.state) == (cluster.record.id, "ready")
+    return record
+
+
+def test_a_training_that_takes_longer_than_a_job_ends_by_itself_in_the_next_one(slurm, start):
+    with start(walltime="1 minute", resubmit=3) as cluster, Client(cluster):
+        first, last = cluster.record, 350
         placed = place(X)
         workbench.keep(X=placed)
-        first = cluster.record
-        until("some steps are in files", lambda: steps(placed) > 20)
-        how(first)
-        step, total = trained(placed, 150)
-        assert (step, total) == (150, 150 * X.sum())
+        found, calls = (0, 0.0), 0
+        while found[0] < last:
+            found, calls = keeping.train(placed, last), calls + 1
+        assert found == (last, last * X.sum())
+        assert calls > 1
         now = registry.read(first.name)
-        assert now.id == first.id
-        return first, now
+        assert (now.id, now.turn > 0, now.job != first.job) == (first.id, True, True)
+        assert cluster.get_client().submit(sum, [1, 2]).result(DEADLINE) == 3
+        np.testing.assert_array_equal(workbench.restore().X.compute(), X)
+        until("a further job is in the queue", lambda: len(slurm.jobs()) == 2)
+        jobs = set(slurm.jobs())
+    until("nothing is left", lambda: remains(slurm, now, jobs) == [])
+    assert slurm.jobs() == []
 
 
-def steps(placed):
-    """Train a little; return the steps that are in files."""
-    train(placed, 1 + train(placed, 0)[0])
-    try:
-        return workbench.restore().state[0][0]
-    except (WorkbenchError, AttributeError):
-        return 0
+def test_a_job_that_is_put_back_into_its_queue_continues_the_cluster(slurm, start):
+    with start(walltime="10 minutes", resubmit=2) as cluster, Client(cluster):
+        placed = begun(cluster)
+        job = cluster.record.job
+        slurm.run("scontrol", "requeue", job)
+        until("the job waits again", lambda: slurm.state(job) == "PENDING")
+        slurm.run("scontrol", "update", f"JobId={job}", "StartTime=now")  # by default two minutes later
+        record = continues(cluster, placed)
+        assert (record.job, record.turn, record.resubmit) == (job, 0, 2)
+        jobs = set(slurm.jobs())
+    until("nothing is left", lambda: remains(slurm, record, jobs) == [])
+    assert slurm.jobs() == []
 
 
-def test_a_requeued_job_continues(slurm, cluster):
-    first, now = ends_its_job(slurm, cluster, lambda record: slurm.run("scontrol", "requeue", record.job))
-    print(now)
+def test_a_cluster_whose_head_is_killed_continues_in_its_next_job(slurm, start):
+    with start(walltime="10 minutes", resubmit=1) as cluster, Client(cluster):
+        placed = begun(cluster)
+        first = cluster.record
+        os.kill(first.process.pid, signal.SIGKILL)
+        record = continues(cluster, placed)
+        assert (record.turn, record.resubmit, record.job != first.job) == (1, 0, True)
+        jobs = {first.job, record.job}
+    until("nothing is left", lambda: remains(slurm, record, jobs) == [])
+    assert slurm.jobs() == []
 
 
-def test_a_killed_head(slurm, cluster):
-    first, now = ends_its_job(slurm, cluster, lambda record: os.kill(record.process.pid, signal.SIGKILL))
-    print(now)
-    assert now.turn == 1
+def test_a_job_that_its_user_cancels_ends_the_cluster_with_its_next_job(slurm, start):
+    with start(walltime="10 minutes", resubmit=1) as cluster:
+        record, jobs = cluster.record, set(slurm.jobs())
+        slurm.run("scancel", record.job)
+        until("nothing is left", lambda: remains(slurm, record, jobs) == [])
+        assert slurm.jobs() == []
+        assert end_of(record)[0] == ended.ENDED
+        until("the notebook knows", lambda: cluster.status.name == "closed")
+        with pytest.raises(HeadUnreachable):
+            cluster.get_client()

@@ -10,6 +10,7 @@ ON_RANKS = {
     f"workbench.{name}"
     for name in (
         "checkpoint.client",
+        "checkpoint.kept",
         "cluster",
         "collective.api",
         "collective.broadcast",

@@ -20,7 +20,7 @@ from workbench.errors import CheckpointNotFound, InvalidRequest
 CONTENT = {"X": {"kind": "object"}}
 
 
-def save(root, content=b"content", keep=2, name="X"):
+def save(root, content=b"content", keep=2, name="X", without=None):
     """Write a version with one sealed and one plain file."""
     part = folder.begin(root)
     (part / name).mkdir()
@@ -29,7 +29,14 @@ def save(root, content=b"content", keep=2, name="X"):
         f"{name}/plain": folder.write(part / name / "plain", [content]),
     }
     return folder.commit(
-        part, keep, created=1.0, cluster="mpi", ranks=2, entries={name: {"kind": "object"}}, files=files
+        part,
+        keep,
+        without=without,
+        created=1.0,
+        cluster="mpi",
+        ranks=2,
+        entries={name: {"kind": "object"}},
+        files=files,
     )
 
 
@@ -88,6 +95,46 @@ def test_only_a_folder_whose_writer_has_died_is_removed(tmp_path):
 
     assert live.is_dir()
     assert not dead.exists()
+
+
+def no_links(*_, **__):
+    """Refuse a hard link, as some file systems do."""
+    raise PermissionError(1, "Operation not permitted")
+
+
+@pytest.mark.parametrize("links", [True, False], ids=["by links", "by copies"])
+def test_a_version_carries_over_what_it_lacks_apart_from_names_that_are_dropped(tmp_path, monkeypatch, links):
+    if not links:
+        monkeypatch.setattr(os, "link", no_links)
+    save(tmp_path, b"dropped", name="dropped")
+    former = save(tmp_path, b"former", name="former", without=())
+    save(tmp_path, b"before", name="new", without=["dropped"])
+    version = save(tmp_path, b"after", keep=1, name="new", without=["dropped"])
+
+    found = folder.read(tmp_path)
+    assert found.folder == version
+    assert found.entries.keys() == {"former", "new"}
+    assert folder.damages(found) == []
+    assert folder.read_file(version, "former/plain") == b"former"
+    assert folder.read_file(version, "new/plain") == b"after"
+    # The former versions are removed, and the file has one name again.
+    assert not former.exists()
+    assert (version / "former" / "plain").stat().st_nlink == 1
+
+
+def test_a_name_is_that_of_the_cluster_that_has_kept_values_last(tmp_path):
+    kept = tmp_path / folder.KEPT
+    assert folder.of_name(tmp_path / "run") == tmp_path / "run"
+    for number, name in enumerate(["run-00000001", "run-00000002", "run-of-another-00000003", "run-00000004"]):
+        version = save(kept / name)
+        os.utime(version, (number, number))
+    (kept / "run-00000002" / "v000001").rename(kept / "run-00000002" / "v000002")
+    os.utime(kept / "run-00000002" / "v000002", (10, 10))
+    folder.begin(kept / "run-00000005")
+
+    assert folder.of_name(tmp_path / "run") == kept / "run-00000002"
+    (tmp_path / "run").mkdir()
+    assert folder.of_name(tmp_path / "run") == tmp_path / "run"
 
 
 def killed_at(root, number):

@@ -392,3 +392,91 @@ def test_a_stop_that_cannot_cancel_leaves_no_note_that_the_cluster_has_ended(sys
     with raises(LaunchError, given="4711"):
         stop(record)
     assert ClusterFolder.of(record).end() is None
+
+
+# -- the next job ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("turn", "state", "resubmit", "job", "left"),
+    [
+        # The job itself, before its head has written the record.
+        (0, "submitted", 2, 0, 2),
+        (1, "submitted", 1, 1, 1),
+        (0, "submitted", 0, 0, 0),
+        # The next job, though the one before has ended without a word.
+        (0, "ready", 2, 1, 1),
+        (0, "submitted", 1, 1, 0),
+        # The job was put back into its queue: it has the cluster again.
+        (0, "ready", 2, 0, 2),
+        (1, "ready", 0, 1, None),
+        (1, "ready", 1, 1, 1),
+        # The job was put back, and the record is that of its next job, which waits.
+        (1, "submitted", 1, 0, 2),
+        (1, "submitted", 0, 0, 1),
+        # No further job, or a job that is not next to the one of the record.
+        (0, "ready", 0, 1, None),
+        (0, "ready", 0, 0, None),
+        (0, "ready", 2, 2, None),
+        (2, "ready", 1, 0, None),
+    ],
+)
+def test_a_job_continues_the_cluster_of_a_record_or_not(turn, state, resubmit, job, left):
+    record = Record("a", 2, scheduler="slurm", turn=turn, state=state, resubmit=resubmit, job="4711", address="tls://a")
+    found = record.in_job(job)
+    assert (found and found.resubmit) == left
+    if found is not None and found is not record:
+        assert (found.turn, found.state, found.job, found.address) == (job, "submitted", None, None)
+        assert (found.id, found.kept_in) == (record.id, record.kept_in)
+
+
+def test_the_next_job_begins_after_the_present_one_and_is_submitted_once(system):
+    record = training(system=B, resubmit=2)
+    path = ClusterFolder.of(record).path
+    (path / "job.job").write_text("4711\n")
+    system.answer("sbatch", f"cp job-1.sh {system.folder}/script 2>/dev/null; echo 4712")
+    system.queue("PENDING", "training", f"workbench:{record.id}:job-1")
+    assert ClusterJob(record).following().job_id() is None
+
+    assert ClusterJob(record).submit_following() == "4712"
+
+    script = (path / "job-1.sh").read_text()
+    assert "#SBATCH --dependency=afterany:4711\n" in script
+    assert "#SBATCH --requeue\n" in script
+    assert ClusterJob(record).following().job_id() == "4712"
+    line = SEPARATOR.join(["4712", "PENDING", "None", "N/A", "N/A", "", "training", f"workbench:{record.id}:job-1"])
+    system.answer("squeue", f"echo '{line}'")
+    assert ClusterJob(record).submit_following() == "4712"
+    assert system.called.count("sbatch") == 1
+    # A stop ends both.
+    assert ClusterJob(record).all_jobs() == ["4711", "4712"]
+
+
+def test_a_cluster_has_moved_when_its_record_is_that_of_another_job(system):
+    record = training(system=B, resubmit=1)
+    job, folder = ClusterJob(record), ClusterFolder.of(record)
+    assert not job.has_moved()
+    folder.write(record.replace(message="another message"))
+    assert not job.has_moved()
+    folder.write(record.in_job(1))
+    assert job.has_moved()
+    assert job.is_continued()
+    # An object of a cluster without further jobs does not read the record.
+    assert not ClusterJob(record.replace(resubmit=0)).has_moved()
+
+
+@pytest.mark.parametrize("state", ["PENDING", "CANCELLED"])
+def test_a_cluster_whose_head_was_killed_lives_as_long_as_its_next_job_may_begin(system, state):
+    record = training(system=B, resubmit=1)
+    path = ClusterFolder.of(record).path
+    (path / "job.job").write_text("4711\n")
+    (path / "job-1.job").write_text("4712\n")
+    lines = [
+        SEPARATOR.join([job, each, "None", "N/A", "N/A", "n1", "training", f"workbench:{record.id}:{stem}"])
+        for job, each, stem in (("4711", "FAILED", "job"), ("4712", state, "job-1"))
+    ]
+    system.answer("squeue", f"printf '{lines[0]}\n{lines[1]}\n'")
+
+    assert ClusterJob(record).alive() is (state == "PENDING")
+    assert ClusterJob(record).is_continued() is (state == "PENDING")
+    assert registry.clean() == ([] if state == "PENDING" else ["training"])

@@ -371,6 +371,27 @@ def test_interface_and_folder_of_a_batch_job_are_those_of_the_sites_settings(pre
     assert request(2, scheduler="local").interface is None
 
 
+@pytest.mark.parametrize("given", [1, "2"])
+def test_a_cluster_without_batch_jobs_has_no_next_job(given):
+    with raises(InvalidRequest, option="resubmit", given=int(given)):
+        request(2, scheduler="local", resubmit=given)
+    assert request(2, scheduler="local", resubmit=0).resubmit == 0
+
+
+@pytest.mark.parametrize("given", [-1, True, "x"])
+def test_a_number_of_further_jobs_is_a_whole_number_from_0_on(given):
+    with raises(InvalidRequest, option="resubmit", given=given):
+        request(2, scheduler="slurm", resubmit=given)
+
+
+def test_the_folder_of_what_is_kept_is_in_the_working_directory_by_the_name_of_the_cluster(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    record = request(2, name="a")
+    assert record.kept_in == str(tmp_path / "workbench-kept" / f"a-{record.id[:8]}")
+    assert request(2, checkpoint="run").kept_in == str(tmp_path / "run")
+    assert request(2, every="2 minutes").every == 120.0
+
+
 def test_who_needs_a_scheduler_that_is_silent_is_told_so_and_not_that_local_is_meant(monkeypatch, tmp_path):
     for program in ("qsub", "qstat", "qdel"):
         (tmp_path / program).write_text("#!/bin/sh\nexit 1\n")

@@ -110,6 +110,20 @@ def test_without_a_known_end_a_drain_has_the_time_of_the_grace():
     assert Countdown(1.0).is_final(100.0, since=100.0)
 
 
+def test_a_last_save_has_its_time_before_the_end_and_in_a_short_job_at_most_a_quarter():
+    countdown = Countdown(GRACE, saving=lambda: 100.0)
+    countdown.update_deadline(HOUR, 0.0)
+    assert [countdown.should_drain(HOUR - LAST - left) for left in (101.0, 100.0)] == [False, True]
+    assert [countdown.is_final(HOUR - LAST - left, since=0.0) for left in (101.0, 100.0)] == [False, True]
+
+    countdown = Countdown(GRACE, saving=lambda: 100.0)
+    countdown.update_deadline(80.0, 0.0)
+    assert [countdown.should_drain(now) for now in (80.0 - LAST - 20.1, 80.0 - LAST - 20.0)] == [False, True]
+
+    # Without a known end the time counts from the drain.
+    assert [Countdown(GRACE, lambda: 100.0).is_final(now, since=0.0) for now in (-0.1, 0.0)] == [False, True]
+
+
 class Scheduler(LocalLauncher):
     """A batch scheduler that answers what it was given, and then nothing any more."""
 
@@ -162,7 +176,7 @@ def follower(end, said: list[str], ends: list[float]) -> Walltime:
     def drain(reason: str) -> None:
         said.append(f"drain: {reason}")
 
-    return Walltime(end, grace=GRACE, learned=ends.append, report=said.append, drain=drain)
+    return Walltime(end, grace=GRACE, saving=float, learned=ends.append, report=said.append, drain=drain)
 
 
 async def test_a_head_without_an_end_has_no_duty():
@@ -194,7 +208,7 @@ async def test_a_scheduler_that_stumbles_is_asked_again(monkeypatch):
     ("left", "foreseen"), [(None, False), (3600.0, False), (60.0 + walltime.ANNOUNCED, True), (5.0, True)]
 )
 def test_a_signal_announces_the_end_of_the_walltime_only_shortly_before_it(left, foreseen):
-    its = walltime.Walltime(None, grace=60, learned=print, report=print, drain=print)
+    its = walltime.Walltime(None, grace=60, saving=float, learned=print, report=print, drain=print)
     its.countdown.update_deadline(None if left is None else 1000.0 + left, 1000.0)
     assert its.expects_end(1000.0) is foreseen
 

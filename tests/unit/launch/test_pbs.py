@@ -126,6 +126,11 @@ def test_a_job_that_is_taken_is_told_by_its_id_and_leaves_a_receipt(pbs, spec):
     assert spec.script.read_text(encoding="utf-8") == PBSLauncher().script(spec)
 
 
+def test_the_next_job_of_a_cluster_begins_after_the_present_one_also_where_directives_are_not_read(pbs, spec):
+    pbs.replay(f"{QSUB.removesuffix('n')}y -W depend=afterany:17.pbshead job.sh", "qsub-ok")
+    assert PBSLauncher().submit(replace(spec, after="17.pbshead", requeue=True)) == "1.pbshead"
+
+
 def test_a_job_that_cannot_be_taken_back_hides_no_refusal(pbs, spec):
     pbs.answer(f"{QSUB} job.sh", code=1, out="1.pbshead\n", err="qsub: lost connection\n")
     pbs.replay("qdel 1.pbshead", "down-qdel")

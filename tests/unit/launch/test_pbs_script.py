@@ -94,6 +94,13 @@ def test_the_script_says_what_is_asked_for():
     assert lines.index("module load mpi") > lines.index("exec >>/data/user1/head.log 2>&1 </dev/null")
 
 
+@pytest.mark.parametrize("flavor", [Flavor.PRO, Flavor.EMULATION])
+def test_the_next_job_of_a_cluster_begins_after_the_present_one_and_may_be_started_again(flavor):
+    lines = script_text(replace(spec(), after="17.pbshead", requeue=True), site("pbs"), flavor).splitlines()
+    assert {"#PBS -W depend=afterany:17.pbshead", "#PBS -r y"} <= {*lines}
+    assert "#PBS -r n" not in lines
+
+
 def test_the_output_of_the_emulation_names_no_host():
     assert "#PBS -o /dev/null" in script_text(spec(), site("pbs"), Flavor.EMULATION).splitlines()
 

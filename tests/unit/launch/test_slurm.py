@@ -161,6 +161,12 @@ def test_a_script_has_all_that_was_asked_for(tmp_path):
     ]
 
 
+def test_the_next_job_of_a_cluster_begins_after_the_present_one_and_may_be_started_again(tmp_path):
+    lines = directives(Slurm.script(spec_in(tmp_path, after="4711", requeue=True)))
+    assert {"--dependency=afterany:4711", "--kill-on-invalid-dep=yes", "--requeue"} <= {*lines}
+    assert "--no-requeue" not in lines
+
+
 def test_the_sites_first_line_prologue_and_memory_are_in_the_script_and_what_it_skips_is_not(tmp_path):
     with settings(**{
         "shebang": "#!/bin/bash -l", "job-script-prologue": ["module load openmpi"], "memory": "24 GiB",
