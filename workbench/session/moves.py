@@ -33,8 +33,8 @@ def followed(client: Client | None) -> Client | None:
     """Return the client in the next job if the cluster of a client (None: of the last move) moves, else the client."""
     if client is None and _latest:
         client = wait(_latest[0])
-    while client is not None and client.cluster is not None and client.cluster in _moves:
-        client = wait(_moves[client.cluster])
+    while (cluster := getattr(client, "cluster", None)) is not None and cluster in _moves:
+        client = wait(_moves[cluster])
     return client
 
 
