@@ -123,7 +123,7 @@ def should_stop(comm: Any) -> bool:
 
     Examples
     --------
-    >>> @spmd(result="root")
+    >>> @workbench.spmd(result="root")
     ... def train(comm):
     ...     step = workbench.kept(comm, "step", 0)
     ...     while step < 3 and not workbench.should_stop(comm):
@@ -187,8 +187,8 @@ def kept(comm: Any, name: str, default: Any = None) -> Any:
 
     Examples
     --------
-    >>> run_on_ranks(lambda comm: workbench.kept(comm, "step", 0), result="root")
-    3
+    >>> workbench.run_on_ranks(lambda comm: workbench.kept(comm, "epoch", 0), result="root")
+    0
     """
     store = _store()
     mine = store.copies.get(name)
