@@ -172,6 +172,7 @@ class Checkpoints:
         finally:
             self.changed = self.changed or not saved
         if saved:
+            self._dropped.difference_update(dropped)  # a call may keep the name from now on
             self.seconds = 2 * (time.monotonic() - began) + _LAST_SAVE
         return answer
 
