@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import shutil
 import signal
 import time
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 from distributed import Client
+from support import keeping
 from support.left import left_in
 from support.patience import DEADLINE
 from support.spmd import be_patient
@@ -39,9 +41,10 @@ def interruptible() -> None:
 
 
 @pytest.fixture(scope="session")
-def cluster4() -> Iterator[MPICluster]:
+def cluster4(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MPICluster]:
     """A cluster of 4 ranks that no test may harm."""
-    with MPICluster(RANKS, name="shared", preload=PRELOADED, quiet=True) as cluster:
+    kept = tmp_path_factory.mktemp("kept") / "shared"
+    with MPICluster(RANKS, name="shared", preload=PRELOADED, checkpoint=str(kept), quiet=True) as cluster:
         with Client(cluster, set_as_default=False) as client:
             client.run_on_scheduler(be_patient)
         yield cluster
@@ -75,6 +78,10 @@ def left_clean(request: pytest.FixtureRequest) -> Iterator[None]:
     if "cluster4" not in request.fixturenames or not hasattr(request.node, "funcargs"):
         return
     cluster: MPICluster = request.getfixturevalue("cluster4")
+    if Path(cluster.record.kept_in).exists():  # examples keep data
+        with Client(cluster) as client:
+            keeping.forget(client)
+        shutil.rmtree(cluster.record.kept_in)
     deadline = time.monotonic() + DEADLINE
     while left := left_in(cluster):
         if time.monotonic() > deadline:
