@@ -14,18 +14,18 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from workbench.checkpoint import arrays, folder, following, kept, rank, save, values
+from workbench.checkpoint import arrays, folder, kept, rank, save, values
 from workbench.checkpoint.folder import Version
-from workbench.checkpoint.head import CHECKPOINT, KEEP
+from workbench.checkpoint.protocol import CHECKPOINT, KEEP
 from workbench.collective import serialize
 from workbench.collective.api import run_on_ranks
-from workbench.collective.client import failed
 from workbench.collective.request import request
 from workbench.errors import InvalidRequest, PlacementError, WorkbenchError, did_you_mean
 from workbench.launch.options import count
 from workbench.placement import pinning, rows, sources
 from workbench.placement.pinning import Pin, PinnedTask
 from workbench.placement.place import PlacedBlocks
+from workbench.session import moves
 from workbench.session.current import current_client
 from workbench.session.head_client import ClientHead
 
@@ -63,8 +63,8 @@ def keep(comm: Any = None, /, *, rows: bool = False, **named: Any) -> Path | Non
     Parameters
     ----------
     comm : mpi4py.MPI.Intracomm, optional
-        In a call or a cell, its communicator: all its ranks keep values of their own, and `workbench.kept` returns
-        them. In a notebook nothing.
+        In a call or a cell, its communicator: each of its ranks keeps its values, and `workbench.kept` returns them.
+        In a notebook nothing.
     rows : bool, default=False
         In a call: the values are arrays that are divided among the ranks by rows, and any number of ranks can read
         them. Otherwise as many ranks as have kept the values.
@@ -110,7 +110,7 @@ def keep(comm: Any = None, /, *, rows: bool = False, **named: Any) -> Path | Non
     if unknown := next((name for name in named if not folder.is_name(name)), None):
         raise InvalidRequest(option="name", given=unknown, allowed="a name of a variable")
     version = _saved(client, KEEP, named={**dict.fromkeys(named), **calls}, save=True)
-    following.note(client, {name: named[name] if is_dask_collection(named[name]) else None for name in named})
+    moves.note(client, {name: named[name] if is_dask_collection(named[name]) else None for name in named})
     return version
 
 
@@ -119,7 +119,7 @@ def keep_restored(client: Client, named: Mapping[str, Any]) -> None:
     if named:
         head, calls = ClientHead(client, "a checkpoint"), _writes(client, "", named)
         client.sync(head.call, KEEP, client=client.id, named=calls, save=False)
-        following.note(client, named)
+        moves.note(client, named)
 
 
 def _writes(client: Client, root: str, named: Mapping[str, Any]) -> dict[str, Call]:
@@ -151,7 +151,7 @@ def _saved(client: Client, operation: str, **message: Any) -> Path:
         answer = client.sync(head.begin, operation, client=client.id, **message)
     except WorkbenchError as error:
         raise error.with_traceback(None) from None  # the message has all facts
-    failed(answer, "checkpoint")
+    serialize.raise_failure(answer, "checkpoint")
     return Path(serialize.loads(answer["values"][0]))
 
 

@@ -5,10 +5,8 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Mapping
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary
 
 from workbench.deploy import display
 from workbench.deploy.folder import ClusterFolder
@@ -21,17 +19,8 @@ if TYPE_CHECKING:
     from distributed import Client
     from distributed.deploy.cluster import Cluster
 
-# The placed collections that this process keeps, by the objects of the clusters and by name.
-_kept: WeakKeyDictionary[Cluster, dict[str, Any]] = WeakKeyDictionary()
 # Seconds between two looks at the record of a cluster whose head was killed.
 _POLL_S = 2.0
-
-
-def note(client: Client, named: Mapping[str, Any]) -> None:
-    """Note the placed collections that this process keeps on the cluster of a client; None: no longer."""
-    if client.cluster is not None:
-        kept = {**_kept.get(client.cluster, {}), **named}
-        _kept[client.cluster] = {name: value for name, value in kept.items() if value is not None}
 
 
 def place_again(cluster: Any, ranks: int) -> None:
@@ -39,7 +28,7 @@ def place_again(cluster: Any, ranks: int) -> None:
     from workbench.checkpoint.client import keep_restored
     from workbench.placement import place
 
-    kept = _kept.get(cluster, {})
+    kept = moves.kept.get(cluster, {})
     display.placed_again(*place.place_again(notebook_names(), str(cluster.scheduler_info["id"]), kept), ranks)
     with contextlib.suppress(PlacementError):  # the version before has what could not be placed again
         keep_restored(cluster.get_client(), kept)
@@ -54,7 +43,7 @@ def follow(former: Any) -> None:
 def _follow(former: Any, move: Future[Client]) -> None:
     from workbench.checkpoint.client import keep_restored, restore
 
-    kept = _kept.pop(former, {})
+    kept = moves.kept.pop(former, {})
     try:
         cluster = _attached(former)
         client = cluster.get_client()

@@ -10,6 +10,8 @@ import uuid
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from workbench.cancellation import run_to_end
+from workbench.checkpoint.protocol import CHECKPOINT, KEEP, KEPT_BY_CALLS, KEPT_VERSIONS, STOP_SOON
 from workbench.collective.operation import RankRPC
 from workbench.collective.serialize import own_call
 from workbench.errors import WorkbenchError
@@ -23,13 +25,6 @@ if TYPE_CHECKING:
     from workbench.deploy.record import Record
     from workbench.deploy.world import CurrentWorld
 
-# Operations of the head, for clients, and of the head, for ranks.
-CHECKPOINT, KEEP = "workbench_checkpoint", "workbench_keep"
-KEPT_BY_CALLS = "workbench_kept_by_calls"
-# Of a rank, for the head.
-STOP_SOON = "workbench_stop_soon"
-KEPT_VERSIONS = 2
-"""Number of versions of what is kept."""
 KEEPER = "workbench-kept"
 """The client that holds the blocks of what the cluster keeps."""
 # Seconds for the calls that run at the end to return by themselves, as a part of the time for the last save.
@@ -202,7 +197,7 @@ class Checkpoints:
                 else:
                     return answer
             except BaseException:
-                await self._discard(client, path)
+                await run_to_end(self._discard(client, path))
                 raise
             await self._discard(client, path)
             return answer

@@ -1,6 +1,6 @@
 """Values that calls keep: copies in the memory of the ranks, written from time to time, and before the job ends.
 
-Each rank writes its own copies into files of its own, in a thread. The next `keep` of all ranks completes the version.
+Each rank writes its own copies into separate files, in a thread. The next `keep` of all ranks completes the version.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy as np
 
 from workbench.checkpoint import folder, values
 from workbench.checkpoint.folder import FileInfo, Version
-from workbench.checkpoint.head import KEPT_BY_CALLS, KEPT_VERSIONS
+from workbench.checkpoint.protocol import KEPT_BY_CALLS, KEPT_VERSIONS
 from workbench.errors import CheckpointNotFound, InvalidRequest, WorkbenchError
 from workbench.placement import rows
 from workbench.session.current import current_worker

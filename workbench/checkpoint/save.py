@@ -1,4 +1,4 @@
-"""Functions of a save on the ranks, each a call of its own: begin a version, write what has a name, commit.
+"""Functions of a save on the ranks, each a separate call: begin a version, write what has a name, commit.
 
 An empty `root` is the folder of what the cluster keeps.
 """

@@ -42,21 +42,12 @@ async def decode(request: Request, answer: Answer) -> Any:
     PlacementError
         If the blocks of the ranks do not fit together. The ranks then keep no block.
     """
-    failed(answer, request.name)
+    serialize.raise_failure(answer, request.name)
     if "values" in answer:
         values = [_value(request, rank, contents) for rank, contents in enumerate(answer["values"])]
         return values[0] if request.result == "root" else values
     blocks = [*map(serialize.loads, answer["blocks"])]
     return await from_results.collections(request.client, blocks, answer["addresses"])
-
-
-def failed(answer: Answer, name: str) -> None:
-    """Raise the error of the rank that failed, if one has, in a call of this name."""
-    if "error" in answer:
-        error = serialize.unpack_error(answer["error"], f"raised on rank {answer['rank']}, in {name}")
-        if answer["others"]:
-            error.add_note(answer["others"])
-        raise error
 
 
 def _value(request: Request, rank: int, contents: bytes) -> Any:

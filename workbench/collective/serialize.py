@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import cloudpickle
 
-from workbench.collective.protocol import Call, Error
+from workbench.collective.protocol import Answer, Call, Error
 from workbench.errors import CollectiveFailed
 from workbench.mpi.call_state import CallCancelled
 from workbench.text import brief
@@ -288,6 +288,15 @@ def unpack_error(message: Mapping[str, Any], note: str) -> Exception:
         return error
     error.add_note(note)
     return error
+
+
+def raise_failure(answer: Answer, name: str) -> None:
+    """Raise the error of the rank that failed, if one has, in a call of this name."""
+    if "error" in answer:
+        error = unpack_error(answer["error"], f"raised on rank {answer['rank']}, in {name}")
+        if answer["others"]:
+            error.add_note(answer["others"])
+        raise error
 
 
 def _first_lines(error: BaseException) -> list[int]:

@@ -24,7 +24,7 @@ from distributed.worker import _worker_cvar
 from workbench import comm, config
 from workbench.call_stack import of_tasks
 from workbench.cells.rank import Cells
-from workbench.checkpoint.head import STOP_SOON
+from workbench.checkpoint.protocol import STOP_SOON
 from workbench.collective import process_state, protocol
 from workbench.collective.operation import answering
 from workbench.collective.rank import SpmdCalls

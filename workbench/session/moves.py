@@ -3,26 +3,39 @@
 from __future__ import annotations
 
 import contextlib
-from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from workbench.errors import RankLost
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from concurrent.futures import Future
+
     from distributed import Client
     from distributed.deploy.cluster import Cluster
 
 # The client in the next job, by the object of the cluster in the job before.
 _moves: WeakKeyDictionary[Cluster, Future[Client]] = WeakKeyDictionary()
 _latest: list[Future[Client]] = []
+kept: WeakKeyDictionary[Cluster, dict[str, Any]] = WeakKeyDictionary()
+"""The placed collections that this process keeps, by the objects of the clusters and by name."""
 replaced: dict[str, Any] = {}
 """Placed collections that were restored in the next job, by the names of the former ones."""
 _POLL_S = 1.0
 
 
+def note(client: Client, named: Mapping[str, Any]) -> None:
+    """Note the placed collections that this process keeps on the cluster of a client; None: no longer."""
+    if client.cluster is not None:
+        known = {**kept.get(client.cluster, {}), **named}
+        kept[client.cluster] = {name: value for name, value in known.items() if value is not None}
+
+
 def begun(cluster: Cluster) -> Future[Client]:
     """Return the future of a client in the next job of a cluster whose job ends."""
+    from concurrent.futures import Future  # the command imports this module, and starts faster without logging
+
     if cluster not in _moves:
         _moves[cluster] = Future()
         _latest[:] = [_moves[cluster]]
