@@ -192,8 +192,8 @@ class EndingLoop(Cluster):
         HeadUnreachable
             If this object is closed.
         """
-        if self._moved:
-            return moves.wait(moves.begun(self))
+        if self._moved and (client := moves.followed(moves.wait(moves.begun(self)))) is not None:
+            return client
         if self.status in (Status.closing, Status.closed):
             raise self._connection.lost()
         return super().get_client()  # type: ignore[no-any-return]
