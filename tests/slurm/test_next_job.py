@@ -9,20 +9,22 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from distributed import Client
 from support import keeping
 from support.last_word import end_of
 from support.nodes import remains
 from support.processes import DEADLINE, until
+from support.spmd import total
 
 import workbench
 from workbench import MPICluster, place, run_on_ranks
-from workbench.checkpoint import folder
+from workbench.checkpoint import folder, kept
 from workbench.deploy import ended, registry
-from workbench.errors import CheckpointNotFound, HeadUnreachable, WorkbenchError
+from workbench.errors import HeadUnreachable, WorkbenchError
 
 X = np.arange(8.0)
 STEPS = 20
+# What the two ranks keep after these steps.
+STATE = [(STEPS, STEPS * X.sum())] * 2
 
 
 @pytest.fixture
@@ -38,11 +40,10 @@ def start(slurm, tmp_path, monkeypatch):
     return started
 
 
-def kept_state(cluster):
-    """Return whether a version has the state of the training."""
-    with suppress(CheckpointNotFound):
-        return "state" in folder.read(Path(cluster.record.kept_in)).entries
-    return False
+def saved_state(cluster):
+    """Return the state of the training that each rank has in files."""
+    version = folder.read(Path(cluster.record.kept_in))
+    return kept.read(version, "state") if "state" in version.entries else []
 
 
 def begun(cluster):
@@ -50,7 +51,7 @@ def begun(cluster):
     placed = place(X)
     workbench.keep(X=placed)
     assert keeping.train(placed, STEPS) == (STEPS, STEPS * X.sum())
-    until("the state is in files", lambda: kept_state(cluster))
+    until("the state is in files", lambda: saved_state(cluster) == STATE)
     return placed
 
 
@@ -69,8 +70,7 @@ def first_answer(function, *args):
 
 def continues(cluster, placed):
     """Require that the next job has the state and the data; return its record."""
-    state = first_answer(run_on_ranks, keeping.kept, "state")
-    assert state == [(STEPS, STEPS * X.sum())] * 2
+    assert first_answer(run_on_ranks, keeping.kept, "state") == STATE
     assert keeping.train(placed, STEPS + 5) == (STEPS + 5, (STEPS + 5) * X.sum())
     client = cluster.get_client()
     assert client.submit(sum, [1, 2]).result(DEADLINE) == 3
@@ -80,8 +80,9 @@ def continues(cluster, placed):
 
 
 def test_a_training_that_takes_longer_than_a_job_ends_by_itself_in_the_next_one(slurm, start):
-    with start(walltime="1 minute", resubmit=3) as cluster, Client(cluster):
-        first, last = cluster.record, 350
+    with start(walltime="1 minute", resubmit=3) as cluster:
+        cluster.get_client()
+        first, last = cluster.record, 300
         placed = place(X)
         workbench.keep(X=placed)
         found, calls = (0, 0.0), 0
@@ -92,6 +93,7 @@ def test_a_training_that_takes_longer_than_a_job_ends_by_itself_in_the_next_one(
         now = registry.read(first.name)
         assert (now.id, now.turn > 0, now.job != first.job) == (first.id, True, True)
         assert cluster.get_client().submit(sum, [1, 2]).result(DEADLINE) == 3
+        assert run_on_ranks(total, placed) == [X.sum()] * 2
         np.testing.assert_array_equal(workbench.restore().X.compute(), X)
         until("a further job is in the queue", lambda: len(slurm.jobs()) == 2)
         jobs = set(slurm.jobs())
@@ -99,8 +101,10 @@ def test_a_training_that_takes_longer_than_a_job_ends_by_itself_in_the_next_one(
     assert slurm.jobs() == []
 
 
+@pytest.mark.long
 def test_a_job_that_is_put_back_into_its_queue_continues_the_cluster(slurm, start):
-    with start(walltime="10 minutes", resubmit=2) as cluster, Client(cluster):
+    with start(walltime="10 minutes", resubmit=2) as cluster:
+        cluster.get_client()
         placed = begun(cluster)
         job = cluster.record.job
         slurm.run("scontrol", "requeue", job)
@@ -114,7 +118,8 @@ def test_a_job_that_is_put_back_into_its_queue_continues_the_cluster(slurm, star
 
 
 def test_a_cluster_whose_head_is_killed_continues_in_its_next_job(slurm, start):
-    with start(walltime="10 minutes", resubmit=1) as cluster, Client(cluster):
+    with start(walltime="10 minutes", resubmit=1) as cluster:
+        cluster.get_client()
         placed = begun(cluster)
         first = cluster.record
         os.kill(first.process.pid, signal.SIGKILL)
