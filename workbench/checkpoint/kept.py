@@ -323,6 +323,7 @@ def flush(comm: Any, part: Path, names: Sequence[str]) -> tuple[dict[str, Any], 
         store.writing = store.part = None
     with store.lock:  # a cell may keep values at this time
         copies = {name: each for name, each in store.copies.items() if name not in names}
+        store.dropped.difference_update(names)
         dropped = set(store.dropped)
     entries, files = joined(comm.allgather(_write(part, copies)))
     return entries, files, dropped
