@@ -166,7 +166,7 @@ def test_arrays_that_are_divided_by_rows_are_read_by_any_number_of_ranks(client,
 
 
 def test_other_values_are_read_by_as_many_ranks_only(client, root):
-    run_on_ranks(keeping.keep, u=lambda comm: X[: 3 + 5 * comm.rank])
+    run_on_ranks(keeping.keep, saved=None, u=lambda comm: X[: 3 + 5 * comm.rank])
     workbench.keep(saved=True, placed=place(X))
     with raises(InvalidRequest, option="name", given="u"):
         run_on_ranks(keeping.kept, "u", ranks=[0])
