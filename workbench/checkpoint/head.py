@@ -120,8 +120,8 @@ class Checkpoints:
                 return
             try:
                 answer = await self._save_kept(f"{KEEPER}-{uuid.uuid4().hex}")
-            except WorkbenchError as error:
-                reason = error.message
+            except Exception as error:  # noqa: BLE001  (the head continues, or ends in order)
+                reason = str(error) or type(error).__name__
             else:
                 if "error" in answer:
                     reason = answer["error"]["words"]
@@ -130,8 +130,7 @@ class Checkpoints:
 
     def stop_calls_soon(self) -> None:
         """Have running calls keep their values now, and ask them to return."""
-        if self._by_calls:
-            RankRPC(self._scheduler, self._current.members(), "the end of the cluster").tell(STOP_SOON)
+        RankRPC(self._scheduler, self._current.members(), "the end of the cluster").tell(STOP_SOON)
 
     async def save_last(self, seconds: float) -> None:
         """Save what is kept for the last time, in so many seconds; running calls are ended after a part of them."""
@@ -154,7 +153,8 @@ class Checkpoints:
         present = {name: call for name, call in self._kept.items() if self._is_present(call) or name in named}
         if lost := [name for name in self._kept if name not in present and name not in self._lost]:
             self._report(
-                f"{', '.join(lost)}: the data on the ranks are lost. The checkpoint has them as they were saved"
+                f"{', '.join(lost)}: the data are lost, or on fewer ranks than before. The checkpoint has them as they "
+                "were saved; place and keep them again"
             )
         self._lost = self._kept.keys() - present.keys()
         writes = [self._of_blocks(call) for call in present.values()]
@@ -173,7 +173,11 @@ class Checkpoints:
 
     def _is_present(self, call: Call) -> bool:
         tasks = [self._scheduler.tasks.get(key) for key in _keys({"": call})]
-        return all(task is not None and task.who_has for task in tasks)
+        if not all(task is not None and task.who_has for task in tasks):
+            return False
+        # After a move to fewer ranks, which another process has requested, ranks have several blocks.
+        addresses = self._of_blocks(call)["addresses"] or ()
+        return len(set(addresses)) == len(addresses)
 
     def _of_blocks(self, call: Call) -> Call:
         """Return a call with the present addresses of its blocks, which a move has changed."""

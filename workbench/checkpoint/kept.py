@@ -38,14 +38,43 @@ class _Copy:
     rank: int
     """Rank in the call, and the number of its ranks."""
     size: int
-    count: int
-    """Number of the `keep` of this name, the same on all ranks."""
+    number: int
+    """Time of the `keep` on its first rank: the same on all its ranks, and of no other `keep`."""
     rows: int | None
     """Rows of an array that is divided by rows."""
 
 
+# The numbers, ranks, sizes and rows of the copies of a rank, by name.
 _Known = dict[str, tuple[int, int, int, int | None]]
-_Written = tuple[_Known, dict[str, FileInfo]]
+
+
+@dataclass(frozen=True)
+class _Saving:
+    """A version that is being written by the ranks of a call."""
+
+    part: Path
+    """Its folder."""
+    size: int
+    """Number of these ranks."""
+    entries: Mapping[str, Any]
+    files: Future[dict[str, FileInfo]]
+    """Those of this rank."""
+
+    def abandon(self) -> None:
+        """Remove the folder when this rank writes no more files there."""
+        self.files.add_done_callback(lambda _: folder.discard(self.part))
+
+
+@dataclass(frozen=True)
+class _State:
+    """What a rank knows at a `keep`."""
+
+    now: int
+    due: bool
+    stops: bool
+    version: tuple[Path, int] | None
+    """Folder and number of ranks of the version that is being written."""
+    written: bool
 
 
 @dataclass
@@ -62,15 +91,19 @@ class _Store:
     lock: threading.Lock = field(default_factory=threading.Lock)
     begun: float = field(default_factory=time.monotonic)
     """Time of the last version."""
-    part: Path | None = None
-    """Folder of a version that is being written."""
-    writing: Future[_Written] | None = None
+    saving: _Saving | None = None
     stops: bool = False
     """Whether the head has asked running calls to stop."""
     announced: bool = False
 
-    def due(self) -> bool:
-        return self.writing is None and time.monotonic() - self.begun >= self.every
+    def state(self, saving: _Saving | None) -> _State:
+        return _State(
+            now=time.time_ns(),
+            due=time.monotonic() - self.begun >= self.every,
+            stops=self.stops,
+            version=None if saving is None else (saving.part, saving.size),
+            written=saving is not None and saving.files.done(),
+        )
 
 
 _stores: list[_Store] = []
@@ -141,23 +174,28 @@ def keep(comm: Any, named: Mapping[str, Any], *, by_rows: bool) -> None:
     """Keep values of a call; see `workbench.keep`."""
     store = _store()
     copies = {name: _copied(comm, name, value, by_rows) for name, value in named.items() if value is not None}
+    saving = store.saving  # one time: a save of the head, between two calls, may come during a cell
+    states = comm.allgather(store.state(saving))
     with store.lock:
         for name in named:
-            before = store.copies.pop(name, None)
-            if name in copies:
-                copies[name].count = 1 + (before.count if before else 0)
+            store.copies.pop(name, None)
+        for each in copies.values():
+            each.number = states[0].now
         store.copies |= copies
         store.dropped = (store.dropped | named.keys()) - copies.keys()
     if comm.rank == 0 and not store.announced:
         store.announced = True
         _tell_head()
-    due, stops = comm.bcast((store.due(), store.stops) if comm.rank == 0 else (False, False))
-    if store.writing is not None and (stops or comm.allreduce(int(store.writing.done())) == comm.size):
-        _finish(comm, store)
-    if due and store.writing is None:
-        _begin(comm, store)
-        if stops:
-            _finish(comm, store)
+    due, stops = states[0].due, states[0].stops
+    # The ranks differ if a call ended before all of them knew of the version, or had other ranks.
+    if {state.version for state in states} not in ({None}, {(saving and saving.part, comm.size)}):
+        _abandon(store)
+    elif saving is not None:
+        if not stops and not all(state.written for state in states):
+            return
+        _finish(comm, store, saving)
+    if due and (saving := _begin(comm, store)) is not None and stops:
+        _finish(comm, store, saving)
 
 
 def kept(comm: Any, name: str, default: Any = None) -> Any:
@@ -192,8 +230,8 @@ def kept(comm: Any, name: str, default: Any = None) -> Any:
     """
     store = _store()
     mine = store.copies.get(name)
-    known = comm.allgather(None if mine is None else (mine.rank, mine.size, mine.count))
-    if mine is not None and known == [(rank, comm.size, mine.count) for rank in range(comm.size)]:
+    known = comm.allgather(None if mine is None else (mine.rank, mine.size, mine.number))
+    if mine is not None and known == [(rank, comm.size, mine.number) for rank in range(comm.size)]:
         return values.revived(mine.tree, [array.copy() for array in mine.arrays])
     version = comm.bcast(_newest(store.root) if comm.rank == 0 else None)
     if version is None or name not in version.entries or name in store.dropped:
@@ -239,34 +277,34 @@ def _tell_head() -> None:
 # -- files ---------------------------------------------------------------------------------------------------
 
 
-def _begin(comm: Any, store: _Store) -> None:
-    """Begin a version, whose files a thread of each rank writes; collective."""
+def _begin(comm: Any, store: _Store) -> _Saving | None:
+    """Begin a version, whose files a thread of each rank writes; None if that is not possible; collective."""
     store.begun, found = time.monotonic(), None
+    copies, entries = _complete(comm, store)
     if comm.rank == 0:
         try:
             found = folder.begin(store.root)
         except WorkbenchError as error:
             _warn(error)
-    store.part = comm.bcast(found)
-    if store.part is not None:
-        store.writing = Future()
-        threading.Thread(
-            target=_run, args=(store.writing, store.part, dict(store.copies)), name="keep", daemon=True
-        ).start()
+    part = comm.bcast(found)
+    if part is None:
+        return None
+    store.saving = saving = _Saving(part, comm.size, entries, Future())
+    threading.Thread(target=_run, args=(saving, copies), name="keep", daemon=True).start()
+    return saving
 
 
-def _run(done: Future[_Written], part: Path, copies: Mapping[str, _Copy]) -> None:
+def _run(saving: _Saving, copies: Mapping[str, _Copy]) -> None:
     try:
-        done.set_result(_write(part, copies))
+        saving.files.set_result(_write(saving.part, copies))
     except BaseException as error:  # noqa: BLE001  (raised where the version is completed)
-        done.set_exception(error)
+        saving.files.set_exception(error)
 
 
-def _write(part: Path, copies: Mapping[str, _Copy]) -> _Written:
-    """Write the copies of this rank; return what the manifest needs."""
-    known, files = {}, {}
+def _write(part: Path, copies: Mapping[str, _Copy]) -> dict[str, FileInfo]:
+    """Write copies of this rank, and return their files."""
+    files = {}
     for name, each in copies.items():
-        known[name] = each.rank, each.size, each.count, each.rows
         path = f"{name}/{each.rank}"
         with folder.worded(part.parent, f"write {name}"):
             Path(part, name).mkdir(mode=0o700, exist_ok=True)
@@ -276,34 +314,37 @@ def _write(part: Path, copies: Mapping[str, _Copy]) -> _Written:
             with file:
                 values.write_arrays(file, each.arrays)
             files[f"{path}/{values.ARRAYS}"] = file.info
-    return known, files
+    return files
 
 
-def _finish(comm: Any, store: _Store) -> None:
+def _abandon(store: _Store) -> None:
+    saving, store.saving = store.saving, None
+    if saving is not None:
+        saving.abandon()
+
+
+def _finish(comm: Any, store: _Store, saving: _Saving) -> None:
     """Complete the version that is being written, or warn; collective."""
-    if store.writing is None or store.part is None:
-        return
-    writing, part, store.writing, store.part = store.writing, store.part, None, None
-    error = writing.exception()  # waits
-    found = comm.gather(error or writing.result())
+    store.saving = None
+    error = saving.files.exception()  # waits
+    found = comm.gather(error or saving.files.result())
     if comm.rank:
         return
     try:
         if failed := next((each for each in found if isinstance(each, BaseException)), None):
             raise failed  # noqa: TRY301  (with the errors of the commit)
-        entries, files = joined(found)
         folder.commit(
-            part,
+            saving.part,
             KEPT_VERSIONS,
             without=store.dropped,
             created=time.time(),
             cluster=store.cluster,
             ranks=comm.size,
-            entries=entries,
-            files=files,
+            entries=dict(saving.entries),
+            files={path: info for files in found for path, info in files.items()},
         )
     except Exception as error:  # noqa: BLE001  (the call continues, and the next version may succeed)
-        folder.discard(part)
+        folder.discard(saving.part)
         _warn(error)
 
 
@@ -317,29 +358,39 @@ def flush(comm: Any, part: Path, names: Sequence[str]) -> tuple[dict[str, Any], 
     Return the entries, the files, and the names that calls have dropped.
     """
     store = _store()
-    if store.writing is not None and store.part is not None:  # a call has ended before the version was complete
-        store.writing.exception()
-        folder.discard(store.part)
-        store.writing = store.part = None
-    with store.lock:  # a cell may keep values at this time
-        copies = {name: each for name, each in store.copies.items() if name not in names}
+    _abandon(store)  # a call has ended before the version was complete
+    with store.lock:
         store.dropped.difference_update(names)
         dropped = set(store.dropped)
-    entries, files = joined(comm.allgather(_write(part, copies)))
+    copies, entries = _complete(comm, store, names)
+    files = {path: info for found in comm.allgather(_write(part, copies)) for path, info in found.items()}
     return entries, files, dropped
 
 
-def joined(found: Sequence[_Written]) -> tuple[dict[str, Any], dict[str, FileInfo]]:
-    """Return the entries of the values that all their ranks have written at the same `keep`, and their files."""
-    entries: dict[str, Any] = {}
-    written = {path: info for _, files in found for path, info in files.items()}
-    for name in dict.fromkeys(name for known, _ in found for name in known):
-        pieces = sorted(known[name] for known, _ in found if name in known)
-        _, size, count, _ = pieces[0]
-        if [piece[:3] for piece in pieces] == [(rank, size, count) for rank in range(size)]:
-            lengths = [piece[3] for piece in pieces]
-            entries[name] = {"kind": CALL, "ranks": size, "rows": None if lengths[0] is None else lengths}
-    return entries, {path: info for path, info in written.items() if path.partition("/")[0] in entries}
+def _complete(comm: Any, store: _Store, without: Sequence[str] = ()) -> tuple[dict[str, _Copy], dict[str, Any]]:
+    """Return the copies of this rank that all ranks of a `keep` have, and their entries, by name; collective."""
+    with store.lock:  # a cell may keep values at this time
+        copies = {name: each for name, each in store.copies.items() if name not in without}
+    mine = {name: (each.number, each.rank, each.size, each.rows) for name, each in copies.items()}
+    entries = joined(comm.allgather(mine))
+    numbers = {name: number for name, (number, _) in entries.items()}
+    complete = {name: each for name, each in copies.items() if numbers.get(name) == each.number}
+    return complete, {name: entry for name, (_, entry) in entries.items()}
+
+
+def joined(found: Sequence[_Known]) -> dict[str, tuple[int, dict[str, Any]]]:
+    """Return the numbers and the entries of the values that all ranks of a `keep` have, the last one of a name."""
+    pieces: dict[tuple[int, str], list[tuple[int, int, int | None]]] = {}
+    for known in found:
+        for name, (number, rank, size, length) in known.items():
+            pieces.setdefault((number, name), []).append((rank, size, length))
+    entries = {}
+    for (number, name), each in sorted(pieces.items()):
+        size, rows_of = each[0][1], {rank: length for rank, _, length in each}
+        if len(each) == size and rows_of.keys() == set(range(size)):
+            lengths = [rows_of[rank] for rank in range(size)]
+            entries[name] = number, {"kind": CALL, "ranks": size, "rows": None if None in lengths else lengths}
+    return entries
 
 
 def check(name: str, entry: Mapping[str, Any], files: Mapping[str, FileInfo]) -> None:
