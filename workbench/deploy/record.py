@@ -154,6 +154,8 @@ class Record(RecordOptions):
             return self
         if left < 0 or abs(turn - self.turn) > 1 or not (self.resubmit or left):
             return None
+        if turn < self.turn and self.state != "submitted":
+            return None  # put back by hand after its end: a later job has begun
         return self.replace(
             state="submitted", turn=turn, resubmit=left, job=None, address=None, http=None, world=None, next=None,
             ends=None, mpi="auto",

@@ -953,3 +953,9 @@ def test_a_job_that_waited_long_takes_no_other_cluster_of_its_name_for_its_own(m
         raises(ClusterNotFound, given="0" * 32),
     ):
         await_record("a", "0" * 32)
+
+
+@pytest.mark.parametrize(("state", "continues"), [("submitted", True), ("ready", False)])
+def test_a_job_that_is_put_back_into_its_queue_does_not_take_the_cluster_from_a_later_job(state, continues):
+    record = Record(name="mpi", ranks=2, resubmit=1, turn=1, state=state)
+    assert (record.in_job(0) is not None) is continues
