@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
+from collections.abc import Collection, Mapping
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
 from workbench.deploy import display
 from workbench.deploy.folder import ClusterFolder
-from workbench.errors import ClusterNotFound, PlacementError
+from workbench.errors import CheckpointNotFound, ClusterNotFound, InvalidRequest, PlacementError
 from workbench.placement import sources
 from workbench.session import moves
 from workbench.session.current import notebook_names
@@ -41,13 +42,13 @@ def follow(former: Any) -> None:
 
 
 def _follow(former: Any, move: Future[Client]) -> None:
-    from workbench.checkpoint.client import keep_restored, restore
+    from workbench.checkpoint.client import keep_restored
 
     kept = moves.kept.pop(former, {})
     try:
         cluster = _attached(former)
         client = cluster.get_client()
-        found = vars(restore(None, *kept, client=client)) if kept else {}
+        found, missing = _restored(client, kept)
         keep_restored(client, found)
     except BaseException as error:  # noqa: BLE001  (raised where a request waits)
         move.set_exception(error)
@@ -69,7 +70,21 @@ def _follow(former: Any, move: Future[Client]) -> None:
     move.set_result(client)
     words = f"job {cluster.record.job} continues the cluster"
     words += f"; restored: {', '.join(found)}" * bool(found) + f"; lost, since not kept: {', '.join(lost)}" * bool(lost)
+    words = "; ".join([words, *missing])
     former.on_moved(cluster, words)
+
+
+def _restored(client: Client, names: Collection[str]) -> tuple[dict[str, Any], list[str]]:
+    """Return collections by name, and why others are lost: another notebook keeps them no longer, or by a damage."""
+    from workbench.checkpoint.client import restore
+
+    found, missing = {}, []
+    for name in names:
+        try:
+            found |= vars(restore(None, name, client=client))
+        except (CheckpointNotFound, InvalidRequest) as error:
+            missing.append(f"{name} could not be restored: {error}")
+    return found, missing
 
 
 def _attached(former: Any) -> Any:
