@@ -78,7 +78,8 @@ def _restored(client: Client, names: Collection[str]) -> tuple[dict[str, Any], l
     """Return collections by name, and why others are lost: another notebook keeps them no longer, or by a damage."""
     from workbench.checkpoint.client import restore
 
-    found, missing = {}, []
+    found: dict[str, Any] = {}
+    missing = []
     for name in names:
         try:
             found |= vars(restore(None, name, client=client))
