@@ -220,9 +220,9 @@ def commit(part: Path, keep: int, *, without: Collection[str] | None = None, **m
 
 def _carry_over(part: Path, entries: dict[str, Any], files: dict[str, FileInfo], without: Collection[str]) -> None:
     """Add to a version what the newest version has and this version lacks, as other names of the same files."""
-    if not (found := _complete(part.parent)):
+    readable = (version for _, each in reversed(_complete(part.parent)) if (version := _whole(each)))
+    if (newest := next(readable, None)) is None:
         return
-    newest = _read(found[-1][1])
     for name in newest.entries.keys() - entries.keys() - set(without):
         entries[name] = newest.entries[name]
         for file, info in newest.files_of(name).items():
@@ -234,6 +234,13 @@ def _carry_over(part: Path, entries: dict[str, Any], files: dict[str, FileInfo],
             except OSError:  # some file systems have no such links
                 shutil.copyfile(source, target, follow_symlinks=False)
             files[f"{name}/{file}"] = info
+
+
+def _whole(folder: Path) -> Version | None:
+    try:
+        return _read(folder)
+    except InvalidRequest:  # a damaged version must not prevent the next one
+        return None
 
 
 def _renamed(part: Path) -> Path:

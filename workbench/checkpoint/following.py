@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 

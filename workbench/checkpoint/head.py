@@ -31,6 +31,8 @@ KEEPER = "workbench-kept"
 _SHARE = 0.5
 # Seconds for the last save if its duration is not known, and more seconds if that is known.
 _LAST_SAVE = 30.0
+# Seconds to remove the folder of a version that has failed.
+_DISCARD = 3.0
 
 
 class Checkpoints:
@@ -209,7 +211,7 @@ class Checkpoints:
     async def _discard(self, client: str, path: str) -> None:
         # The error says more than one of the removal, and a later save removes the folder too.
         with contextlib.suppress(WorkbenchError, TimeoutError):
-            async with asyncio.timeout(_LAST_SAVE):
+            async with asyncio.timeout(_DISCARD):
                 await self._run(_own_call(client, "discard", path))
 
     async def _run(self, call: Call) -> Answer:

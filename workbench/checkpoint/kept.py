@@ -233,6 +233,8 @@ def kept(comm: Any, name: str, default: Any = None) -> Any:
     known = comm.allgather(None if mine is None else (mine.rank, mine.size, mine.number))
     if mine is not None and known == [(rank, comm.size, mine.number) for rank in range(comm.size)]:
         return values.revived(mine.tree, [array.copy() for array in mine.arrays])
+    if others := {each[1] for each in known if each is not None} - {comm.size}:
+        raise _of_other_ranks(name, others.pop(), comm.size)  # the files may have an earlier value
     version = comm.bcast(_newest(store.root) if comm.rank == 0 else None)
     if version is None or name not in version.entries or name in store.dropped:
         return default
@@ -250,20 +252,25 @@ def kept(comm: Any, name: str, default: Any = None) -> Any:
         sizes = rows.split(sum(entry["rows"]), comm.size)
         return _rows(version, name, sum(sizes[: comm.rank]), sum(sizes[: comm.rank + 1]))
     if entry["ranks"] != comm.size:
-        raise InvalidRequest(
-            f"{name} was kept by {entry['ranks']} ranks, and this call has {comm.size}. Use as many ranks, or keep "
-            "arrays that are divided by rows with rows=True.",
-            option="name",
-            given=name,
-        )
+        raise _of_other_ranks(name, entry["ranks"], comm.size)
     return _read(version, name, f"{comm.rank}/")
+
+
+def _of_other_ranks(name: str, kept_by: int, ranks: int) -> InvalidRequest:
+    return InvalidRequest(
+        f"{name} was kept by {kept_by} ranks, and this call has {ranks}. Use as many ranks. Arrays that are divided by "
+        "rows (rows=True) can be read by other ranks when those that have kept them have ended.",
+        option="name",
+        given=name,
+    )
 
 
 def _copied(comm: Any, name: str, value: Any, by_rows: bool) -> _Copy:
     if not folder.is_name(name):
         raise InvalidRequest(option="name", given=name, allowed="a name of a variable")
-    if by_rows and not isinstance(value, np.ndarray):
-        raise InvalidRequest(option=name, given=type(value).__name__, allowed="an array of NumPy with rows=True")
+    if by_rows and not (isinstance(value, np.ndarray) and value.ndim):
+        allowed = "an array of NumPy with rows, for rows=True"
+        raise InvalidRequest(option=name, given=type(value).__name__, allowed=allowed)
     tree, arrays = values.parts(name, value)
     copies = [np.array(array) for array in arrays]
     return _Copy(tree, copies, comm.rank, comm.size, 0, len(value) if by_rows else None)

@@ -107,17 +107,17 @@ class Countdown:
 
     def should_drain(self, now: float) -> bool:
         """Return whether new work must be rejected now."""
-        return self.ends is not None and now >= self.ends - max(self._grace, self._last)
+        return self.ends is not None and now >= self.ends - max(self._grace, LAST) - self._save
 
     def is_final(self, now: float, since: float) -> bool:
         """Return whether the time for running tasks is over, if new work is rejected since `since`."""
-        ends = since + max(self._grace, self._last) if self.ends is None else self.ends
-        return now >= ends - self._last
+        ends = since + max(self._grace, LAST) + self._save if self.ends is None else self.ends
+        return now >= ends - LAST - self._save
 
     @property
-    def _last(self) -> float:
-        """Seconds for the last save and the end itself."""
-        return LAST + min(self._saving(), self._quarter)
+    def _save(self) -> float:
+        """Seconds for the last save."""
+        return min(self._saving(), self._quarter)
 
 
 def _time_left(ends: float, now: float) -> str:

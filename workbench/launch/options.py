@@ -46,16 +46,16 @@ Check = Callable[[str, Any], Any]
 # -- checks ------------------------------------------------------------------------------------------------
 
 
-def count(option: str, given: Any) -> int:
-    """Return a whole number from 1 on."""
+def count(option: str, given: Any, least: int = 1) -> int:
+    """Return a whole number from `least` on."""
     try:
         number = int(given)
         # int() truncates.
         whole = not isinstance(given, bool) and (isinstance(given, str) or number == given)
     except (TypeError, ValueError, ArithmeticError):
         whole = False
-    if not whole or not 1 <= number <= MAX_RANKS:
-        allowed = f"a whole number from 1 to {MAX_RANKS}, e.g. {named(option)}=4"
+    if not whole or not least <= number <= MAX_RANKS:
+        allowed = f"a whole number from {least} to {MAX_RANKS}, e.g. {named(option)}=4"
         raise InvalidRequest(option=option, given=given, allowed=allowed)
     return number
 
@@ -81,11 +81,6 @@ def rank_count(given: Any, *, here: bool = True) -> int:
             hint=f"Choose at most {MEMORY_LIMIT // _RANK_MEMORY}.",
         )
     return ranks
-
-
-def count_or_none(option: str, given: Any) -> int:
-    """Return a whole number from 0 on."""
-    return 0 if given in (0, "0") and not isinstance(given, bool) else count(option, given)
 
 
 def text(option: str, given: Any) -> str:
@@ -300,7 +295,8 @@ class RecordOptions:
         doc='Time between two saves of what is kept, in seconds or for example ``"10 minutes"``.',
     )  # fmt: skip
     resubmit: int = option(
-        0, "N", "further jobs that continue the cluster when its job ends; default: 0", check=count_or_none,
+        0, "N", "further jobs that continue the cluster when its job ends; default: 0",
+        check=functools.partial(count, least=0),
         doc="Further batch jobs that continue the cluster: at the end of the walltime, after a preemption, and when "
         "the node of the head fails. What `workbench.keep` keeps is there again.",
     )  # fmt: skip

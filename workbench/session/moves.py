@@ -30,6 +30,9 @@ def note(client: Client, named: Mapping[str, Any]) -> None:
     if client.cluster is not None:
         known = {**kept.get(client.cluster, {}), **named}
         kept[client.cluster] = {name: value for name, value in known.items() if value is not None}
+        held = {id(value) for values in kept.values() for value in values.values()}
+        for name in [name for name, value in replaced.items() if id(value) not in held]:
+            del replaced[name]
 
 
 def begun(cluster: Cluster) -> Future[Client]:

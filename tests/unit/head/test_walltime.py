@@ -113,15 +113,17 @@ def test_without_a_known_end_a_drain_has_the_time_of_the_grace():
 def test_a_last_save_has_its_time_before_the_end_and_in_a_short_job_at_most_a_quarter():
     countdown = Countdown(GRACE, saving=lambda: 100.0)
     countdown.update_deadline(HOUR, 0.0)
-    assert [countdown.should_drain(HOUR - LAST - left) for left in (101.0, 100.0)] == [False, True]
-    assert [countdown.is_final(HOUR - LAST - left, since=0.0) for left in (101.0, 100.0)] == [False, True]
+    drain, final = HOUR - GRACE - 100.0, HOUR - LAST - 100.0
+    assert [countdown.should_drain(now) for now in (drain - 0.1, drain)] == [False, True]
+    assert [countdown.is_final(now, since=drain) for now in (final - 0.1, final)] == [False, True]
 
     countdown = Countdown(GRACE, saving=lambda: 100.0)
     countdown.update_deadline(80.0, 0.0)
-    assert [countdown.should_drain(now) for now in (80.0 - LAST - 20.1, 80.0 - LAST - 20.0)] == [False, True]
+    assert [countdown.should_drain(now) for now in (80.0 - 40.1, 80.0 - 40.0)] == [False, True]
 
     # Without a known end the time counts from the drain.
-    assert [Countdown(GRACE, lambda: 100.0).is_final(now, since=0.0) for now in (-0.1, 0.0)] == [False, True]
+    known = GRACE - LAST
+    assert [Countdown(GRACE, lambda: 100.0).is_final(now, since=0.0) for now in (known - 0.1, known)] == [False, True]
 
 
 class Scheduler(LocalLauncher):
