@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import threading
 from types import SimpleNamespace
 
@@ -62,8 +61,8 @@ def test_a_request_waits_for_the_next_job_and_raises_why_there_is_none(capsys):
 
 def test_the_place_of_a_collection_is_taken_by_the_one_that_was_restored_last():
     collections = [SimpleNamespace(_name=name) for name in "abc"]
-    for before, after in itertools.pairwise(collections):
-        moves.replaced[before._name] = after
+    for before, after in zip("ab", collections[1:], strict=True):
+        moves.replaced[before] = after
         assert moves.there(collections[0]) is after
     with pytest.raises(RankLost):
         moves.there(SimpleNamespace(_name="not kept"))
