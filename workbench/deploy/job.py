@@ -328,12 +328,12 @@ class ClusterJob:
         return self.has_moved() or (self.following() is not None and self.alive() is not False)
 
     def has_moved(self) -> bool:
-        """Return whether the record is that of another job than the one of this record."""
+        """Return whether the record is that of another head than the one of this record, or of a job that is queued."""
         if not (self.batch and (self.record.resubmit or self.record.turn)):
             return False
         with suppress(OSError, RecordError):
-            record = self.folder.read()
-            return record.id == self.record.id and (record.turn, record.job) != (self.record.turn, self.record.job)
+            before, now = self.record, self.folder.read()
+            return now.id == before.id and (now.turn, now.process) != (before.turn, before.process)
         return False
 
     def following(self) -> ClusterJob | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import socket
 
 import dask
@@ -461,6 +462,9 @@ def test_a_cluster_has_moved_when_its_record_is_that_of_another_job(system):
     folder.write(record.in_job(1))
     assert job.has_moved()
     assert job.is_continued()
+    # The same job runs again, after it was put back into its queue.
+    folder.write(record.replace(process=dataclasses.replace(record.process, pid=record.process.pid + 1)))
+    assert job.has_moved()
     # An object of a cluster without further jobs does not read the record.
     assert not ClusterJob(record.replace(resubmit=0)).has_moved()
 
