@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 from contextlib import suppress
 from pathlib import Path
@@ -13,6 +14,7 @@ from support import keeping
 from support.last_word import end_of
 from support.nodes import remains
 from support.processes import DEADLINE, until
+from support.shell import ipython
 from support.spmd import total
 
 import workbench
@@ -140,3 +142,33 @@ def test_a_job_that_its_user_cancels_ends_the_cluster_with_its_next_job(slurm, s
         until("the notebook knows", lambda: cluster.status.name == "closed")
         with pytest.raises(HeadUnreachable):
             cluster.get_client()
+
+
+def test_a_notebook_follows_its_cluster_to_the_next_job(slurm, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    with ipython() as shell:
+        names, printed = shell.user_ns, []
+        shell.run_line_magic("mpicluster", "start 2 --nodes 1 --scheduler slurm --walltime 10m --resubmit 1 --every 1s")
+        shell.run_cell(
+            "import numpy as np, workbench\n"
+            "X, y = workbench.place(np.arange(8.0)), workbench.place(np.arange(4.0))\n"
+            "alias, epoch = X, 3\n"
+            "version = workbench.keep(X=X, epoch=epoch)"
+        ).raise_error()
+        former, record = names["cluster"], names["cluster"].record
+        until("the next job is in the queue", lambda: len(slurm.jobs()) == 2)
+        os.kill(record.process.pid, signal.SIGKILL)
+
+        def follows():
+            printed.append(capsys.readouterr().out)
+            return "continues the cluster; restored" in "".join(printed)
+
+        until("the notebook follows", follows, within=2 * DEADLINE)
+        assert re.search(r"job \d+ continues the cluster; restored: X; lost, since not kept: y", "".join(printed))
+        assert names["X"] is names["alias"]
+        assert (names["cluster"].record.turn, names["cluster"].record.id) == (1, record.id)
+        assert names["client"].cluster is names["cluster"] is not former
+        shell.run_cell("result = float(X.sum().compute()), workbench.restore().epoch").raise_error()
+        assert names["result"] == (X.sum(), 3)
+        shell.run_line_magic("mpicluster", "stop")
+    assert slurm.jobs() == []
