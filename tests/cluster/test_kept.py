@@ -113,7 +113,7 @@ def test_blocks_that_were_lost_are_in_later_versions_as_they_were_saved(cluster2
     found = restore()
     np.testing.assert_array_equal(found.X.compute(), X)
     assert (found.u, found.note) == ([2, 2], "after the restart")
-    until("the loss is reported", lambda: "X: the data on the ranks are lost" in cluster2.logs())
+    until("the loss is reported", lambda: "X: the data are lost" in cluster2.logs())
 
 
 @pytest.mark.parametrize(

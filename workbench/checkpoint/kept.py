@@ -233,12 +233,14 @@ def kept(comm: Any, name: str, default: Any = None) -> Any:
     known = comm.allgather(None if mine is None else (mine.rank, mine.size, mine.number))
     if mine is not None and known == [(rank, comm.size, mine.number) for rank in range(comm.size)]:
         return values.revived(mine.tree, [array.copy() for array in mine.arrays])
-    if others := {each[1] for each in known if each is not None} - {comm.size}:
-        raise _of_other_ranks(name, others.pop(), comm.size)  # the files may have an earlier value
     version = comm.bcast(_newest(store.root) if comm.rank == 0 else None)
-    if version is None or name not in version.entries or name in store.dropped:
+    entry = None if version is None or name in store.dropped else version.entries.get(name)
+    # Ranks of another call may have a value that is not in files yet.
+    for _, size, number in filter(None, known):
+        if size != comm.size and (entry is None or number > entry.get("number", 0)):
+            raise _of_other_ranks(name, size, comm.size)
+    if version is None or entry is None:
         return default
-    entry = version.entries[name]
     if entry["kind"] == "object":
         return _read(version, name, "")
     if entry["kind"] != CALL:
@@ -259,7 +261,7 @@ def kept(comm: Any, name: str, default: Any = None) -> Any:
 def _of_other_ranks(name: str, kept_by: int, ranks: int) -> InvalidRequest:
     return InvalidRequest(
         f"{name} was kept by {kept_by} ranks, and this call has {ranks}. Use as many ranks. Arrays that are divided by "
-        "rows (rows=True) can be read by other ranks when those that have kept them have ended.",
+        "rows (rows=True) can be read by other ranks when they are in files, for example after workbench.keep().",
         option="name",
         given=name,
     )
@@ -382,7 +384,7 @@ def _complete(comm: Any, store: _Store, without: Sequence[str] = ()) -> tuple[di
     entries = joined(comm.allgather(mine))
     numbers = {name: number for name, (number, _) in entries.items()}
     complete = {name: each for name, each in copies.items() if numbers.get(name) == each.number}
-    return complete, {name: entry for name, (_, entry) in entries.items()}
+    return complete, {name: {**entry, "number": number} for name, (number, entry) in entries.items()}
 
 
 def joined(found: Sequence[_Known]) -> dict[str, tuple[int, dict[str, Any]]]:
