@@ -17,6 +17,7 @@
      ├── StartError            (RuntimeError)     a cluster failed while it was starting
      │    └── StartTimeout     (TimeoutError)     ... or was not ready in time
      ├── HeadUnreachable       (ConnectionError)  the head does not answer this host
+     │    └── ClusterMoves                        the next job of the cluster has not begun
      ├── RankLost              (RuntimeError)     the operation needs a rank that was lost
      ├── MemoryLimitReached    (MemoryError)      a task was ended as it filled its rank's memory
      └── CollectiveFailed      (RuntimeError)     an SPMD call was refused or failed

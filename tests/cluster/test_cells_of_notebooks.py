@@ -135,7 +135,7 @@ def test_names_of_a_notebook_that_has_gone_are_deleted(cluster4, client4, forget
 
 
 def test_names_that_only_a_view_has_used_are_deleted(cluster4, client4, forgetful, monkeypatch):
-    monkeypatch.setattr("workbench.cluster.notebook_id", lambda: "views only")
+    monkeypatch.setattr("workbench.cells.engine_client.notebook_id", lambda: "views only")
     with cluster4.ipyparallel() as engines:
         view = engines[:]
         for _ in range(2):  # the second time after the end of the first names

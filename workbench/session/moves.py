@@ -49,6 +49,8 @@ def followed(client: Client | None) -> Client | None:
     """Return the client in the next job if the cluster of a client (None: of the last move) moves, else the client."""
     if client is None and _latest:
         client = wait(_latest[0])
+        if getattr(client, "status", "") == "closed" and client.cluster not in _moves:
+            return None
     while (cluster := getattr(client, "cluster", None)) is not None and cluster in _moves:
         client = wait(_moves[cluster])
     return client
