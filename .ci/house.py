@@ -23,8 +23,8 @@ PACKAGE = ROOT / "workbench"
 WINGS = {"lab", "ml", "tune", "torch", "bench"}
 # Measure: limit and target. A walk varies by a few files: a thread may begin its work before or after the request.
 LIMITS = {
-    "lines of the core": (43580, 31000),
-    "lines in all": (72130, 54000),
+    "lines of the core": (43585, 31000),
+    "lines in all": (72135, 54000),
     "modules of the core": (202, 165),
     "modules in all": (373, 330),
     "doors above four, in all packages": (46, 0),
