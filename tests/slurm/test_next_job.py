@@ -103,7 +103,6 @@ def test_a_training_that_takes_longer_than_a_job_ends_by_itself_in_the_next_one(
     assert slurm.jobs() == []
 
 
-@pytest.mark.long
 def test_a_job_that_is_put_back_into_its_queue_continues_the_cluster(slurm, start):
     with start(walltime="10 minutes", resubmit=2) as cluster:
         cluster.get_client()

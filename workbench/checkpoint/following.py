@@ -96,7 +96,7 @@ def _attached(former: Any) -> Any:
         record = folder.read()
         if record.id != known.id:
             raise ClusterNotFound(f"cluster {name!r} has ended, and another cluster has its name.")
-        if record.turn != known.turn or record.state == "submitted":
+        if (record.turn, record.process) != (known.turn, known.process) or record.state == "submitted":
             return type(former).attach(name, quiet=True)
         time.sleep(_POLL_S)
 
