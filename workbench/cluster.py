@@ -87,8 +87,8 @@ class MPICluster(EndingLoop):
     every : float or str, default=1800.0
         Time between two saves of what is kept, in seconds or for example ``"10 minutes"``.
     resubmit : int, default=0
-        Further batch jobs that continue the cluster: at the end of the walltime, after a preemption, and when the node
-        of the head fails. What `workbench.keep` keeps is there again.
+        Further batch jobs that continue the cluster: at the end of the walltime, after a requeue, and when the head is
+        killed. What `workbench.keep` keeps is there again.
     idle_timeout : float or str, optional
         Time without clients and tasks after which the cluster ends. Default: ``workbench.idle-timeout``.
     ssh_tunnel : str, optional

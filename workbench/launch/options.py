@@ -297,8 +297,8 @@ class RecordOptions:
     resubmit: int = option(
         0, "N", "further jobs that continue the cluster when its job ends; default: 0",
         check=functools.partial(count, least=0),
-        doc="Further batch jobs that continue the cluster: at the end of the walltime, after a preemption, and when "
-        "the node of the head fails. What `workbench.keep` keeps is there again.",
+        doc="Further batch jobs that continue the cluster: at the end of the walltime, after a requeue, and when the "
+        "head is killed. What `workbench.keep` keeps is there again.",
     )  # fmt: skip
     idle_timeout: float | str | None = option(
         None, "S", "time without clients and tasks after which the cluster ends, for example '2h'",
